@@ -1,0 +1,67 @@
+# Looks for what the AUTO|ON options need. OFF never looks.
+
+set(found OFF)
+if(NOT GRADWIRE_CUDA STREQUAL "OFF")
+  # Streams and memory need the runtime library only; no device code is compiled yet.
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
+    set(found ON)
+  endif()
+endif()
+gradwire_decide(CUDA found "toolkit ${CUDAToolkit_VERSION}, streams and memory only"
+                "no CUDA toolkit with a static runtime was found")
+
+set(found OFF)
+if(NOT GRADWIRE_GLOO STREQUAL "OFF")
+  find_library(GRADWIRE_GLOO_LIBRARY gloo)
+  find_path(GRADWIRE_GLOO_INCLUDE_DIR gloo/transport/tcp/device.h)
+  if(GRADWIRE_GLOO_LIBRARY AND GRADWIRE_GLOO_INCLUDE_DIR)
+    set(found ON)
+  endif()
+endif()
+gradwire_decide(GLOO found "${GRADWIRE_GLOO_LIBRARY}" "libgloo was not found (Debian: libgloo-dev)")
+
+gradwire_decide(MPI "OFF" "" "the MPI transport is not built yet")
+gradwire_decide(NCCL "OFF" "" "the NCCL transport is not built yet")
+
+set(found OFF)
+if(NOT GRADWIRE_PYTHON STREQUAL "OFF")
+  # Interpreter and module together, first: a lone Interpreter search breaks pybind11.
+  find_package(Python 3.9 QUIET COMPONENTS Interpreter Development.Module)
+  if(Python_FOUND)
+    find_package(pybind11 3.0 CONFIG QUIET)
+  endif()
+  if(Python_FOUND AND pybind11_FOUND)
+    set(found ON)
+  endif()
+endif()
+gradwire_decide(PYTHON found "Python ${Python_VERSION}, pybind11 ${pybind11_VERSION}"
+                "Python headers or pybind11 >= 3.0 were not found (pip install . brings them)")
+
+set(found OFF)
+if(NOT GRADWIRE_TESTS STREQUAL "OFF")
+  find_package(GTest QUIET)
+  if(GTest_FOUND)
+    set(found ON)
+  endif()
+endif()
+gradwire_decide(TESTS found "GoogleTest ${GTest_VERSION}" "GoogleTest was not found (Debian: libgtest-dev)")
+
+set(found OFF)
+if(NOT GRADWIRE_BENCH STREQUAL "OFF")
+  find_path(GRADWIRE_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas-pthread openblas x86_64-linux-gnu)
+  find_library(GRADWIRE_OPENBLAS_LIBRARY openblas PATH_SUFFIXES openblas-pthread)
+  find_package(ZLIB QUIET)
+  find_package(benchmark QUIET)
+  if(GRADWIRE_CBLAS_INCLUDE_DIR AND GRADWIRE_OPENBLAS_LIBRARY AND ZLIB_FOUND)
+    set(found ON)
+  endif()
+endif()
+set(detail "trainer with OpenBLAS and zlib")
+if(benchmark_FOUND)
+  string(APPEND detail ", micro-benchmarks with Google Benchmark ${benchmark_VERSION}")
+else()
+  string(APPEND detail "; no micro-benchmarks: Google Benchmark was not found")
+endif()
+gradwire_decide(BENCH found "${detail}"
+                "OpenBLAS with cblas.h or zlib was not found (Debian: libopenblas-dev zlib1g-dev)")

@@ -1,0 +1,74 @@
+# How a layer of the library and a test are declared.
+
+# Flags of every target of this project; none of them reaches users.
+function(gradwire_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+                         # Bits are compared across machines: no fused multiply-add anywhere.
+                         -ffp-contract=off)
+  if(GRADWIRE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(GRADWIRE_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${GRADWIRE_SANITIZE} -fno-omit-frame-pointer
+                           -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${GRADWIRE_SANITIZE})
+  endif()
+endfunction()
+
+# Headers are included as gradwire/<layer>/..., in the tree as when installed: one link per layer.
+set(GRADWIRE_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
+function(gradwire_include_link layer)
+  file(MAKE_DIRECTORY ${GRADWIRE_INCLUDE_DIR}/gradwire)
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${layer} ${GRADWIRE_INCLUDE_DIR}/gradwire/${layer} SYMBOLIC)
+endfunction()
+
+# gradwire_layer(<name> SOURCES ... [DEPENDS layer ...] [LIBRARIES target ...])
+# Defines gradwire_<name> (shared, installed, alias gradwire::<name>) and gradwire_<name>_static
+# (for the Python module and the trainer in the package) from the same objects.
+function(gradwire_layer name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  gradwire_include_link(${name})
+  add_library(gradwire_${name}_objects OBJECT ${arg_SOURCES})
+  set_target_properties(gradwire_${name}_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(gradwire_${name}_objects PUBLIC ${GRADWIRE_INCLUDE_DIR})
+  target_link_libraries(gradwire_${name}_objects PRIVATE ${arg_LIBRARIES})
+  gradwire_compile_options(gradwire_${name}_objects)
+
+  add_library(gradwire_${name} SHARED $<TARGET_OBJECTS:gradwire_${name}_objects>)
+  add_library(gradwire_${name}_static STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:gradwire_${name}_objects>)
+  add_library(gradwire::${name} ALIAS gradwire_${name})
+  set_target_properties(gradwire_${name} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+                        INSTALL_RPATH "$ORIGIN")
+  foreach(target gradwire_${name} gradwire_${name}_static)
+    target_compile_features(${target} PUBLIC cxx_std_20)
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${GRADWIRE_INCLUDE_DIR}>
+                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
+    if(GRADWIRE_SANITIZE)
+      target_link_options(${target} PUBLIC $<BUILD_INTERFACE:-fsanitize=${GRADWIRE_SANITIZE}>)
+    endif()
+  endforeach()
+  foreach(dependency IN LISTS arg_DEPENDS)
+    target_link_libraries(gradwire_${name} PUBLIC gradwire_${dependency})
+    target_link_libraries(gradwire_${name}_static PUBLIC gradwire_${dependency}_static)
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY GRADWIRE_LAYERS ${name})
+endfunction()
+
+# gradwire_test(<name> SOURCES ... [LIBRARIES target ...] [TIMEOUT seconds]): a GoogleTest program,
+# each of its tests known to ctest.
+function(gradwire_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
+  gradwire_compile_options(${name})
+  include(GoogleTest)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${name}.
+                       PROPERTIES TIMEOUT ${arg_TIMEOUT})
+endfunction()

@@ -1,0 +1,48 @@
+#pragma once
+// The engine below a transport: ordered, tagged messages between pairs of ranks. Collectives are
+// written once above it (collectives.h).
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "gradwire/kernels/core/error.h"
+
+namespace gradwire {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// A posted message. 0 is "nothing posted".
+using MessageHandle = uint64_t;
+
+/// Messages between ranks. Calls come from one thread at a time (the transport's stream), except
+/// close() and the counters. All errors are TransportError; after the first one the engine is
+/// closed and every later call throws the same reason.
+class PointToPoint {
+ public:
+  virtual ~PointToPoint() = default;
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+
+  /// Starts sending; `bytes` stays untouched until wait() returns. At most kMessageBytes.
+  virtual MessageHandle post_send(int destination, uint64_t tag,
+                                  std::span<const std::byte> bytes) = 0;
+  /// Starts receiving into `bytes`, which holds at least what the sender sends under this tag.
+  virtual MessageHandle post_recv(int source, uint64_t tag, std::span<std::byte> bytes) = 0;
+  /// Blocks until the message has been sent or has arrived. @throws TransportError naming the peer
+  /// when it closed, died, or stayed silent past the deadline.
+  virtual void wait(MessageHandle message, Deadline deadline) = 0;
+
+  /// Closes all pairs at once, so that every rank fails now instead of at its deadline. Idempotent,
+  /// callable from any thread, wakes a blocked wait().
+  virtual void close(std::string_view reason) noexcept = 0;
+
+  /// Largest single message: receivers post buffers of this size before they trust a length.
+  static constexpr size_t kMessageBytes = size_t{1} << 20;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,60 @@
+#pragma once
+// What happened to each bucket of a step: bytes and microseconds, hidden behind backward or exposed.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradwire/comm/plan.h"
+
+namespace gradwire {
+
+/// Times in microseconds since the Reducer was made (steady clock).
+struct BucketTrace {
+  BucketId bucket = 0;
+  int64_t ready_us = 0;      ///< its last gradient appeared
+  int64_t begin_us = 0;      ///< compression began
+  int64_t compressed_us = 0; ///< compression ended, exchange began
+  int64_t end_us = 0;        ///< the mean was in place
+  int64_t transfer_us = 0;   ///< of [compressed, end]: inside the transport
+  int64_t codec_us = 0;      ///< compress + slice + merge + decompress
+  int64_t hidden_us = 0;     ///< of [begin, end]: before the caller entered wait()
+  int64_t exposed_us = 0;    ///< of [begin, end]: while the caller was in wait()
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t predicted_bytes_sent = 0;
+};
+
+struct StepTrace {
+  uint64_t step = 0;          ///< counts calls of wait()
+  int64_t first_ready_us = 0; ///< the first grad_ready of the step
+  int64_t wait_begin_us = 0;
+  int64_t wait_end_us = 0;
+  bool committed = false;
+  std::vector<BucketTrace> buckets;
+
+  int64_t exposed_us() const { return wait_end_us - wait_begin_us; }
+  int64_t codec_us() const;
+  int64_t transfer_us() const;
+  uint64_t bytes_sent() const;
+  uint64_t bytes_received() const;
+};
+
+/// The last kept steps, oldest first.
+class Trace {
+ public:
+  explicit Trace(size_t keep_steps = 64) : keep_steps_(keep_steps) {}
+  void add(const StepTrace& step);
+  const std::vector<StepTrace>& steps() const { return steps_; }
+  const StepTrace& last() const;  ///< @throws InvalidArgument before the first step
+
+  /// Chrome/Perfetto "traceEvents" JSON: one track for the caller, one for compression, one for the
+  /// exchange; `rank` becomes the process id.
+  std::string to_chrome_json(int rank) const;
+
+ private:
+  size_t keep_steps_;
+  std::vector<StepTrace> steps_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,130 @@
+#pragma once
+// One compressor per group of a bucket. It never talks to the network.
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "gradwire/kernels/compress/payload.h"
+#include "gradwire/kernels/compress/spec.h"
+#include "gradwire/kernels/core/memory.h"
+
+namespace gradwire {
+
+/// A run of a group's elements that belongs to one parameter. Segments follow one another.
+struct Segment {
+  uint32_t parameter = 0;          ///< id, the same on all ranks
+  uint64_t offset_in_parameter = 0;
+  size_t numel = 0;
+};
+
+/// What a compressor must know about its group, the same on all ranks except `rank`.
+struct CompressorShape {
+  size_t numel = 0;
+  DType dtype = DType::kFloat32;  ///< of the gradient
+  Device device{};
+  std::vector<Segment> segments;  ///< tile the group; empty: one parameter with id 0
+  uint64_t seed = 0;              ///< of stochastic rounding
+  int rank = 0;
+};
+
+/// How payloads of several ranks become one gradient: their values add up in flight, or they are
+/// gathered and merged at the receiver.
+enum class Combine : uint8_t { kSum, kGather };
+
+/// What merge() sums: payloads that all cover `region`, in rank order.
+struct MergeInput {
+  std::span<const ConstPayload> slices;
+  Region region;
+  float scale = 1.0f;  ///< the output encodes scale * sum: 1 / world_size for a mean
+};
+
+/// Compresses the gradients of one group. Every method enqueues on the context's stream and returns;
+/// spans, views and what they point at stay valid until the stream has passed them.
+///
+/// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
+/// for selection and for nearest rounding, else to one rounding of float32). Without feedback both
+/// residual spans are empty and what the payload leaves out is lost.
+class Compressor {
+ public:
+  virtual ~Compressor() = default;
+
+  const CompressorSpec& spec() const { return spec_; }
+  const CompressorShape& shape() const { return shape_; }
+
+  /// Upper bound of a payload in bytes, from spec and shape alone: every rank knows it unasked.
+  virtual size_t capacity_bytes() const = 0;
+  /// Whether every payload has exactly capacity_bytes().
+  virtual bool fixed_length() const = 0;
+  /// Rounds of compress, exchange, decompress per step (2 only for PowerSGD's paper form).
+  virtual int rounds() const { return 1; }
+  virtual Combine combine() const = 0;
+
+  /// Reads g and the committed residual e, writes e_next and the payload. `out` holds at least
+  /// capacity_bytes(); the header's `bytes` says how much of it counts. e and e_next are distinct
+  /// buffers of numel floats, or both empty. When g + e holds a NaN or an infinity the payload
+  /// carries kFlagNonFinite, is otherwise valid, and e_next must not be committed.
+  /// The call reads step() and does not advance it: the same call writes the same bytes.
+  virtual void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                        Context& context) = 0;
+
+  /// sum = scale * (parts added in the order given, in float32), rounded to sum's dtype. Parts may
+  /// be slices that together tile the group, or whole payloads of several ranks; elements no part
+  /// covers become 0. Each part is checked before any of its bytes is used.
+  /// Errors (from wait()): InvalidArgument naming the part and the field that is wrong.
+  virtual void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
+                          Context& context) = 0;
+
+  /// Upper bound of slice() or merge() for `region`, in bytes.
+  virtual size_t slice_capacity_bytes(Region region) const = 0;
+
+  /// Copies what `payload` says about `region` into `out`, as a payload of its own and without
+  /// re-encoding (the values' bits stay).
+  virtual void slice(ConstPayload payload, Region region, Payload out, Context& context) = 0;
+
+  /// out = encoding of scale * sum of the slices over the region. What the re-encoding drops is kept
+  /// by the rank that drops it: e_next[region] += sum - D(out) / scale, unless e_next is empty.
+  /// `e_next` is the whole group's residual. The flag of any slice is carried over.
+  virtual void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) = 0;
+
+  /// The committed step: counts commits and seeds stochastic rounding.
+  uint32_t step() const { return step_; }
+  /// Makes what the last compress() drew final. Called by the owner of the residual when it commits.
+  virtual void commit() { ++step_; }
+  /// For checkpoints: sets the committed step.
+  void set_step(uint32_t step) { step_ = step; }
+
+ protected:
+  Compressor(CompressorSpec spec, CompressorShape shape)
+      : spec_(std::move(spec)), shape_(std::move(shape)) {}
+
+ private:
+  CompressorSpec spec_;
+  CompressorShape shape_;
+  uint32_t step_ = 0;
+};
+
+/// @throws InvalidArgument for a bad spec or shape (segments that do not tile numel, numel above
+/// 2^32 - 1, a negative rank); DeviceError for a CUDA shape in a build without that compressor.
+std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
+
+/// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.
+struct CompressorRow {
+  std::string_view name;
+  std::string_view summary;      ///< one line for tables
+  std::string_view example;      ///< a spec string that uses it
+  bool selector;                 ///< takes a density and a value codec
+  ValueCodec default_values;
+  bool default_error_feedback;
+  bool takes_rounding;           ///< "nearest" or "stochastic" and "block=N"
+  std::string_view source;       ///< paper or definition
+  std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
+};
+
+std::span<const CompressorRow> compressor_registry();
+
+/// @throws InvalidArgument listing the known names.
+const CompressorRow& find_compressor(std::string_view name);
+
+}  // namespace gradwire

@@ -1,0 +1,62 @@
+#pragma once
+// What a user asks for: "topk:1%", "topk:1%,int4", "int8,stochastic", parsed and printed.
+//
+//   spec   := name [":" density] { "," option }
+//   density:= NUMBER "%" | NUMBER                    in (0, 1]; only selectors take one
+//   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"   value codec of a selector
+//           | "nearest" | "stochastic"                     rounding of int8 and int4
+//           | "block=" N                                   elements per scale, power of two <= 4096
+//           | "ef" | "noef"                                error feedback on or off
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "gradwire/kernels/core/dtype.h"
+
+namespace gradwire {
+
+enum class ValueCodec : uint8_t {
+  kFloat32 = 0,
+  kFloat16 = 1,
+  kBFloat16 = 2,
+  kInt8 = 3,
+  kInt4 = 4,
+  kRaw = 5,  ///< the gradient's own dtype, unchanged ("none")
+};
+enum class Rounding : uint8_t { kNearest = 0, kStochastic = 1 };
+
+/// Nearest-even bits per value on the wire, scales not counted (kRaw: those of `dtype`).
+int value_bits(ValueCodec codec, DType dtype);
+
+/// A validated request. Build it with parse_spec(), or fill it and call validate().
+struct CompressorSpec {
+  std::string name = "none";  ///< a row of the registry
+  double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector
+  ValueCodec values = ValueCodec::kRaw;
+  Rounding rounding = Rounding::kNearest;
+  uint32_t block = 256;         ///< elements sharing one scale (dense int8 and int4)
+  bool error_feedback = false;  ///< keeps a float32 residual per element
+
+  bool operator==(const CompressorSpec&) const = default;
+};
+
+/// Parses `text` and fills what it leaves out from the registry row (a selector sends fp32 values;
+/// lossy rows keep error feedback, casts do not).
+/// @throws InvalidArgument naming the part at fault and what was expected; an unknown name lists
+/// the known ones.
+CompressorSpec parse_spec(std::string_view text);
+
+/// @throws InvalidArgument when a field is out of range or does not fit the row.
+void validate(const CompressorSpec& spec);
+
+/// The canonical text; parse_spec(to_string(s)) == s. Options at their default are left out.
+std::string to_string(const CompressorSpec& spec);
+
+/// FNV-1a over the canonical text: travels in every payload header.
+uint32_t fingerprint(const CompressorSpec& spec);
+
+/// k = max(1, ceil(density * n)) for n > 0, else 0.
+size_t kept_elements(double density, size_t n);
+
+}  // namespace gradwire
