@@ -1,0 +1,126 @@
+#!/bin/sh
+# ./run.sh               set up, then `gradwire bench` with its defaults (within 5 minutes on 2 cores)
+# ./run.sh COMMAND ...   set up, then `gradwire COMMAND ...`, e.g. ./run.sh bench --quick --json out.json
+# ./run.sh test          set up, then the C++ tests (ctest) and the Python tests (pytest)
+# ./run.sh setup         set up only
+#
+# Set-up on a fresh Debian or Ubuntu machine: system packages (as root or with passwordless sudo,
+# else it prints the line to run), a virtual environment in .venv, the Python package built into it.
+# What is already there is kept; an unchanged tree is not built again.
+# PYTHON=python3.12 ./run.sh picks another interpreter for the virtual environment.
+set -eu
+cd "$(dirname "$0")"
+root=$PWD
+python=${PYTHON:-python3}
+venv=${GRADWIRE_VENV:-$root/.venv}
+
+say() { printf 'run.sh: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+# The packages a part of the project needs, and nothing a machine without that part would miss.
+packages="g++ make cmake ninja-build python3 python3-venv python3-dev ca-certificates
+          libgloo-dev libopenblas-dev zlib1g-dev iproute2 util-linux"
+test_packages="libgtest-dev libbenchmark-dev"
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null 2>&1; then
+    for tool in c++ cmake "$python"; do
+      command -v "$tool" >/dev/null 2>&1 || fail "no $tool here, and this is not Debian or Ubuntu: install a C++20 compiler, CMake 3.25, Python 3.9 with headers, and (for the transports and the trainer) Gloo, OpenBLAS and zlib"
+    done
+    return 0
+  fi
+  missing=
+  for package in "$@"; do
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$state" = installed ] || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  line="apt-get update && apt-get install -y --no-install-recommends$missing"
+  if [ "$(id -u)" = 0 ]; then
+    as_root="env DEBIAN_FRONTEND=noninteractive"
+  elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+    as_root="sudo -n env DEBIAN_FRONTEND=noninteractive"
+  else
+    say "these system packages are missing; run this line as root, then start again:"
+    printf '  %s\n' "$line" >&2
+    exit 1
+  fi
+  say "installing:$missing"
+  $as_root apt-get update -qq
+  # shellcheck disable=SC2086
+  $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+# A line that changes when a source of the package, its build or its interpreter does.
+fingerprint() {
+  {
+    "$venv/bin/python" -c 'import sys; print(sys.version)'
+    find kernels optimizers comm planner bindings bench cmake CMakeLists.txt pyproject.toml \
+      -type f ! -name '*.pyc' ! -name '*.md' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+  } | sha256sum | cut -d' ' -f1
+}
+
+# set_up EXTRAS: virtual environment and package, with the extras of pyproject.toml.
+set_up() {
+  extras=$1
+  if [ ! -x "$venv/bin/python" ]; then
+    say "making the virtual environment $venv"
+    "$python" -m venv "$venv" || { rm -rf "$venv"; fail "python -m venv failed"; }
+  fi
+  stamp=$venv/gradwire-$extras.stamp
+  now=$(fingerprint)
+  if [ "$(cat "$stamp" 2>/dev/null || true)" = "$now" ]; then
+    return 0
+  fi
+  say "building gradwire into $venv (first time: a few minutes)"
+  # Build requirements live in the environment, so that a rebuild is incremental.
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check \
+    'scikit-build-core>=1.1' 'pybind11>=3.0'
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation \
+    ".[$extras]"
+  rm -f "$venv"/gradwire-*.stamp
+  echo "$now" > "$stamp"
+}
+
+run_tests() {
+  preset=${GRADWIRE_PRESET:-default}
+  logs=$root/build/test-logs
+  mkdir -p "$logs"
+  say "building the C++ tests (preset $preset)"
+  cmake --preset "$preset" -G Ninja > "$logs/configure.log" 2>&1 || { cat "$logs/configure.log"; fail "configuring failed"; }
+  grep '^-- gradwire:' "$logs/configure.log"
+  cmake --build --preset "$preset" > "$logs/build.log" 2>&1 || { tail -n 60 "$logs/build.log"; fail "building failed"; }
+  status=0
+  # The exit status of the runner, not of tee, decides.
+  { ctest --preset "$preset" --no-tests=error 2>&1; echo $? > "$logs/ctest.status"; } | tee "$logs/ctest.log"
+  { "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider 2>&1; echo $? > "$logs/pytest.status"; } | tee "$logs/pytest.log"
+  echo
+  echo "closing lines:"
+  grep -E 'tests passed, .* tests failed out of|No tests were found' "$logs/ctest.log" || true
+  grep -E '^(=+ )?[0-9]+ (passed|failed|skipped|error)|no tests ran' "$logs/pytest.log" | tail -n 1
+  [ "$(cat "$logs/ctest.status")" = 0 ] || status=1
+  [ "$(cat "$logs/pytest.status")" = 0 ] || status=1
+  return $status
+}
+
+case ${1:-bench} in
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+esac
+# shellcheck disable=SC2086
+case ${1:-bench} in
+  test)
+    install_packages $packages $test_packages
+    set_up bench,dev
+    run_tests
+    ;;
+  setup)
+    install_packages $packages
+    set_up bench
+    ;;
+  *)
+    install_packages $packages
+    set_up bench
+    [ $# -gt 0 ] || set -- bench
+    exec "$venv/bin/gradwire" "$@"
+    ;;
+esac
