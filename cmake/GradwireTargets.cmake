@@ -12,20 +12,23 @@ function(gradwire_compile_options target)
   if(GRADWIRE_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${GRADWIRE_SANITIZE} -fno-omit-frame-pointer
                            -fno-sanitize-recover=all)
-    target_link_options(${target} PUBLIC -fsanitize=${GRADWIRE_SANITIZE})
+    target_compile_definitions(${target} PRIVATE GRADWIRE_NO_CLONES)
+    # BUILD_INTERFACE: an exported target does not force a sanitizer on those who link it.
+    target_link_options(${target} PUBLIC $<BUILD_INTERFACE:-fsanitize=${GRADWIRE_SANITIZE}>)
   endif()
 endfunction()
 
 # Headers are included as gradwire/<layer>/..., in the tree as when installed: one link per layer.
-set(GRADWIRE_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
+set(GRADWIRE_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
 function(gradwire_include_link layer)
   file(MAKE_DIRECTORY ${GRADWIRE_INCLUDE_DIR}/gradwire)
-  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${layer} ${GRADWIRE_INCLUDE_DIR}/gradwire/${layer} SYMBOLIC)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${GRADWIRE_INCLUDE_DIR}/gradwire/${layer} SYMBOLIC)
 endfunction()
 
 # gradwire_layer(<name> SOURCES ... [DEPENDS layer ...] [LIBRARIES target ...])
 # Defines gradwire_<name> (shared, installed, alias gradwire::<name>) and gradwire_<name>_static
-# (for the Python module and the trainer in the package) from the same objects.
+# (for the Python module and the trainer in the package) from the same objects. In a wheel build
+# (SKBUILD) the shared one is made only where something links it.
 function(gradwire_layer name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   gradwire_include_link(${name})
@@ -34,13 +37,25 @@ function(gradwire_layer name)
   target_include_directories(gradwire_${name}_objects PUBLIC ${GRADWIRE_INCLUDE_DIR})
   target_link_libraries(gradwire_${name}_objects PRIVATE ${arg_LIBRARIES})
   gradwire_compile_options(gradwire_${name}_objects)
+  # Loops are vectorised; nothing reads errno of a math call or a floating-point exception flag.
+  target_compile_options(gradwire_${name}_objects PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>
+                         -fno-math-errno -fno-trapping-math)
 
-  add_library(gradwire_${name} SHARED $<TARGET_OBJECTS:gradwire_${name}_objects>)
-  add_library(gradwire_${name}_static STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:gradwire_${name}_objects>)
+  set(shared_only_on_demand)
+  if(SKBUILD)
+    set(shared_only_on_demand EXCLUDE_FROM_ALL)
+  endif()
+  add_library(gradwire_${name} SHARED ${shared_only_on_demand}
+              $<TARGET_OBJECTS:gradwire_${name}_objects>)
+  add_library(gradwire_${name}_static STATIC EXCLUDE_FROM_ALL
+              $<TARGET_OBJECTS:gradwire_${name}_objects>)
   add_library(gradwire::${name} ALIAS gradwire_${name})
   set_target_properties(gradwire_${name} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                         INSTALL_RPATH "$ORIGIN")
+  # Symbols of static libraries (the CUDA runtime) stay inside whatever they are linked into.
+  target_link_options(gradwire_${name} PRIVATE LINKER:--exclude-libs,ALL)
+  target_link_options(gradwire_${name}_static INTERFACE LINKER:--exclude-libs,libcudart_static.a)
   foreach(target gradwire_${name} gradwire_${name}_static)
     target_compile_features(${target} PUBLIC cxx_std_20)
     target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${GRADWIRE_INCLUDE_DIR}>
@@ -65,7 +80,7 @@ function(gradwire_test name)
     set(arg_TIMEOUT 120)
   endif()
   add_executable(${name} ${arg_SOURCES})
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
   gradwire_compile_options(${name})
   include(GoogleTest)

@@ -35,7 +35,8 @@ class Buffer {
 };
 
 /// Grow-only scratch memory of one stream. Take memory inside a Frame; a frame's end gives it back.
-/// After the first step of a loop nothing is allocated any more. Used by one task at a time.
+/// A loop allocates in its first step, at most once more in its second (blocks become one), then
+/// never again. Used by one task at a time.
 class Workspace {
  public:
   explicit Workspace(Device device = {}) : device_(device) {}

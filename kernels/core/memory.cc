@@ -1,0 +1,130 @@
+#include "gradwire/kernels/core/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace gradwire {
+namespace {
+
+constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kFirstBlock = size_t{64} << 10;
+constexpr size_t kCopyChunk = size_t{1} << 20;
+
+std::byte* allocate_cpu(size_t bytes) {
+  const bool large = bytes >= kHugePage;
+  void* data = nullptr;
+  if (posix_memalign(&data, large ? kHugePage : kAlignment, bytes) != 0) {
+    throw DeviceError(concat("buffer: posix_memalign of ", bytes, " bytes failed, out of memory"));
+  }
+  if (large) {
+    // Only advice: kernels without huge pages refuse it, and nothing depends on it.
+    (void)madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  }
+  std::memset(data, 0, bytes);
+  return static_cast<std::byte*>(data);
+}
+
+size_t aligned(size_t bytes) {
+  check(bytes <= std::numeric_limits<size_t>::max() / 4, "workspace: asked for ", bytes,
+        " bytes, more than any machine has");
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+Buffer::Buffer(size_t bytes, Device device) : bytes_(bytes), device_(device) {
+  if (bytes == 0) {
+    return;
+  }
+  data_ = device.type == DeviceType::kCuda ? cuda::allocate(bytes, device.index)
+                                           : allocate_cpu(bytes);
+}
+
+Buffer::~Buffer() {
+  if (device_.type == DeviceType::kCuda) {
+    cuda::deallocate(data_, device_.index);
+  } else {
+    std::free(data_);
+  }
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      device_(std::exchange(other.device_, Device{})) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  Buffer taken(std::move(other));
+  std::swap(data_, taken.data_);
+  std::swap(bytes_, taken.bytes_);
+  std::swap(device_, taken.device_);
+  return *this;
+}
+
+size_t Workspace::capacity_bytes() const {
+  size_t total = 0;
+  for (const Buffer& block : blocks_) {
+    total += block.size_bytes();
+  }
+  return total;
+}
+
+std::byte* Workspace::take_bytes(size_t bytes) {
+  bytes = aligned(bytes);
+  if (block_ == 0 && used_ == 0 && blocks_.size() > 1) {
+    // Nothing is in use: one block as large as all of them serves the next round alone.
+    const size_t total = capacity_bytes();
+    blocks_.clear();
+    blocks_.emplace_back(total, device_);
+  }
+  if (blocks_.empty() || bytes > blocks_[block_].size_bytes() - used_) {
+    // Blocks after the current one are free. The first that fits is next; else a new one is.
+    const size_t first = blocks_.empty() ? 0 : block_ + 1;
+    size_t next = first;
+    while (next < blocks_.size() && blocks_[next].size_bytes() < bytes) {
+      ++next;
+    }
+    if (next == blocks_.size()) {
+      blocks_.emplace_back(std::max({bytes, capacity_bytes(), kFirstBlock}), device_);
+    }
+    std::swap(blocks_[first], blocks_[next]);
+    block_ = first;
+    used_ = 0;
+  }
+  std::byte* data = blocks_[block_].data() + used_;
+  used_ += bytes;
+  return data;
+}
+
+void Workspace::release(size_t block, size_t used) {
+  block_ = block;
+  used_ = used;
+}
+
+void copy_bytes(std::span<std::byte> destination, Device destination_device,
+                std::span<const std::byte> source, Device source_device, Stream& stream) {
+  check(destination.size() == source.size(), "copy_bytes: destination has ", destination.size(),
+        " bytes, must have the source's ", source.size());
+  if (stream.device().type == DeviceType::kCuda) {
+    cuda::copy(destination.data(), source.data(), source.size(), stream.native_handle());
+    return;
+  }
+  check(destination_device.type == DeviceType::kCpu && source_device.type == DeviceType::kCpu,
+        "copy_bytes: the stream is a CPU stream, must be a CUDA stream to reach GPU memory");
+  stream.enqueue([destination, source, &stream] {
+    const size_t chunks = (source.size() + kCopyChunk - 1) / kCopyChunk;
+    stream.pool().parallel_for(chunks, [&](size_t i) {
+      const size_t begin = i * kCopyChunk;
+      const size_t bytes = std::min(kCopyChunk, source.size() - begin);
+      std::memcpy(destination.data() + begin, source.data() + begin, bytes);
+    });
+  });
+}
+
+}  // namespace gradwire

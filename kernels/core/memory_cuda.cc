@@ -1,0 +1,36 @@
+#include "gradwire/kernels/core/memory.h"
+
+#include "gradwire/kernels/core/internal/cuda_call.h"
+
+namespace gradwire::cuda {
+
+std::byte* allocate(size_t bytes, int device_index) {
+  constexpr const char* kWhat = "cuda::allocate";
+  DeviceScope scope(device_index, kWhat);
+  void* data = nullptr;
+  check_call(cudaMalloc(&data, bytes), kWhat, "cudaMalloc");
+  // Streams are non-blocking, so nothing orders them after this memset but waiting for it.
+  cudaError_t code = cudaMemsetAsync(data, 0, bytes, nullptr);
+  if (code == cudaSuccess) {
+    code = cudaStreamSynchronize(nullptr);
+  }
+  if (code != cudaSuccess) {
+    (void)cudaFree(data);
+  }
+  check_call(code, kWhat, "cudaMemsetAsync");
+  return static_cast<std::byte*>(data);
+}
+
+void deallocate(std::byte* data, int) noexcept {
+  if (data != nullptr) {
+    (void)cudaFree(data);  // finds the device by the address; fails only after a sticky error
+  }
+}
+
+void copy(std::byte* destination, const std::byte* source, size_t bytes, void* native_stream) {
+  check_call(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault,
+                             static_cast<cudaStream_t>(native_stream)),
+             "cuda::copy", "cudaMemcpyAsync");
+}
+
+}  // namespace gradwire::cuda

@@ -1,0 +1,29 @@
+// Every cuda:: function of a build without CUDA, so that callers hold no #ifdef.
+
+#include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/core/stream.h"
+
+namespace gradwire::cuda {
+namespace {
+
+constexpr const char* kReason = "gradwire was built without CUDA";
+
+[[noreturn]] void throw_unavailable(const char* call) {
+  throw DeviceError(concat(call, ": ", kReason, ", configure with GRADWIRE_CUDA=ON"));
+}
+
+}  // namespace
+
+int device_count() { return 0; }
+
+std::string unavailable_reason() { return kReason; }
+
+std::unique_ptr<Stream> make_stream(int) { throw_unavailable("cuda::make_stream"); }
+
+std::byte* allocate(size_t, int) { throw_unavailable("cuda::allocate"); }
+
+void deallocate(std::byte*, int) noexcept {}  // nothing was ever allocated
+
+void copy(std::byte*, const std::byte*, size_t, void*) { throw_unavailable("cuda::copy"); }
+
+}  // namespace gradwire::cuda
