@@ -38,7 +38,7 @@ struct OptimizerSpec {
   bool nesterov = false;            ///< sgd
   double beta1 = 0.9;               ///< lamb; in [0, 1)
   double beta2 = 0.999;             ///< lamb; in [0, 1)
-  double epsilon = 1e-6;            ///< lamb: outside the root; lars: in the denominator
+  double epsilon = 1e-6;            ///< > 0; lamb: outside the root; lars: in the denominator
   double weight_decay = 0.0;        ///< >= 0
   double trust_coefficient = 1e-3;  ///< lars' eta; > 0
 
@@ -50,7 +50,8 @@ struct OptimizerSpec {
 OptimizerSpec parse_optimizer(std::string_view text);
 std::string to_string(const OptimizerSpec& spec);
 
-/// Sees every piece of state by name ("momentum", "exp_avg", "exp_avg_sq") and parameter.
+/// Sees every piece of state by name ("momentum", "exp_avg", "exp_avg_sq") and parameter, and the
+/// number of updates applied ("step"). It may write to what it sees, to restore a checkpoint.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
@@ -82,13 +83,16 @@ struct OptimizerRow {
   std::string_view summary;
   std::string_view formula;
   std::string_view source;
+  std::span<const std::string_view> keys;  ///< of OptimizerSpec, that this optimizer reads
   std::unique_ptr<Optimizer> (*make)(const OptimizerSpec&, std::vector<Parameter>,
                                      std::vector<ParamGroup>);
 };
 std::span<const OptimizerRow> optimizer_registry();
 
-/// @throws InvalidArgument for no parameters, value and gradient of different numel, a dtype other
-/// than float32, a group index without a group (an empty `groups` means one default group).
+/// Allocates all state; apply() allocates nothing.
+/// @throws InvalidArgument for a spec out of range, no parameters, an empty parameter, value and
+/// gradient of different numel, a dtype other than float32, memory that is not the CPU's, a group
+/// index without a group (an empty `groups` means one default group).
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::vector<Parameter> parameters,
                                           std::vector<ParamGroup> groups = {});

@@ -1,0 +1,105 @@
+#include "gradwire/optimizers/parameter_set.h"
+
+#include <cmath>
+
+#include "gradwire/optimizers/step.h"
+
+namespace gradwire {
+namespace {
+
+constexpr size_t kStateAlignment = 16;  // floats: 64 bytes
+
+void check_view(const Parameter& parameter, std::string_view what, const TensorView& view) {
+  check(view.dtype == DType::kFloat32, "parameter '", parameter.name, "': ", what, " is ",
+        to_string(view.dtype), ", expected float32");
+  check(view.device.type == DeviceType::kCpu, "parameter '", parameter.name, "': ", what,
+        " is in CUDA memory, expected CPU memory");
+  check(view.data != nullptr, "parameter '", parameter.name, "': ", what,
+        " has no memory, expected a pointer to ", view.numel, " elements");
+}
+
+void check_parameter(const Parameter& parameter, size_t group_count) {
+  check(parameter.value.numel > 0, "parameter '", parameter.name,
+        "': numel is 0, must be at least 1");
+  check(parameter.value.numel == parameter.gradient.numel, "parameter '", parameter.name,
+        "': the gradient has ", parameter.gradient.numel, " elements, expected ",
+        parameter.value.numel, " as the value has");
+  check_view(parameter, "value", parameter.value);
+  check_view(parameter, "gradient", parameter.gradient);
+  check(parameter.group < group_count, "parameter '", parameter.name, "': group is ",
+        parameter.group, ", must be below ", group_count, ", the number of groups");
+}
+
+void check_group(const ParamGroup& group, size_t index) {
+  const double decay = group.weight_decay.value_or(0.0);
+  check(std::isfinite(decay) && decay >= 0.0, "group ", index, ": weight_decay is ", decay,
+        ", must be >= 0");
+  check(std::isfinite(group.learning_rate_scale) && group.learning_rate_scale >= 0.0, "group ",
+        index, ": learning_rate_scale is ", group.learning_rate_scale, ", must be >= 0");
+}
+
+}  // namespace
+
+ParameterSet::ParameterSet(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
+                           const std::vector<ParamGroup>& groups) {
+  check(!parameters.empty(), spec.name, ": there are 0 parameters, expected at least 1");
+  for (size_t i = 0; i < groups.size(); ++i) {
+    check_group(groups[i], i);
+  }
+  items_.reserve(parameters.size());  // blocks keep pointers to items
+  for (const Parameter& parameter : parameters) {
+    check_parameter(parameter, groups.size());
+    add(spec, parameter, groups);
+  }
+  finite_.resize(blocks_.size());
+}
+
+void ParameterSet::add(const OptimizerSpec& spec, const Parameter& parameter,
+                       const std::vector<ParamGroup>& groups) {
+  const ParamGroup& group = groups[parameter.group];
+  const size_t numel = parameter.value.numel;
+  items_.push_back({.name = parameter.name,
+                    .value = parameter.value.as<float>(),
+                    .gradient = parameter.gradient.as<float>(),
+                    .weight_decay = to_rate(group.weight_decay.value_or(spec.weight_decay)),
+                    .learning_rate_scale = group.learning_rate_scale,
+                    .adapt = group.adapt,
+                    .state_offset = state_numel_,
+                    .first_block = blocks_.size(),
+                    .block_count = (numel + kStepBlock - 1) / kStepBlock});
+  state_numel_ += (numel + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
+  for (size_t offset = 0; offset < numel; offset += kStepBlock) {
+    blocks_.push_back({.item = &items_.back(),
+                       .index = blocks_.size(),
+                       .offset = offset,
+                       .count = std::min(kStepBlock, numel - offset)});
+  }
+}
+
+TensorView ParameterSet::state_view(const Buffer& buffer, const Item& item) const {
+  return view_of(buffer.as<float>().subspan(item.state_offset, item.value.size()));
+}
+
+void ParameterSet::check_gradients(ThreadPool& pool) {
+  for_each_block(pool, [this](const Block& block) {
+    finite_[block.index] = cpu::all_finite(block.gradient()) ? 1 : 0;
+  });
+  const auto found = std::find(finite_.begin(), finite_.end(), 0);
+  if (found == finite_.end()) {
+    return;
+  }
+  const Block& block = blocks_[static_cast<size_t>(found - finite_.begin())];
+  const std::span<const float> gradient = block.gradient();
+  const auto element = std::find_if(gradient.begin(), gradient.end(),
+                                    [](float x) { return !std::isfinite(x); });
+  throw NonFiniteGradient(concat("gradient of parameter '", block.item->name, "': element ",
+                                 block.offset + static_cast<size_t>(element - gradient.begin()),
+                                 " is ", *element, ", expected finite values"));
+}
+
+void check_learning_rate(std::string_view optimizer, double learning_rate) {
+  check(learning_rate >= 0.0 && learning_rate <= std::numeric_limits<float>::max(), optimizer,
+        ": learning_rate is ", learning_rate, ", must be finite and >= 0");
+}
+
+}  // namespace gradwire

@@ -1,0 +1,16 @@
+#pragma once
+// The factories behind the registry's rows; each is defined in its optimizer's own file. They are
+// given a checked spec and at least one group.
+
+#include "gradwire/optimizers/optimizer.h"
+
+namespace gradwire {
+
+std::unique_ptr<Optimizer> make_sgd(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                    std::vector<ParamGroup> groups);
+std::unique_ptr<Optimizer> make_lars(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                     std::vector<ParamGroup> groups);
+std::unique_ptr<Optimizer> make_lamb(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                     std::vector<ParamGroup> groups);
+
+}  // namespace gradwire

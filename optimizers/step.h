@@ -1,0 +1,60 @@
+#pragma once
+// The loops of a step over one block of one parameter: fused updates and sums of squares. Each is a
+// pure function of its block, so that bits depend neither on threads nor on the instruction set.
+
+#include <cstddef>
+#include <span>
+
+namespace gradwire::cpu {
+
+bool all_finite(std::span<const float> x);
+
+/// Summed per 1024 elements in 32 strided float lanes folded pairwise, then in double. Where squares
+/// leave float's range (values above 1e19, or a sum below 1e-30) those 1024 are summed in double:
+/// the result is infinite or NaN if and only if an element is.
+double sum_of_squares(std::span<const float> x);
+
+/// What the update of a block works on; the spans have equal size.
+struct MomentumBlock {
+  std::span<float> value;
+  std::span<float> momentum;
+  std::span<const float> gradient;
+};
+struct MomentumFactors {
+  float rate;
+  float momentum;
+  float weight_decay;
+};
+/// w -= rate (g + wd w); there is no momentum to read.
+void sgd_plain(const MomentumBlock& block, const MomentumFactors& factors);
+/// v = mu v + (g + wd w); w -= rate v.
+void sgd_momentum(const MomentumBlock& block, const MomentumFactors& factors);
+/// v = mu v + (g + wd w); w -= rate (g + wd w + mu v).
+void sgd_nesterov(const MomentumBlock& block, const MomentumFactors& factors);
+/// v = mu v + rate (g + wd w); w -= v: the rate enters before the momentum.
+void lars_momentum(const MomentumBlock& block, const MomentumFactors& factors);
+
+struct LambBlock {
+  std::span<float> value;
+  std::span<float> exp_avg;
+  std::span<float> exp_avg_sq;
+  std::span<const float> gradient;
+};
+/// Corrections are multiplied: m^ = correction1 m, sqrt v^ = root_correction2 sqrt v. Taking the
+/// root first keeps v^ within float for gradients up to 1e20; v saturates at float's largest value.
+struct LambFactors {
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float correction1;
+  float root_correction2;
+  float epsilon;
+  float weight_decay;
+};
+/// The sum of squares of u = m^ / (sqrt v^ + eps) + wd w as this step will make it. Changes nothing.
+double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors);
+/// Advances m and v, then w -= rate u.
+void lamb_update(const LambBlock& block, const LambFactors& factors, float rate);
+
+}  // namespace gradwire::cpu

@@ -1,0 +1,180 @@
+// The CPU's loops: plain, so that the compiler vectorises them for each instruction set.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "gradwire/kernels/core/clones.h"
+#include "gradwire/optimizers/step.h"
+
+// Inlined into every clone: a call would run code of the lowest instruction set.
+#define GRADWIRE_INLINE inline __attribute__((always_inline))
+
+namespace gradwire::cpu {
+namespace {
+
+constexpr size_t kLanes = 32;
+constexpr size_t kChunk = 1024;
+// Above the largest finite float there is no need to look at a sum in float; below this one, squares
+// may have been subnormal and lost bits.
+constexpr float kSmallestSum = 0x1p-100f;
+
+template <class T>
+GRADWIRE_INLINE T lane_sum_of_squares(const float* x, size_t count) {
+  T lane[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) {
+      const T term = static_cast<T>(x[i + l]);
+      lane[l] += term * term;
+    }
+  }
+  for (size_t l = 0; i + l < count; ++l) {
+    const T term = static_cast<T>(x[i + l]);
+    lane[l] += term * term;
+  }
+  for (size_t width = kLanes / 2; width > 0; width /= 2) {
+    for (size_t l = 0; l < width; ++l) {
+      lane[l] += lane[l + width];
+    }
+  }
+  return lane[0];
+}
+
+GRADWIRE_INLINE double chunk_sum_of_squares(const float* x, size_t count) {
+  const float sum = lane_sum_of_squares<float>(x, count);
+  if (sum >= kSmallestSum && sum <= std::numeric_limits<float>::max()) [[likely]] {
+    return static_cast<double>(sum);
+  }
+  return lane_sum_of_squares<double>(x, count);
+}
+
+struct LambElement {
+  float exp_avg;
+  float exp_avg_sq;
+  float update;
+};
+
+GRADWIRE_INLINE LambElement lamb_element(float w, float m, float v, float g,
+                                         const LambFactors& f) {
+  const float next_m = f.beta1 * m + f.one_minus_beta1 * g;
+  const float grown_v = f.beta2 * v + (f.one_minus_beta2 * g) * g;
+  const float next_v = std::min(std::numeric_limits<float>::max(), grown_v);
+  const float root = std::sqrt(next_v) * f.root_correction2;
+  return {next_m, next_v, (next_m * f.correction1) / (root + f.epsilon) + f.weight_decay * w};
+}
+
+}  // namespace
+
+GRADWIRE_CLONES
+bool all_finite(std::span<const float> x) {
+  const float* const data = x.data();
+  const size_t count = x.size();
+  uint32_t largest = 0;
+  for (size_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(data[i]) & 0x7FFFFFFFu);
+  }
+  return largest < 0x7F800000u;
+}
+
+GRADWIRE_CLONES
+double sum_of_squares(std::span<const float> x) {
+  double sum = 0.0;
+  for (size_t begin = 0; begin < x.size(); begin += kChunk) {
+    sum += chunk_sum_of_squares(x.data() + begin, std::min(kChunk, x.size() - begin));
+  }
+  return sum;
+}
+
+GRADWIRE_CLONES
+void sgd_plain(const MomentumBlock& block, const MomentumFactors& factors) {
+  float* __restrict const w = block.value.data();
+  const float* __restrict const g = block.gradient.data();
+  const size_t count = block.value.size();
+  const auto [rate, mu, decay] = factors;
+  for (size_t i = 0; i < count; ++i) {
+    w[i] -= rate * (g[i] + decay * w[i]);
+  }
+}
+
+GRADWIRE_CLONES
+void sgd_momentum(const MomentumBlock& block, const MomentumFactors& factors) {
+  float* __restrict const w = block.value.data();
+  float* __restrict const v = block.momentum.data();
+  const float* __restrict const g = block.gradient.data();
+  const size_t count = block.value.size();
+  const auto [rate, mu, decay] = factors;
+  for (size_t i = 0; i < count; ++i) {
+    const float next = mu * v[i] + (g[i] + decay * w[i]);
+    v[i] = next;
+    w[i] -= rate * next;
+  }
+}
+
+GRADWIRE_CLONES
+void sgd_nesterov(const MomentumBlock& block, const MomentumFactors& factors) {
+  float* __restrict const w = block.value.data();
+  float* __restrict const v = block.momentum.data();
+  const float* __restrict const g = block.gradient.data();
+  const size_t count = block.value.size();
+  const auto [rate, mu, decay] = factors;
+  for (size_t i = 0; i < count; ++i) {
+    const float direction = g[i] + decay * w[i];
+    const float next = mu * v[i] + direction;
+    v[i] = next;
+    w[i] -= rate * (direction + mu * next);
+  }
+}
+
+GRADWIRE_CLONES
+void lars_momentum(const MomentumBlock& block, const MomentumFactors& factors) {
+  float* __restrict const w = block.value.data();
+  float* __restrict const v = block.momentum.data();
+  const float* __restrict const g = block.gradient.data();
+  const size_t count = block.value.size();
+  const auto [rate, mu, decay] = factors;
+  for (size_t i = 0; i < count; ++i) {
+    const float next = mu * v[i] + rate * (g[i] + decay * w[i]);
+    v[i] = next;
+    w[i] -= next;
+  }
+}
+
+GRADWIRE_CLONES
+double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors) {
+  const LambFactors f = factors;
+  double sum = 0.0;
+  float update[kChunk];
+  for (size_t begin = 0; begin < block.value.size(); begin += kChunk) {
+    const float* const w = block.value.data() + begin;
+    const float* const m = block.exp_avg.data() + begin;
+    const float* const v = block.exp_avg_sq.data() + begin;
+    const float* const g = block.gradient.data() + begin;
+    const size_t count = std::min(kChunk, block.value.size() - begin);
+    for (size_t i = 0; i < count; ++i) {
+      update[i] = lamb_element(w[i], m[i], v[i], g[i], f).update;
+    }
+    sum += chunk_sum_of_squares(update, count);
+  }
+  return sum;
+}
+
+GRADWIRE_CLONES
+void lamb_update(const LambBlock& block, const LambFactors& factors, float rate) {
+  float* __restrict const w = block.value.data();
+  float* __restrict const m = block.exp_avg.data();
+  float* __restrict const v = block.exp_avg_sq.data();
+  const float* __restrict const g = block.gradient.data();
+  const size_t count = block.value.size();
+  const LambFactors f = factors;
+  for (size_t i = 0; i < count; ++i) {
+    const LambElement next = lamb_element(w[i], m[i], v[i], g[i], f);
+    m[i] = next.exp_avg;
+    v[i] = next.exp_avg_sq;
+    w[i] -= rate * next.update;
+  }
+}
+
+}  // namespace gradwire::cpu
