@@ -1,0 +1,71 @@
+#pragma once
+// The trainer's output: JSON objects, one per line, each written whole.
+
+#include <concepts>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace trainer {
+
+/// Builds one JSON object, fields in the order added.
+class JsonLine {
+ public:
+  explicit JsonLine(std::string_view event) { add("event", event); }
+
+  /// Escaped; bytes that are not UTF-8 become U+FFFD.
+  JsonLine& add(std::string_view key, std::string_view value);
+  JsonLine& add(std::string_view key, const char* value) { return add(key, std::string_view(value)); }
+  JsonLine& add(std::string_view key, const std::string& value) {
+    return add(key, std::string_view(value));
+  }
+  /// The shortest text that reads back as the same double; null unless finite.
+  JsonLine& add(std::string_view key, double value);
+  JsonLine& add(std::string_view key, std::same_as<bool> auto value) {
+    return raw(key, value ? "true" : "false");
+  }
+  JsonLine& add(std::string_view key, std::integral auto value)
+    requires(!std::same_as<decltype(value), bool>)
+  {
+    return raw(key, std::to_string(value));
+  }
+  /// null when empty.
+  template <class T>
+  JsonLine& add(std::string_view key, const std::optional<T>& value) {
+    return value.has_value() ? add(key, *value) : raw(key, "null");
+  }
+
+  /// The object, without a newline.
+  std::string text() const { return text_ + "}"; }
+
+ private:
+  JsonLine& raw(std::string_view key, std::string_view value);
+  std::string text_ = "{";
+};
+
+/// Writes lines to a file or to standard output ("-"). Thread-safe: the ranks of one process share
+/// it.
+class EventWriter {
+ public:
+  /// An empty path writes nothing. @throws std::system_error naming the path.
+  explicit EventWriter(const std::string& path);
+  ~EventWriter();
+  EventWriter(const EventWriter&) = delete;
+  EventWriter& operator=(const EventWriter&) = delete;
+
+  /// @throws std::system_error when the line cannot be written.
+  void write(const JsonLine& line);
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  std::mutex mutex_;
+};
+
+/// Writes a whole file or nothing: a temporary beside it, then a rename.
+/// @throws std::system_error naming the path.
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace trainer

@@ -1,0 +1,174 @@
+#include "bench/trainer/idx.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iomanip>
+#include <memory>
+#include <sstream>
+
+#include "gradwire/kernels/core/error.h"
+
+namespace trainer {
+namespace {
+
+using gradwire::check;
+using gradwire::concat;
+using gradwire::InvalidArgument;
+
+constexpr uint32_t kImagesMagic = 0x00000803;  // unsigned bytes, 3 dimensions
+constexpr uint32_t kLabelsMagic = 0x00000801;  // unsigned bytes, 1 dimension
+
+std::string hex(uint32_t value) {
+  std::ostringstream out;
+  out << "0x" << std::hex << std::setw(8) << std::setfill('0') << value;
+  return out.str();
+}
+
+uint32_t big_endian(std::span<const uint8_t> bytes, size_t offset) {
+  return uint32_t{bytes[offset]} << 24 | uint32_t{bytes[offset + 1]} << 16 |
+         uint32_t{bytes[offset + 2]} << 8 | uint32_t{bytes[offset + 3]};
+}
+
+// Checks magic and length, and returns the dimensions.
+template <size_t kDimensions>
+std::array<uint32_t, kDimensions> parse_header(std::span<const uint8_t> bytes,
+                                               std::string_view file, uint32_t magic,
+                                               std::string_view holds) {
+  constexpr size_t kHeaderBytes = 4 + 4 * kDimensions;
+  check(bytes.size() >= kHeaderBytes, file, ": ", bytes.size(), " bytes, expected a header of ",
+        kHeaderBytes);
+  const uint32_t found = big_endian(bytes, 0);
+  check(found == magic, file, ": magic is ", hex(found), ", expected ", hex(magic), " (", holds,
+        ")");
+  std::array<uint32_t, kDimensions> dimensions{};
+  unsigned __int128 elements = 1;
+  for (size_t d = 0; d < kDimensions; ++d) {
+    dimensions[d] = big_endian(bytes, 4 + 4 * d);
+    check(dimensions[d] > 0, file, ": dimension ", d, " is 0, expected at least 1");
+    elements *= dimensions[d];  // at most 96 bits
+  }
+  const size_t body = bytes.size() - kHeaderBytes;
+  std::ostringstream product;
+  for (size_t d = 0; d < kDimensions; ++d) {
+    product << (d == 0 ? "" : " x ") << dimensions[d];
+  }
+  check(body >= elements, file, ": truncated: ", body, " bytes after the header, expected ",
+        product.str());
+  check(body == elements, file, ": ", body, " bytes after the header, expected ", product.str(),
+        "; the rest is trailing bytes");
+  return dimensions;
+}
+
+struct GzClose {
+  void operator()(gzFile_s* file) const { gzclose(file); }
+};
+
+std::string find_file(const std::string& folder, std::string_view name) {
+  const auto plain = std::filesystem::path(folder) / name;
+  if (std::filesystem::is_regular_file(plain)) {
+    return plain.string();
+  }
+  const std::string compressed = plain.string() + ".gz";
+  return std::filesystem::is_regular_file(compressed) ? compressed : "";
+}
+
+LabelledImages load_pair(const std::string& images, const std::string& labels) {
+  LabelledImages out;
+  parse_idx_images(read_file(images), images, out);
+  parse_idx_labels(read_file(labels), labels, out);
+  return out;
+}
+
+// A wrong byte among the labels would otherwise add classes silently.
+size_t count_classes(std::span<const uint8_t> labels, std::string_view file) {
+  std::array<size_t, 256> examples{};
+  for (const uint8_t label : labels) {
+    ++examples[label];
+  }
+  const size_t classes = *std::max_element(labels.begin(), labels.end()) + size_t{1};
+  for (size_t c = 0; c < classes; ++c) {
+    check(examples[c] > 0, file, ": the largest label is ", classes - 1,
+          ", but no example has label ", c, ", expected every class to appear");
+  }
+  check(classes >= 2, file, ": all labels are 0, expected at least 2 classes");
+  return classes;
+}
+
+}  // namespace
+
+void parse_idx_images(std::vector<uint8_t> bytes, std::string_view file, LabelledImages& out) {
+  const auto dimensions =
+      parse_header<3>(bytes, file, kImagesMagic, "unsigned bytes, 3 dimensions: images");
+  out.count = dimensions[0];
+  out.rows = dimensions[1];
+  out.columns = dimensions[2];
+  bytes.erase(bytes.begin(), bytes.begin() + 16);
+  out.pixels = std::move(bytes);
+}
+
+void parse_idx_labels(std::vector<uint8_t> bytes, std::string_view file, LabelledImages& out) {
+  const auto dimensions =
+      parse_header<1>(bytes, file, kLabelsMagic, "unsigned bytes, 1 dimension: labels");
+  check(dimensions[0] == out.count, file, ": ", dimensions[0], " labels, expected ", out.count,
+        ", one for each image");
+  bytes.erase(bytes.begin(), bytes.begin() + 8);
+  out.labels = std::move(bytes);
+}
+
+std::vector<uint8_t> read_file(const std::string& path) {
+  const std::unique_ptr<gzFile_s, GzClose> file(gzopen(path.c_str(), "rb"));
+  check(file != nullptr, path, ": cannot be opened for reading");
+  std::vector<uint8_t> bytes;
+  size_t used = 0;
+  while (true) {
+    bytes.resize(std::max<size_t>(size_t{1} << 20, bytes.size() * 2));
+    const auto room = static_cast<unsigned>(std::min<size_t>(bytes.size() - used, 1u << 30));
+    const int got = gzread(file.get(), bytes.data() + used, room);
+    int code = Z_OK;
+    const char* reason = gzerror(file.get(), &code);
+    // A gzip stream cut short reads as a plain end of file and leaves Z_BUF_ERROR behind.
+    if (got < 0 || code == Z_BUF_ERROR) {
+      throw InvalidArgument(concat(path, ": cannot be read after ", used, " bytes (", reason, ")"));
+    }
+    if (got == 0) {
+      break;
+    }
+    used += static_cast<size_t>(got);
+  }
+  bytes.resize(used);
+  return bytes;
+}
+
+DataFolder load_folder(const std::string& folder) {
+  constexpr std::array<std::string_view, 4> kNames = {
+      "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+      "t10k-labels-idx1-ubyte"};
+  std::array<std::string, 4> paths;
+  std::string missing;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    paths[i] = find_file(folder, kNames[i]);
+    if (paths[i].empty()) {
+      missing += concat(missing.empty() ? "" : ", ", kNames[i]);
+    }
+  }
+  check(missing.empty(), "data: folder '", folder, "' lacks ", missing,
+        ", expected IDX files of these names, plain or with .gz");
+  DataFolder out;
+  out.train = load_pair(paths[0], paths[1]);
+  out.test = load_pair(paths[2], paths[3]);
+  check(out.test.rows == out.train.rows && out.test.columns == out.train.columns, paths[2],
+        ": images are ", out.test.rows, " x ", out.test.columns, ", expected ", out.train.rows,
+        " x ", out.train.columns, " as in training");
+  out.classes = count_classes(out.train.labels, paths[1]);
+  for (size_t i = 0; i < out.test.count; ++i) {
+    check(out.test.labels[i] < out.classes, paths[3], ": label ", i, " is ",
+          static_cast<int>(out.test.labels[i]), ", must be below ", out.classes,
+          ", the classes of the training set");
+  }
+  return out;
+}
+
+}  // namespace trainer

@@ -1,0 +1,47 @@
+#pragma once
+// Reads IDX files, the format of MNIST (http://yann.lecun.com/exdb/mnist): big-endian header, then
+// unsigned bytes. Plain or gzip-compressed.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer {
+
+/// Images of equal size with one label each, row by row as in the file.
+struct LabelledImages {
+  size_t count = 0;
+  size_t rows = 0;
+  size_t columns = 0;
+  std::vector<uint8_t> pixels;  ///< count * rows * columns
+  std::vector<uint8_t> labels;  ///< count
+
+  size_t features() const { return rows * columns; }
+};
+
+/// What a data folder holds. `classes` is the largest training label plus one.
+struct DataFolder {
+  LabelledImages train;
+  LabelledImages test;
+  size_t classes = 0;
+};
+
+/// Fills count, rows, columns and pixels from the bytes of an images file; `file` is for messages.
+/// @throws gradwire::InvalidArgument naming the file, the value found and the one expected.
+void parse_idx_images(std::vector<uint8_t> bytes, std::string_view file, LabelledImages& out);
+
+/// Fills labels from the bytes of a labels file; out.count must be set and agree.
+void parse_idx_labels(std::vector<uint8_t> bytes, std::string_view file, LabelledImages& out);
+
+/// The whole file, decompressed when it is gzip.
+std::vector<uint8_t> read_file(const std::string& path);
+
+/// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+/// t10k-labels-idx1-ubyte, each plain or with .gz (plain wins).
+/// @throws gradwire::InvalidArgument listing the missing files, or naming the one that is wrong.
+DataFolder load_folder(const std::string& folder);
+
+}  // namespace trainer

@@ -1,0 +1,22 @@
+// gradwire-trainer: README.md says what it does and what it prints.
+
+#include <cstdio>
+#include <span>
+
+#include "bench/trainer/job.h"
+#include "bench/trainer/options.h"
+
+int main(int argc, char** argv) {
+  trainer::Options options;
+  try {
+    options = trainer::parse_options(std::span<const char* const>(argv + 1, argv + argc));
+  } catch (const trainer::BadArguments& error) {
+    std::fprintf(stderr, "gradwire-trainer: %s\n", error.what());
+    return trainer::kExitBadArguments;
+  }
+  if (options.help) {
+    std::fputs(trainer::help_text().c_str(), stdout);
+    return trainer::kExitOk;
+  }
+  return trainer::run_job(options);
+}

@@ -1,0 +1,250 @@
+#include "bench/trainer/options.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "gradwire/comm/exchange.h"
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/thread_pool.h"
+
+namespace trainer {
+namespace {
+
+using gradwire::concat;
+
+[[noreturn]] void reject(std::string_view value, std::string_view expected) {
+  throw BadArguments(concat("value is '", value, "', expected ", expected));
+}
+
+template <class T>
+T parse_number(std::string_view text, T least, T most) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  // The negated form also turns NaN away.
+  if (error != std::errc() || stop != end || !(value >= least && value <= most)) {
+    reject(text, most == std::numeric_limits<T>::max()
+                     ? concat("a number of at least ", least)
+                     : concat("a number in [", least, ", ", most, "]"));
+  }
+  return value;
+}
+
+bool parse_switch(std::string_view text) { return parse_number<int>(text, 0, 1) == 1; }
+
+std::vector<size_t> parse_widths(std::string_view text) {
+  std::vector<size_t> widths;
+  while (true) {
+    const size_t comma = text.find(',');
+    widths.push_back(parse_number<size_t>(text.substr(0, comma), 1, 65536));
+    if (comma == std::string_view::npos) {
+      return widths;
+    }
+    text.remove_prefix(comma + 1);
+  }
+}
+
+template <class Row>
+std::string names(std::span<const Row> rows, std::string first) {
+  for (const Row& row : rows) {
+    first += concat(", ", row.name);
+  }
+  return first;
+}
+
+void set_transport(Options& o, std::string_view text) {
+  bool known = text == "in_process";
+  for (const auto& row : gradwire::transport_registry()) {
+    known = known || row.name == text;
+  }
+  if (!known) {
+    reject(text, concat("one of ", names(gradwire::transport_registry(), "in_process")));
+  }
+  o.transport = text;
+}
+
+void set_exchange(Options& o, std::string_view text) {
+  bool known = text == "auto";
+  for (const auto& row : gradwire::exchange_registry()) {
+    known = known || row.name == text;
+  }
+  if (!known) {
+    reject(text, concat("one of ", names(gradwire::exchange_registry(), "auto")));
+  }
+  o.exchange = text;
+}
+
+void set_schedule(Options& o, std::string_view text) {
+  if (text != "constant" && text != "polynomial") {
+    reject(text, "constant or polynomial");
+  }
+  o.schedule = text == "constant" ? Schedule::kConstant : Schedule::kPolynomial;
+}
+
+struct OptionRow {
+  std::string_view name;
+  std::string_view value;
+  std::string_view help;
+  void (*set)(Options&, std::string_view);
+};
+
+using View = std::string_view;
+constexpr uint64_t kAnyCount = std::numeric_limits<uint64_t>::max();
+constexpr double kAnyReal = std::numeric_limits<double>::max();
+
+constexpr OptionRow kRows[] = {
+    {"rank", "R", "this process's rank (with in_process all ranks run here)",
+     [](Options& o, View v) { o.group.rank = parse_number<int>(v, 0, 4095); }},
+    {"world-size", "N", "number of ranks [4]",
+     [](Options& o, View v) { o.group.world_size = parse_number<int>(v, 1, 4096); }},
+    {"transport", "NAME", "in_process (ranks are threads) or a transport of processes [in_process]",
+     set_transport},
+    {"store", "WHERE", "where ranks meet: file:DIR or tcp:HOST:PORT",
+     [](Options& o, View v) { o.group.store = v; }},
+    {"interface", "NAME", "network interface to use and to count, e.g. eth0",
+     [](Options& o, View v) { o.group.network_interface = v; }},
+    {"plugin", "PATH", "transport plug-in [searched beside the library]",
+     [](Options& o, View v) { o.group.plugin_path = v; }},
+    {"timeout-s", "S", "how long a peer may stay silent [30]",
+     [](Options& o, View v) {
+       o.group.timeout = std::chrono::milliseconds(
+           static_cast<int64_t>(1000 * parse_number<double>(v, 0.01, 86400)));
+     }},
+    {"pace", "RATE", "slow the transport down to 50mbit, 1gbit, … or none [none]",
+     [](Options& o, View v) { o.group.pacing.bits_per_second = parse_rate(v); }},
+    {"data", "DIR", "folder with the four MNIST-named IDX files, plain or .gz",
+     [](Options& o, View v) { o.data = v; }},
+    {"hidden", "W,W,…", "widths of the hidden layers [512,512,512,512,512]",
+     [](Options& o, View v) { o.hidden = parse_widths(v); }},
+    {"method", "SPEC", "compression, e.g. none, fp16, topk:1%, int4 [none]",
+     [](Options& o, View v) { o.method = gradwire::parse_spec(v); }},
+    {"exchange", "NAME", "auto, dense or gather [auto]", set_exchange},
+    {"bucket-kib", "KIB", "dense gradient per bucket [1024]",
+     [](Options& o, View v) { o.bucket_kib = parse_number<size_t>(v, 1, size_t{1} << 22); }},
+    {"optimizer", "SPEC", "e.g. sgd:momentum=0.9, lars, lamb [sgd]",
+     [](Options& o, View v) { o.optimizer = gradwire::parse_optimizer(v); }},
+    {"learning-rate", "X", "after warm-up [by optimizer]",
+     [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
+    {"schedule", "NAME", "constant, or polynomial decay to 0 [constant]", set_schedule},
+    {"warmup-steps", "N", "linear warm-up [10]",
+     [](Options& o, View v) { o.warmup_steps = parse_number<uint64_t>(v, 0, kAnyCount); }},
+    {"batch-size", "B", "examples per rank and step [32]",
+     [](Options& o, View v) { o.batch_size = parse_number<size_t>(v, 1, size_t{1} << 20); }},
+    {"epochs", "E", "passes over the training set [10]",
+     [](Options& o, View v) { o.epochs = parse_number<uint64_t>(v, 1, 1000000); }},
+    {"max-steps", "N", "stop after so many steps, 0: no limit [0]",
+     [](Options& o, View v) { o.max_steps = parse_number<uint64_t>(v, 0, kAnyCount); }},
+    {"seed", "S", "of parameters, order and stochastic rounding [1]",
+     [](Options& o, View v) { o.seed = parse_number<uint64_t>(v, 0, kAnyCount); }},
+    {"target-accuracy", "A", "report when the test accuracy reaches it, 0: none [0]",
+     [](Options& o, View v) { o.target_accuracy = parse_number<double>(v, 0, 1); }},
+    {"stop-at-target", "0|1", "end the run there [0]",
+     [](Options& o, View v) { o.stop_at_target = parse_switch(v); }},
+    {"eval-every", "N", "steps between evaluations, 0: each epoch [0]",
+     [](Options& o, View v) { o.eval_every = parse_number<uint64_t>(v, 0, kAnyCount); }},
+    {"threads", "T", "per rank, 0: cores / ranks [0]",
+     [](Options& o, View v) { o.threads = parse_number<int>(v, 0, 1024); }},
+    {"overlap", "0|1", "exchange while backward is still running [1]",
+     [](Options& o, View v) { o.overlap = parse_switch(v); }},
+    {"no-exchange", "0|1", "compute only: every rank trains alone (diagnostic) [0]",
+     [](Options& o, View v) { o.exchange_gradients = !parse_switch(v); }},
+    {"events", "FILE", "JSON lines, - is standard output [none]",
+     [](Options& o, View v) { o.events = v; }},
+    {"chrome-trace", "FILE", "trace of the last steps, for Perfetto [none]",
+     [](Options& o, View v) { o.chrome_trace = v; }},
+    {"die-with-parent", "0|1|PID", "end when the parent does; PID: which must be the parent [0]",
+     [](Options& o, View v) { o.die_with_parent = parse_number<long>(v, 0, 1L << 22); }},
+};
+
+const OptionRow& find_row(std::string_view argument) {
+  std::string known = "--help";
+  for (const OptionRow& row : kRows) {
+    if (argument.substr(0, 2) == "--" && argument.substr(2) == row.name) {
+      return row;
+    }
+    known += concat(", --", row.name);
+  }
+  throw BadArguments(concat("unknown option '", argument, "', known: ", known));
+}
+
+void complete(Options& o) {
+  if (o.data.empty()) {
+    throw BadArguments("--data is missing, expected a folder of IDX files");
+  }
+  if (o.group.rank >= o.group.world_size) {
+    throw BadArguments(concat("--rank is ", o.group.rank, ", must be below --world-size ",
+                              o.group.world_size));
+  }
+  if (o.transport != "in_process" && o.group.store.empty()) {
+    throw BadArguments(concat("--store is missing, expected file:DIR or tcp:HOST:PORT with ",
+                              "--transport ", o.transport));
+  }
+  if (o.learning_rate == 0) {
+    o.learning_rate = default_learning_rate(o.optimizer);
+  }
+  if (o.threads == 0) {
+    o.threads = gradwire::default_threads(o.group.world_size);
+  }
+}
+
+}  // namespace
+
+double parse_rate(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bits_per_second;
+  };
+  constexpr std::array<Unit, 3> kUnits = {Unit{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
+  if (text == "none") {
+    return 0;
+  }
+  for (const auto& [name, factor] : kUnits) {
+    if (text.ends_with(name)) {
+      return factor * parse_number<double>(text.substr(0, text.size() - 4), 1e-3, 1e6);
+    }
+  }
+  reject(text, "a rate such as 800kbit, 50mbit or 1gbit, or none");
+}
+
+double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
+  return optimizer.name == "lars" ? 10.0 : optimizer.name == "lamb" ? 0.01 : 0.05;
+}
+
+Options parse_options(std::span<const char* const> arguments) {
+  Options options;
+  for (size_t i = 0; i < arguments.size(); i += 2) {
+    const std::string_view name = arguments[i];
+    if (name == "--help") {
+      options.help = true;
+      return options;
+    }
+    const OptionRow& row = find_row(name);
+    if (i + 1 == arguments.size()) {
+      throw BadArguments(concat(name, ": the value is missing, expected ", row.value));
+    }
+    try {
+      row.set(options, arguments[i + 1]);
+    } catch (const std::runtime_error& error) {
+      throw BadArguments(concat(name, ": ", error.what()));
+    }
+  }
+  complete(options);
+  return options;
+}
+
+std::string help_text() {
+  std::string text =
+      "gradwire-trainer --data DIR [--name value]…\n"
+      "Trains a multi-layer perceptron on IDX images with several ranks.\n\n";
+  for (const OptionRow& row : kRows) {
+    std::string left = concat("  --", row.name, " ", row.value);
+    left.resize(std::max<size_t>(left.size() + 1, 28), ' ');
+    text += concat(left, row.help, "\n");
+  }
+  return text + "\nExit codes: 0 done, 1 the run failed, 2 bad arguments, 130/143 interrupted.\n";
+}
+
+}  // namespace trainer

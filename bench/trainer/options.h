@@ -1,0 +1,68 @@
+#pragma once
+// The command line. Every option is "--name value".
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradwire/comm/transport.h"
+#include "gradwire/kernels/compress/spec.h"
+#include "gradwire/optimizers/optimizer.h"
+
+namespace trainer {
+
+/// A command line that cannot be used; the program prints it and exits with 2.
+class BadArguments : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+enum class Schedule : uint8_t { kConstant, kPolynomial };
+
+struct Options {
+  Options() { group.world_size = 4; }
+
+  std::string transport = "in_process";  ///< in_process: all ranks are threads of this process
+  gradwire::TransportOptions group;
+  std::string data;
+  std::vector<size_t> hidden = {512, 512, 512, 512, 512};
+  gradwire::CompressorSpec method;
+  std::string exchange = "auto";
+  size_t bucket_kib = 1024;
+  gradwire::OptimizerSpec optimizer;
+  double learning_rate = 0;  ///< 0: default_learning_rate(optimizer)
+  Schedule schedule = Schedule::kConstant;
+  uint64_t warmup_steps = 10;
+  size_t batch_size = 32;  ///< per rank
+  uint64_t epochs = 10;
+  uint64_t max_steps = 0;  ///< 0: no limit
+  uint64_t seed = 1;
+  double target_accuracy = 0;  ///< 0: none
+  bool stop_at_target = false;
+  uint64_t eval_every = 0;  ///< steps; 0: each epoch
+  int threads = 0;          ///< per rank; 0: cores / ranks
+  bool overlap = true;
+  bool exchange_gradients = true;  ///< false: compute only, each rank on its own
+  std::string events;
+  std::string chrome_trace;
+  long die_with_parent = 0;  ///< 0: no, 1: yes, more: yes, and the parent must be this process
+  bool help = false;
+};
+
+/// `arguments` without the program's name. Fills in what was left out.
+/// @throws BadArguments naming the option, the value and what was expected.
+Options parse_options(std::span<const char* const> arguments);
+
+/// "50mbit", "1gbit", "800kbit" or "none" (0), in bits per second.
+double parse_rate(std::string_view text);
+
+/// What --learning-rate is when left out: found by trying on small images (README.md).
+double default_learning_rate(const gradwire::OptimizerSpec& optimizer);
+
+/// The text of --help.
+std::string help_text();
+
+}  // namespace trainer

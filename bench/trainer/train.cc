@@ -1,0 +1,328 @@
+#include "bench/trainer/train.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "bench/trainer/data.h"
+#include "bench/trainer/group_checks.h"
+#include "bench/trainer/mlp.h"
+#include "bench/trainer/step_metrics.h"
+#include "gradwire/comm/reducer.h"
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/optimizers/schedule.h"
+
+namespace trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using gradwire::ParamId;
+
+double milliseconds(Clock::duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
+std::vector<size_t> widths(const Options& options, const DataFolder& data) {
+  std::vector<size_t> all = {data.train.features()};
+  all.insert(all.end(), options.hidden.begin(), options.hidden.end());
+  all.push_back(data.classes);
+  return all;
+}
+
+class Training {
+ public:
+  explicit Training(const RankInputs& in);
+
+  void run();
+
+ private:
+  void join();
+  void make_optimizer();
+  void step();
+  void after_step();
+  void evaluate_now();
+  void compare_parameters();
+  double learning_rate(uint64_t step) const;
+  uint64_t epoch() const { return (steps_ - 1) / steps_per_epoch_ + 1; }
+  bool rank_zero() const { return in_.transport.rank() == 0; }
+  uint64_t interface_bytes() const;
+  void write_start();
+  void write_step(const StepMetrics& metrics, double loss);
+  void write_done();
+
+  RankInputs in_;
+  const Options& options_;
+  Standardiser standardise_;
+  Mlp model_;
+  BatchSampler sampler_;
+  gradwire::Plan plan_;
+  std::unique_ptr<gradwire::Stream> stream_ = gradwire::make_inline_stream(options_.threads);
+  gradwire::Workspace workspace_;
+  gradwire::Context context_{*stream_, workspace_};
+  std::optional<gradwire::Reducer> reducer_;
+  std::vector<float> local_gradients_;  // without an exchange
+  std::unique_ptr<gradwire::Optimizer> optimizer_;
+  std::vector<uint8_t> labels_;
+  std::vector<ParamId> ready_;  // gradients held back until backward has ended
+  std::string interface_;       // empty: not counted
+
+  uint64_t steps_per_epoch_;
+  uint64_t total_steps_;
+  uint64_t steps_ = 0;  // done
+  double seconds_ = 0;  // training clock: steps only
+  bool finished_ = false;
+  MetricsMean metrics_;
+  std::optional<uint64_t> evaluated_at_, compared_at_;
+  Evaluation evaluation_;
+  std::optional<double> seconds_to_target_;
+};
+
+Training::Training(const RankInputs& in)
+    : in_(in),
+      options_(in.options),
+      standardise_(in.data.train.pixels),
+      model_(widths(in.options, in.data), std::max<size_t>(in.options.batch_size, 128)),
+      sampler_({.examples = in.data.train.count,
+                .batch_size = in.options.batch_size,
+                .world_size = static_cast<size_t>(in.transport.world_size()),
+                .seed = in.options.seed},
+               static_cast<size_t>(in.transport.rank())),
+      labels_(in.options.batch_size),
+      steps_per_epoch_(in.data.train.count / (in.options.batch_size *
+                                              static_cast<size_t>(in.transport.world_size()))),
+      total_steps_(steps_per_epoch_ * in.options.epochs) {
+  if (options_.max_steps > 0) {
+    total_steps_ = std::min(total_steps_, options_.max_steps);
+  }
+  // The loopback is every rank's: its counter would show the whole group's traffic.
+  if (options_.transport != "in_process" && options_.group.network_interface != "lo") {
+    interface_ = options_.group.network_interface;
+  }
+  model_.initialise(options_.seed);
+  plan_ = gradwire::make_plan(model_.parameters(), {.spec = options_.method,
+                                                    .exchange = options_.exchange,
+                                                    .bucket_bytes = options_.bucket_kib * 1024,
+                                                    .seed = options_.seed});
+}
+
+void Training::join() {
+  if (options_.exchange_gradients) {
+    reducer_.emplace(plan_, in_.transport, gradwire::ReducerOptions{.threads = options_.threads});
+  } else {
+    local_gradients_.resize(model_.parameter_count());
+  }
+  make_optimizer();
+  write_start();
+  in_.transport.barrier({.what = "start"}, context_);
+  context_.stream.wait();
+}
+
+void Training::make_optimizer() {
+  // Biases take no weight decay and no layer-wise adaptation. LARS' learning rate is meant to be
+  // multiplied by its trust coefficient, so for biases it is.
+  gradwire::ParamGroup biases{.weight_decay = 0.0, .adapt = false};
+  if (options_.optimizer.name == "lars") {
+    biases.learning_rate_scale = options_.optimizer.trust_coefficient;
+  }
+  std::vector<gradwire::Parameter> parameters;
+  size_t offset = 0;
+  for (ParamId p = 0; p < model_.parameters().size(); ++p) {
+    const std::span<float> value = model_.value(p);
+    const gradwire::TensorView gradient =
+        reducer_.has_value()
+            ? reducer_->gradient(p)
+            : gradwire::view_of(std::span(local_gradients_).subspan(offset, value.size()));
+    offset += value.size();
+    model_.bind_gradient(p, gradient.as<float>());
+    const auto& info = model_.parameters()[p];
+    parameters.push_back(
+        {info.name, gradwire::view_of(value), gradient, info.shape.size() == 1 ? 1u : 0u});
+  }
+  optimizer_ = gradwire::make_optimizer(options_.optimizer, std::move(parameters),
+                                        {gradwire::ParamGroup{}, biases});
+}
+
+double Training::learning_rate(uint64_t step) const {
+  if (options_.schedule == Schedule::kConstant) {
+    return gradwire::warmup(options_.learning_rate, step, options_.warmup_steps);
+  }
+  return gradwire::PolynomialSchedule{.base = options_.learning_rate,
+                                      .warmup_steps = options_.warmup_steps,
+                                      .total_steps = total_steps_}
+      .at(step);
+}
+
+uint64_t Training::interface_bytes() const {
+  return interface_.empty() ? 0 : interface_bytes_sent(interface_);
+}
+
+void Training::step() {
+  StepMetrics metrics;
+  const uint64_t interface_before = interface_bytes();
+  const auto begin = Clock::now();
+  gather_examples(in_.data.train, standardise_, sampler_.batch(steps_), model_.inputs(), labels_);
+  const double loss = model_.forward(labels_);
+  const auto forward_end = Clock::now();
+  ready_.clear();
+  model_.backward(labels_, [&](ParamId p) {
+    if (reducer_.has_value() && options_.overlap) {
+      reducer_->grad_ready(p);
+    } else {
+      ready_.push_back(p);
+    }
+  });
+  const auto backward_end = Clock::now();
+  if (reducer_.has_value()) {
+    for (const ParamId p : ready_) {
+      reducer_->grad_ready(p);
+    }
+    reducer_->wait();
+    metrics.add_trace(reducer_->trace().last());
+  }
+  const auto exchange_end = Clock::now();
+  optimizer_->prepare(context_);
+  optimizer_->apply(learning_rate(steps_), context_);
+  context_.stream.wait();
+  const auto end = Clock::now();
+  metrics.step_ms = milliseconds(end - begin);
+  metrics.backward_ms = milliseconds(backward_end - forward_end);
+  metrics.compute_ms = milliseconds((backward_end - begin) + (end - exchange_end));
+  metrics.exposed_exchange_ms = milliseconds(exchange_end - backward_end);
+  if (!interface_.empty()) {
+    metrics.interface_bytes_sent = static_cast<double>(interface_bytes() - interface_before);
+  }
+  ++steps_;
+  seconds_ += metrics.step_ms / 1000;
+  metrics_.add(metrics);
+  write_step(metrics, loss);
+}
+
+void Training::after_step() {
+  const bool epoch_end = steps_ % steps_per_epoch_ == 0;
+  finished_ = steps_ >= total_steps_;
+  const bool due = options_.eval_every == 0 ? epoch_end : steps_ % options_.eval_every == 0;
+  if (due || finished_) {
+    evaluate_now();
+  }
+  if (epoch_end || finished_) {
+    compare_parameters();
+  }
+}
+
+void Training::evaluate_now() {
+  evaluation_ = evaluate(model_, in_.data.test, standardise_, in_.transport, context_);
+  const auto line = [&](std::string_view name) {
+    JsonLine out(name);
+    out.add("step", steps_).add("epoch", epoch()).add("seconds", seconds_);
+    return out.add("accuracy", evaluation_.accuracy);
+  };
+  if (rank_zero()) {
+    in_.events.write(line("evaluate").add("loss", evaluation_.loss));
+  }
+  // The accuracy has the same bits on every rank, so all take the same decision.
+  const bool reached =
+      options_.target_accuracy > 0 && evaluation_.accuracy >= options_.target_accuracy;
+  if (reached && !seconds_to_target_.has_value()) {
+    seconds_to_target_ = seconds_;
+    if (rank_zero()) {
+      in_.events.write(line("target"));
+    }
+  }
+  finished_ = finished_ || (reached && options_.stop_at_target);
+}
+
+void Training::compare_parameters() {
+  const uint64_t hash = fnv1a(std::as_bytes(model_.values()));
+  std::optional<bool> equal;  // ranks that train alone differ, and may
+  if (options_.exchange_gradients) {
+    check_equal_on_all_ranks(hash, in_.transport, context_);
+    equal = true;
+  }
+  if (rank_zero()) {
+    in_.events.write(JsonLine("epoch")
+                         .add("epoch", epoch())
+                         .add("seconds", seconds_)
+                         .add("parameter_hash", to_hex(hash))
+                         .add("hashes_equal", equal));
+  }
+}
+
+void Training::run() {
+  try {
+    join();
+    while (!finished_) {
+      in_.signals.check();
+      step();
+      after_step();
+    }
+    write_done();
+  } catch (const std::exception& error) {
+    // Before the reducer goes: its destructor waits for buckets that peers may never answer.
+    in_.transport.abort(error.what());
+    throw;
+  }
+  if (!options_.chrome_trace.empty() && reducer_.has_value() &&
+      (rank_zero() || options_.transport != "in_process")) {
+    write_file(options_.chrome_trace, reducer_->trace().to_chrome_json(in_.transport.rank()));
+  }
+}
+
+void Training::write_start() {
+  in_.events.write(
+      JsonLine("start")
+          .add("rank", in_.transport.rank())
+          .add("pid", static_cast<int64_t>(getpid()))
+          .add("world_size", in_.transport.world_size())
+          .add("threads", options_.threads)
+          .add("transport", in_.transport.name())
+          .add("method", gradwire::to_string(options_.method))
+          .add("exchange", plan_.buckets.front().exchange)
+          .add("optimizer", gradwire::to_string(options_.optimizer))
+          .add("learning_rate", options_.learning_rate)
+          .add("parameters", model_.parameter_count())
+          .add("train_examples", in_.data.train.count)
+          .add("test_examples", in_.data.test.count)
+          .add("steps_per_epoch", steps_per_epoch_)
+          .add("interface", interface_.empty() ? std::optional<std::string>() : interface_)
+          .add("overlap", options_.overlap)
+          .add("no_exchange", !options_.exchange_gradients)
+          .add("plan_fingerprint", to_hex(plan_.fingerprint()))
+          .add("plan", plan_.describe()));
+}
+
+void Training::write_step(const StepMetrics& metrics, double loss) {
+  if (rank_zero()) {
+    JsonLine line("step");
+    line.add("step", steps_).add("epoch", epoch()).add("seconds", seconds_).add("loss", loss);
+    add_step_fields(metrics, line);
+    in_.events.write(line);
+  }
+}
+
+void Training::write_done() {
+  JsonLine line("done");
+  line.add("rank", in_.transport.rank())
+      .add("steps", steps_)
+      .add("epochs", steps_ / steps_per_epoch_)
+      .add("seconds", seconds_)
+      .add("final_accuracy", evaluation_.accuracy)
+      .add("seconds_to_target", seconds_to_target_);
+  add_mean_fields(metrics_.mean(), line);
+  in_.events.write(line.add("skipped_steps",
+                            reducer_.has_value() ? reducer_->skipped_steps() : uint64_t{0}));
+}
+
+}  // namespace
+
+void train(const RankInputs& inputs) {
+  try {
+    Training(inputs).run();
+  } catch (const std::exception& error) {
+    inputs.transport.abort(error.what());  // also what the constructor throws
+    throw;
+  }
+}
+
+}  // namespace trainer
