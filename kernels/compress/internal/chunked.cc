@@ -1,0 +1,201 @@
+#include "gradwire/kernels/compress/internal/chunked.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/chunks.h"
+#include "gradwire/kernels/ops/elementwise.h"
+
+namespace gradwire {
+namespace {
+
+void check_on_cpu(std::string_view name, const Context& context) {
+  check(context.stream.device().type == DeviceType::kCpu, name,
+        ": the stream is a CUDA stream, must be a CPU stream");
+}
+
+void check_gradient(const CompressorSpec& spec, const CompressorShape& shape, ConstGradient g) {
+  check(g.numel == shape.numel, spec.name, ": gradient has ", g.numel, " elements, must have ",
+        shape.numel);
+  check(g.dtype == shape.dtype, spec.name, ": gradient dtype is ", to_string(g.dtype), ", must be ",
+        to_string(shape.dtype));
+  check(g.device.type == DeviceType::kCpu, spec.name, ": gradient is in CUDA memory, must be on CPU");
+}
+
+void check_residuals(std::string_view name, size_t numel, ConstResidual e, ConstResidual e_next) {
+  check(e.empty() || e.size() == numel, name, ": residual e has ", e.size(),
+        " elements, must have ", numel, " or none");
+  check(e_next.size() == e.size(), name, ": residual e_next has ", e_next.size(),
+        " elements, must have ", e.size(), " as e has");
+  const std::less<const float*> before;
+  check(e.empty() || !(before(e.data(), e_next.data() + numel) && before(e_next.data(), e.data() + numel)),
+        name, ": e and e_next share memory, must be distinct buffers");
+}
+
+void check_room(std::string_view name, size_t room, size_t needed) {
+  check(room >= needed, name, ": payload buffer has ", room, " bytes, must have at least ", needed);
+}
+
+void check_scale(std::string_view name, float scale) {
+  check(std::isfinite(scale) && scale > 0, name, ": scale is ", scale,
+        ", must be positive and finite");
+}
+
+}  // namespace
+
+ChunkedCompressor::ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape,
+                                     Coding coding)
+    : Compressor(spec, std::move(shape)), coding_(coding), fingerprint_(fingerprint(spec)) {}
+
+Region ChunkedCompressor::region_of(size_t chunk) const {
+  return {chunk * kChunk, std::min((chunk + 1) * kChunk, shape().numel)};
+}
+
+void ChunkedCompressor::check_region(Region region) const {
+  const size_t numel = shape().numel;
+  check(region.begin <= region.end && region.end <= numel, spec().name, ": region is [",
+        region.begin, ", ", region.end, "), must lie within [0, ", numel, ")");
+  check(region.begin % kChunk == 0 && (region.end % kChunk == 0 || region.end == numel),
+        spec().name, ": region is [", region.begin, ", ", region.end,
+        "), must begin and end on multiples of ", kChunk);
+}
+
+size_t ChunkedCompressor::slice_capacity_bytes(Region region) const {
+  check_region(region);
+  return capacity_for(region);
+}
+
+void ChunkedCompressor::write_header(Payload out, Region region, uint8_t flags,
+                                     size_t bytes) const {
+  const PayloadHeader header{.format = coding_.format,
+                             .values = static_cast<uint8_t>(coding_.values),
+                             .flags = flags,
+                             .spec_fingerprint = fingerprint_,
+                             .first_chunk = static_cast<uint32_t>(region.begin / kChunk),
+                             .numel = region.numel(),
+                             .bytes = bytes};
+  std::memcpy(out.data(), &header, sizeof header);
+}
+
+Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Frame& frame,
+                             ThreadPool& pool) const {
+  PayloadHeader header;
+  try {
+    header = read_header(payload);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat(name, ": ", error.what()));
+  }
+  check(header.format == coding_.format, name, ": format is ", static_cast<int>(header.format),
+        ", must be ", static_cast<int>(coding_.format));
+  check(header.values == static_cast<uint8_t>(coding_.values), name, ": value codec is ",
+        int{header.values}, ", must be ", static_cast<int>(coding_.values));
+  check((header.flags & ~kFlagNonFinite) == 0, name, ": flags are ", int{header.flags},
+        ", must be 0 or ", int{kFlagNonFinite});
+  check(header.spec_fingerprint == fingerprint_, name, ": spec fingerprint is ",
+        header.spec_fingerprint, ", must be ", fingerprint_, " (", to_string(spec()), ")");
+  const size_t begin = size_t{header.first_chunk} * kChunk;
+  const size_t numel = shape().numel;
+  check(begin <= numel && header.numel <= numel - begin, name, ": covers ", header.numel,
+        " elements from ", begin, " on, must lie within ", numel);
+  const Region region{begin, begin + header.numel};
+  check(region.end % kChunk == 0 || region.end == numel, name, ": ends at element ", region.end,
+        ", must end on a multiple of ", kChunk, " or at ", numel);
+  check(header.bytes <= capacity_for(region), name, ": length is ", header.bytes,
+        " bytes, must be at most ", capacity_for(region));
+  Part part{region, header.flags,
+            payload.subspan(sizeof header, header.bytes - sizeof header), {}};
+  open_body(part, name, frame, pool);
+  return part;
+}
+
+std::span<const Part> ChunkedCompressor::open_all(std::span<const ConstPayload> payloads,
+                                                  Workspace::Frame& frame,
+                                                  ThreadPool& pool) const {
+  const std::span<Part> parts = frame.take<Part>(payloads.size());
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    std::construct_at(&parts[i], open(payloads[i], PartName{i}, frame, pool));
+  }
+  return parts;
+}
+
+void ChunkedCompressor::sum_chunk(std::span<const Part> parts, size_t chunk,
+                                  std::span<float> sum) const {
+  std::ranges::fill(sum, 0.0f);
+  for (const Part& part : parts) {
+    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
+      add_chunk(part, chunk, sum);
+    }
+  }
+}
+
+void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                                 Context& context) {
+  check_on_cpu(spec().name, context);
+  check_gradient(spec(), shape(), g);
+  check_residuals(spec().name, shape().numel, e, e_next);
+  check_room(spec().name, out.size(), capacity_bytes());
+  context.stream.enqueue([this, g, e, e_next, out, &stream = context.stream,
+                          &workspace = context.workspace, step = step()] {
+    write(g, e, e_next, out, {stream.pool(), workspace, step});
+  });
+}
+
+void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float scale,
+                                   Gradient sum, Context& context) {
+  check_on_cpu(spec().name, context);
+  check_gradient(spec(), shape(), sum);
+  check_scale(spec().name, scale);
+  context.stream.enqueue([this, payloads, scale, sum, &stream = context.stream,
+                          &workspace = context.workspace] {
+    Workspace::Frame frame(workspace);
+    const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
+    cpu::for_each_chunk(stream.pool(), chunks_of(sum.numel), [&](size_t chunk) {
+      const Region region = region_of(chunk);
+      alignas(64) float values[kChunk];
+      const std::span<float> total(values, region.numel());
+      sum_chunk(parts, chunk, total);
+      if (scale != 1.0f) {
+        cpu::multiply(total, scale, total);
+      }
+      cpu::narrow(total, sum.subview(region.begin, region.numel()));
+    });
+  });
+}
+
+void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
+  check_on_cpu(spec().name, context);
+  check_room(spec().name, out.size(), slice_capacity_bytes(region));
+  context.stream.enqueue([this, payload, region, out, &stream = context.stream,
+                          &workspace = context.workspace] {
+    Workspace::Frame frame(workspace);
+    const Part part = open(payload, PartName{0}, frame, stream.pool());
+    check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
+          ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
+          part.region.begin, ", ", part.region.end, ")");
+    write_slice(part, region, out);
+  });
+}
+
+void ChunkedCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
+                              Context& context) {
+  check_on_cpu(spec().name, context);
+  check_room(spec().name, out.size(), slice_capacity_bytes(input.region));
+  check_scale(spec().name, input.scale);
+  check(e_next.empty() || e_next.size() == shape().numel, spec().name, ": residual e_next has ",
+        e_next.size(), " elements, must have ", shape().numel, " or none");
+  context.stream.enqueue([this, input, e_next, out, &stream = context.stream,
+                          &workspace = context.workspace, step = step()] {
+    Workspace::Frame frame(workspace);
+    const std::span<const Part> parts = open_all(input.slices, frame, stream.pool());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      check(parts[i].region == input.region, PartName{i}, ": covers [", parts[i].region.begin, ", ",
+            parts[i].region.end, "), must cover [", input.region.begin, ", ", input.region.end, ")");
+    }
+    write_merged(parts, input, e_next, out, {stream.pool(), workspace, step});
+  });
+}
+
+}  // namespace gradwire

@@ -1,0 +1,94 @@
+#pragma once
+// What all compressors share: checks at the call, checks of received bytes, and the sum of parts.
+// A compressor then says how one chunk is read, and how a group and a region are written.
+
+#include <ostream>
+
+#include "gradwire/kernels/compress/compressor.h"
+
+namespace gradwire {
+
+/// Names a part in messages: "payload part 2".
+struct PartName {
+  size_t index;
+  friend std::ostream& operator<<(std::ostream& out, PartName name) {
+    return out << "payload part " << name.index;
+  }
+};
+
+/// Where a chunk's indices and values begin in a sparse body.
+struct ChunkPlace {
+  uint64_t indices;
+  uint64_t values;
+  uint32_t count;
+};
+
+/// A received payload that passed every check of its header; open_body() checks the rest.
+struct Part {
+  Region region;
+  uint8_t flags = 0;
+  ConstPayload body;                 ///< what follows the header
+  std::span<const ChunkPlace> places;  ///< sparse formats: one per chunk of the region
+};
+
+/// What a task may use while it runs.
+struct Work {
+  ThreadPool& pool;
+  Workspace& workspace;
+  uint32_t step;  ///< the committed step when the call was made
+};
+
+class ChunkedCompressor : public Compressor {
+ public:
+  void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                Context& context) final;
+  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
+                  Context& context) final;
+  void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
+  void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
+  size_t slice_capacity_bytes(Region region) const final;
+  size_t capacity_bytes() const final { return capacity_for(whole()); }
+
+ protected:
+  struct Coding {
+    PayloadFormat format;
+    ValueCodec values;
+  };
+  ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape, Coding coding);
+
+  /// Upper bound of any payload of `region`, header included.
+  virtual size_t capacity_for(Region region) const = 0;
+  /// Checks part.body completely and fills the rest of `part`; what it takes from `frame` lives as
+  /// long as the part.
+  virtual void open_body(Part& part, PartName name, Workspace::Frame& frame,
+                         ThreadPool& pool) const = 0;
+  /// sum += what the part says about `chunk` (of the group), which its region holds.
+  virtual void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const = 0;
+  /// The bodies of the public verbs; arguments are checked, parts are opened.
+  virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                     const Work& work) const = 0;
+  virtual void write_slice(const Part& part, Region region, Payload out) const = 0;
+  virtual void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
+                            Payload out, const Work& work) const = 0;
+
+  void write_header(Payload out, Region region, uint8_t flags, size_t bytes) const;
+  /// sum = the parts' values of `chunk`, added in order.
+  void sum_chunk(std::span<const Part> parts, size_t chunk, std::span<float> sum) const;
+
+  Region whole() const { return {0, shape().numel}; }
+  Region region_of(size_t chunk) const;
+  void check_region(Region region) const;
+
+ private:
+  Part open(ConstPayload payload, PartName name, Workspace::Frame& frame, ThreadPool& pool) const;
+  std::span<const Part> open_all(std::span<const ConstPayload> payloads, Workspace::Frame& frame,
+                                 ThreadPool& pool) const;
+
+  const Coding coding_;
+  const uint32_t fingerprint_;
+};
+
+/// ceil(numel / kChunk)
+constexpr size_t chunks_of(size_t numel) { return (numel + kChunk - 1) / kChunk; }
+
+}  // namespace gradwire

@@ -1,0 +1,10 @@
+#pragma once
+// What the rows of registry.cc call. The spec is validated and the shape checked.
+
+#include "gradwire/kernels/compress/compressor.h"
+
+namespace gradwire {
+
+std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape);
+
+}  // namespace gradwire

@@ -1,0 +1,129 @@
+#include "gradwire/kernels/compress/internal/fixed.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/chunks.h"
+#include "gradwire/kernels/ops/elementwise.h"
+
+namespace gradwire {
+namespace {
+
+constexpr uint32_t kCompressStage = 0;
+constexpr uint32_t kMergeStage = 1;
+
+}  // namespace
+
+size_t FixedCompressor::body_bytes(size_t numel) const {
+  const size_t tail = numel % kChunk;
+  return numel / kChunk * record_bytes(kChunk) + (tail > 0 ? record_bytes(tail) : 0);
+}
+
+size_t FixedCompressor::capacity_for(Region region) const {
+  return sizeof(PayloadHeader) + body_bytes(region.numel());
+}
+
+void FixedCompressor::check_record(const std::byte*, size_t, PartName) const {}
+
+void FixedCompressor::open_body(Part& part, PartName name, Workspace::Frame&,
+                                ThreadPool& pool) const {
+  const size_t expected = body_bytes(part.region.numel());
+  check(part.body.size() == expected, name, ": body is ", part.body.size(), " bytes, must be ",
+        expected);
+  if (!checks_records()) {
+    return;
+  }
+  const size_t first = part.region.begin / kChunk;
+  cpu::for_each_chunk(pool, chunks_of(part.region.numel()), [&](size_t i) {
+    check_record(part.body.data() + i * record_bytes(kChunk), first + i, name);
+  });
+}
+
+void FixedCompressor::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
+  const size_t record = chunk - part.region.begin / kChunk;
+  decode(part.body.data() + record * record_bytes(kChunk), sum);
+}
+
+bool FixedCompressor::write_chunk(ConstGradient g, ConstResidual e, Residual e_next,
+                                  std::byte* record, Region region, Draw draw) const {
+  alignas(64) float values[kChunk];
+  std::span<float> x(values, region.numel());
+  const ConstGradient mine(static_cast<const std::byte*>(g.data) + region.begin * size_of(g.dtype),
+                           region.numel(), g.dtype);
+  if (e.empty()) {
+    if (g.dtype == DType::kFloat32) {
+      return encode(mine.as<float>(), region, draw, record, {});
+    }
+    cpu::widen(mine, x);
+    return encode(x, region, draw, record, {});
+  }
+  const auto before = e.subspan(region.begin, region.numel());
+  const auto after = e_next.subspan(region.begin, region.numel());
+  if (g.dtype == DType::kFloat32) {
+    cpu::add(mine.as<float>(), before, x);
+  } else {
+    cpu::widen(mine, x);
+    cpu::add(x, before, x);
+  }
+  alignas(64) float decoded_values[kChunk];
+  const std::span<float> decoded(decoded_values, region.numel());
+  const bool finite = encode(x, region, draw, record, decoded);
+  cpu::subtract(x, decoded, after);
+  return finite;
+}
+
+void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                            const Work& work) const {
+  std::byte* const body = out.data() + sizeof(PayloadHeader);
+  const size_t stride = record_bytes(kChunk);
+  std::atomic<bool> finite{true};
+  cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
+    if (!write_chunk(g, e, e_next, body + chunk * stride, region_of(chunk),
+                     {work.step, kCompressStage})) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_bytes());
+}
+
+void FixedCompressor::write_slice(const Part& part, Region region, Payload out) const {
+  const size_t first = (region.begin - part.region.begin) / kChunk;
+  const size_t bytes = body_bytes(region.numel());
+  write_header(out, region, part.flags, sizeof(PayloadHeader) + bytes);
+  std::copy_n(part.body.data() + first * record_bytes(kChunk), bytes,
+              out.data() + sizeof(PayloadHeader));
+}
+
+void FixedCompressor::write_merged(std::span<const Part> parts, const MergeInput& input,
+                                   Residual e_next, Payload out, const Work& work) const {
+  std::byte* const body = out.data() + sizeof(PayloadHeader);
+  const size_t first = input.region.begin / kChunk;
+  uint8_t flags = 0;
+  for (const Part& part : parts) {
+    flags |= part.flags;
+  }
+  std::atomic<bool> finite{true};
+  cpu::for_each_chunk(work.pool, chunks_of(input.region.numel()), [&](size_t i) {
+    const Region region = region_of(first + i);
+    alignas(64) float sum_values[kChunk];
+    alignas(64) float scaled_values[kChunk];
+    alignas(64) float decoded_values[kChunk];
+    const std::span<float> sum(sum_values, region.numel());
+    const std::span<float> scaled(scaled_values, region.numel());
+    const std::span<float> decoded(decoded_values, region.numel());
+    sum_chunk(parts, first + i, sum);
+    cpu::multiply(sum, input.scale, scaled);
+    if (!encode(scaled, region, {work.step, kMergeStage}, body + i * record_bytes(kChunk),
+                decoded)) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+    if (!e_next.empty()) {
+      cpu::put_back(sum, decoded, input.scale, e_next.subspan(region.begin, region.numel()));
+    }
+  });
+  write_header(out, input.region, finite ? flags : flags | kFlagNonFinite,
+               capacity_for(input.region));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,50 @@
+#pragma once
+// Compressors whose chunks all take a fixed number of bytes, one record after another: casts and
+// block quantizers. They only say how one chunk is encoded and decoded.
+
+#include "gradwire/kernels/compress/internal/chunked.h"
+
+namespace gradwire {
+
+class FixedCompressor : public ChunkedCompressor {
+ public:
+  bool fixed_length() const final { return true; }
+
+ protected:
+  using ChunkedCompressor::ChunkedCompressor;
+
+  /// Which random numbers an encoding draws: those of compress() or those of merge().
+  struct Draw {
+    uint32_t step;
+    uint32_t stage;
+  };
+
+  /// Bytes of a chunk of `numel` elements.
+  virtual size_t record_bytes(size_t numel) const = 0;
+  /// Encodes `x`, the elements of `region`; `decoded`, unless empty, becomes what the record says.
+  /// @returns false when x holds NaN or infinity.
+  virtual bool encode(std::span<const float> x, Region region, Draw draw, std::byte* record,
+                      std::span<float> decoded) const = 0;
+  /// sum += what the record says.
+  virtual void decode(const std::byte* record, std::span<float> sum) const = 0;
+  /// Checks the record of `chunk`; the default accepts any bytes.
+  virtual void check_record(const std::byte* record, size_t chunk, PartName name) const;
+  virtual bool checks_records() const { return false; }
+
+  size_t capacity_for(Region region) const final;
+  void open_body(Part& part, PartName name, Workspace::Frame& frame,
+                 ThreadPool& pool) const final;
+  void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
+  void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+             const Work& work) const final;
+  void write_slice(const Part& part, Region region, Payload out) const final;
+  void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
+                    Payload out, const Work& work) const final;
+
+ private:
+  bool write_chunk(ConstGradient g, ConstResidual e, Residual e_next, std::byte* record,
+                   Region region, Draw draw) const;
+  size_t body_bytes(size_t numel) const;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,91 @@
+// The one table of compressors. Adding one: a file with its class and a factory, a line in
+// internal/factories.h, and a row here.
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/internal/factories.h"
+
+namespace gradwire {
+namespace {
+
+constexpr std::array kRows = {
+    CompressorRow{.name = "none",
+                  .summary = "the gradient as it is",
+                  .example = "none",
+                  .selector = false,
+                  .default_values = ValueCodec::kRaw,
+                  .default_error_feedback = false,
+                  .takes_rounding = false,
+                  .source = "identity",
+                  .make = make_dense},
+    CompressorRow{.name = "fp16",
+                  .summary = "IEEE half precision, saturating at 65504",
+                  .example = "fp16",
+                  .selector = false,
+                  .default_values = ValueCodec::kFloat16,
+                  .default_error_feedback = false,
+                  .takes_rounding = false,
+                  .source = "IEEE 754-2019 binary16",
+                  .make = make_dense},
+    CompressorRow{.name = "bf16",
+                  .summary = "the upper half of float32, rounded to nearest even",
+                  .example = "bf16",
+                  .selector = false,
+                  .default_values = ValueCodec::kBFloat16,
+                  .default_error_feedback = false,
+                  .takes_rounding = false,
+                  .source = "Kalamkar et al., arXiv:1905.12322",
+                  .make = make_dense},
+};
+
+void check_shape(const CompressorShape& shape) {
+  constexpr size_t kMaxNumel = std::numeric_limits<uint32_t>::max();
+  check(shape.numel <= kMaxNumel, "compressor shape: numel is ", shape.numel, ", must be at most ",
+        kMaxNumel);
+  check(shape.rank >= 0, "compressor shape: rank is ", shape.rank, ", must not be negative");
+  check(static_cast<int>(shape.dtype) <= 2, "compressor shape: dtype is ",
+        static_cast<int>(shape.dtype), ", must be 0, 1 or 2");
+  if (shape.segments.empty()) {
+    return;
+  }
+  size_t covered = 0;
+  for (const Segment& segment : shape.segments) {
+    check(segment.numel <= shape.numel - covered, "compressor shape: segments cover more than ",
+          shape.numel, " elements");
+    covered += segment.numel;
+  }
+  check(covered == shape.numel, "compressor shape: segments cover ", covered,
+        " elements, must cover all ", shape.numel);
+}
+
+}  // namespace
+
+std::span<const CompressorRow> compressor_registry() { return kRows; }
+
+const CompressorRow& find_compressor(std::string_view name) {
+  const auto row = std::ranges::find(kRows, name, &CompressorRow::name);
+  if (row == kRows.end()) {
+    std::array<std::string_view, kRows.size()> known;
+    std::ranges::transform(kRows, known.begin(), &CompressorRow::name);
+    throw_unknown_name("compressor", name, known);
+  }
+  return *row;
+}
+
+std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape) {
+  validate(spec);
+  check_shape(shape);
+  if (shape.device.type == DeviceType::kCuda) {
+    throw DeviceError(concat(spec.name, ": the compressor has no CUDA backend in this build, the "
+                                        "shape's device must be the CPU"));
+  }
+  if (shape.segments.empty()) {
+    shape.segments.push_back({.parameter = 0, .offset_in_parameter = 0, .numel = shape.numel});
+  }
+  return find_compressor(spec.name).make(spec, std::move(shape));
+}
+
+}  // namespace gradwire

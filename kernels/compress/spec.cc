@@ -1,0 +1,215 @@
+#include "gradwire/kernels/compress/spec.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "gradwire/kernels/compress/compressor.h"
+
+namespace gradwire {
+namespace {
+
+constexpr std::array<std::string_view, 6> kCodecNames = {"fp32", "fp16", "bf16",
+                                                         "int8", "int4", "raw"};
+constexpr uint32_t kMinBlock = 8;
+
+std::optional<ValueCodec> find_codec(std::string_view text) {
+  for (size_t i = 0; i < 5; ++i) {  // "raw" is not something a user writes
+    if (kCodecNames[i] == text) {
+      return static_cast<ValueCodec>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+template <class T>
+T parse_number(std::string_view spec, std::string_view what, std::string_view text) {
+  T value{};
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  check(!text.empty() && result.ec == std::errc() && result.ptr == text.data() + text.size(), spec,
+        ": ", what, " is '", text, "', must be a number");
+  return value;
+}
+
+double parse_density(std::string_view name, std::string_view text) {
+  if (!text.empty() && text.back() == '%') {
+    return parse_number<double>(name, "density", text.substr(0, text.size() - 1)) / 100.0;
+  }
+  return parse_number<double>(name, "density", text);
+}
+
+std::string print_number(double value) {
+  std::array<char, 32> text;
+  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), result.ptr};
+}
+
+/// As a percentage when that reads back as the same number.
+std::string print_density(double density) {
+  std::array<char, 32> text;
+  const auto result = std::to_chars(text.data(), text.data() + text.size(), density * 100,
+                                    std::chars_format::general, 12);
+  const std::string percent(text.data(), result.ptr);
+  return parse_density("density", percent + "%") == density ? percent + "%"
+                                                            : print_number(density);
+}
+
+/// What an option decides; giving two options that decide the same thing is an error.
+enum class Aspect { kValues, kRounding, kBlock, kFeedback };
+
+Aspect apply_option(CompressorSpec& spec, std::string_view option) {
+  if (const auto codec = find_codec(option)) {
+    spec.values = *codec;
+    return Aspect::kValues;
+  }
+  if (option == "nearest" || option == "stochastic") {
+    spec.rounding = option == "nearest" ? Rounding::kNearest : Rounding::kStochastic;
+    return Aspect::kRounding;
+  }
+  if (option.starts_with("block=")) {
+    spec.block = parse_number<uint32_t>(spec.name, "block", option.substr(6));
+    return Aspect::kBlock;
+  }
+  if (option == "ef" || option == "noef") {
+    spec.error_feedback = option == "ef";
+    return Aspect::kFeedback;
+  }
+  throw InvalidArgument(concat(spec.name, ": unknown option '", option,
+                               "', known: fp32, fp16, bf16, int8, int4, nearest, stochastic, "
+                               "block=N, ef, noef"));
+}
+
+void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
+  check(aspect != Aspect::kValues || row.selector, row.name, ": option is '", option,
+        "', but its values have one fixed type; only selectors take a value codec");
+  check((aspect != Aspect::kRounding && aspect != Aspect::kBlock) || row.takes_rounding, row.name,
+        ": option is '", option, "', but it has no blocks to round; int8 and int4 have");
+}
+
+}  // namespace
+
+int value_bits(ValueCodec codec, DType dtype) {
+  switch (codec) {
+    case ValueCodec::kFloat32:
+      return 32;
+    case ValueCodec::kFloat16:
+    case ValueCodec::kBFloat16:
+      return 16;
+    case ValueCodec::kInt8:
+      return 8;
+    case ValueCodec::kInt4:
+      return 4;
+    case ValueCodec::kRaw:
+      return static_cast<int>(8 * size_of(dtype));
+  }
+  throw InvalidArgument(
+      concat("value codec: code is ", static_cast<int>(codec), ", must be 0 to 5"));
+}
+
+CompressorSpec parse_spec(std::string_view text) {
+  std::string_view head = text.substr(0, text.find(','));
+  std::string_view options = head.size() < text.size() ? text.substr(head.size() + 1) : "";
+  const bool has_options = head.size() < text.size();
+  const size_t colon = head.find(':');
+  const CompressorRow& row = find_compressor(head.substr(0, colon));
+
+  CompressorSpec spec;
+  spec.name = row.name;
+  spec.values = row.default_values;
+  spec.error_feedback = row.default_error_feedback;
+  check(row.selector || colon == std::string_view::npos, row.name, ": density is '",
+        colon == std::string_view::npos ? "" : head.substr(colon + 1),
+        "', but only selectors take one");
+  check(!row.selector || colon != std::string_view::npos, row.name,
+        ": density is missing, expected for example ", row.example);
+  if (row.selector) {
+    spec.density = parse_density(row.name, head.substr(colon + 1));
+  }
+
+  std::array<bool, 4> seen{};
+  while (has_options) {
+    const std::string_view option = options.substr(0, options.find(','));
+    const Aspect aspect = apply_option(spec, option);
+    check_fits_row(row, aspect, option);
+    bool& given = seen[static_cast<size_t>(aspect)];
+    check(!given, row.name, ": option '", option, "' decides again what an earlier option decided");
+    given = true;
+    if (option.size() == options.size()) {
+      break;
+    }
+    options.remove_prefix(option.size() + 1);
+  }
+  validate(spec);
+  return spec;
+}
+
+void validate(const CompressorSpec& spec) {
+  const CompressorRow& row = find_compressor(spec.name);
+  if (row.selector) {
+    check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
+          ", must be in (0, 1]");
+    check(static_cast<int>(spec.values) < static_cast<int>(ValueCodec::kRaw), spec.name,
+          ": value codec is ", static_cast<int>(spec.values),
+          ", must be fp32, fp16, bf16, int8 or int4");
+  } else {
+    check(spec.density == 1, spec.name, ": density is ", spec.density,
+          ", must be 1: only selectors take one");
+    check(spec.values == row.default_values, spec.name, ": value codec is ",
+          static_cast<int>(spec.values), ", must be ", static_cast<int>(row.default_values));
+  }
+  const CompressorSpec defaults;
+  if (row.takes_rounding) {
+    check(spec.rounding == Rounding::kNearest || spec.rounding == Rounding::kStochastic, spec.name,
+          ": rounding is ", static_cast<int>(spec.rounding), ", must be nearest or stochastic");
+    check(spec.block >= kMinBlock && spec.block <= kChunk && (spec.block & (spec.block - 1)) == 0,
+          spec.name, ": block is ", spec.block, ", must be a power of two from ", kMinBlock, " to ",
+          kChunk);
+  } else {
+    check(spec.rounding == defaults.rounding, spec.name, ": rounding is stochastic, must be nearest");
+    check(spec.block == defaults.block, spec.name, ": block is ", spec.block,
+          ", must stay ", defaults.block, ": it has no blocks");
+  }
+}
+
+std::string to_string(const CompressorSpec& spec) {
+  const CompressorRow& row = find_compressor(spec.name);
+  const CompressorSpec defaults;
+  std::string text = spec.name;
+  if (row.selector) {
+    text.append(":").append(print_density(spec.density));
+  }
+  if (spec.values != row.default_values) {
+    const size_t codec = std::min<size_t>(static_cast<size_t>(spec.values), 5);
+    text.append(",").append(kCodecNames[codec]);
+  }
+  if (spec.rounding != defaults.rounding) {
+    text += ",stochastic";
+  }
+  if (spec.block != defaults.block) {
+    text.append(",block=").append(std::to_string(spec.block));
+  }
+  if (spec.error_feedback != row.default_error_feedback) {
+    text += spec.error_feedback ? ",ef" : ",noef";
+  }
+  return text;
+}
+
+uint32_t fingerprint(const CompressorSpec& spec) {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : to_string(spec)) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  }
+  return hash;
+}
+
+size_t kept_elements(double density, size_t n) {
+  if (n == 0) {
+    return 0;
+  }
+  const double kept = std::ceil(density * static_cast<double>(n));
+  return std::clamp<size_t>(static_cast<size_t>(kept), 1, n);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,122 @@
+#include "gradwire/kernels/ops/cast.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "gradwire/kernels/core/clones.h"
+
+namespace gradwire::cpu {
+namespace {
+
+// std::byte pointers and memcpy: the vectoriser turns each into one unaligned load or store.
+template <class T>
+T load(const std::byte* from, size_t index) {
+  T value;
+  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+void store(std::byte* to, size_t index, T value) {
+  std::memcpy(to + index * sizeof(T), &value, sizeof(T));
+}
+
+/// to_float(float16) without branches: both halves of the range are computed and one is chosen.
+inline float widen_half(uint16_t half) {
+  const uint32_t magnitude = half & 0x7FFFu;
+  const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
+  const uint32_t exponent_shift = magnitude >= 0x7C00u ? 0x70000000u : 0x38000000u;
+  const uint32_t normal = (magnitude << 13) + exponent_shift;
+  const uint32_t bits = magnitude < 0x400u ? std::bit_cast<uint32_t>(subnormal) : normal;
+  return std::bit_cast<float>(bits | (static_cast<uint32_t>(half & 0x8000u) << 16));
+}
+
+/// to_float16 without branches, in the same way.
+inline uint16_t narrow_half(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const float shifted = std::bit_cast<float>(magnitude < 0x38800000u ? magnitude : 0u) + 0.5f;
+  const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3F000000u;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+  const uint32_t saturated = magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u;
+  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+  half = magnitude >= 0x477FE000u ? 0x7BFFu : half;
+  half = magnitude >= 0x7F800000u ? saturated : half;
+  return static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u));
+}
+
+/// to_bfloat16 without branches.
+inline uint16_t narrow_brain(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  uint32_t brain = (magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) >> 16;
+  brain = magnitude >= 0x7F7F0000u && magnitude < 0x7F800000u ? 0x7F7Fu : brain;
+  brain = magnitude > 0x7F800000u ? (magnitude >> 16) | 0x40u : brain;
+  return static_cast<uint16_t>(brain | ((bits >> 16) & 0x8000u));
+}
+
+GRADWIRE_CLONES void widen_halves(const std::byte* source, float* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = widen_half(load<uint16_t>(source, i));
+  }
+}
+
+GRADWIRE_CLONES void widen_brains(const std::byte* source, float* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = std::bit_cast<float>(static_cast<uint32_t>(load<uint16_t>(source, i)) << 16);
+  }
+}
+
+GRADWIRE_CLONES void narrow_halves(const float* source, std::byte* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    store(out, i, narrow_half(source[i]));
+  }
+}
+
+GRADWIRE_CLONES void narrow_brains(const float* source, std::byte* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    store(out, i, narrow_brain(source[i]));
+  }
+}
+
+}  // namespace
+
+void widen(ConstTensorView source, std::span<float> out) {
+  assert(source.numel == out.size());
+  const auto* bytes = static_cast<const std::byte*>(source.data);
+  if (out.empty()) {
+    return;
+  }
+  switch (source.dtype) {
+    case DType::kFloat32:
+      std::memcpy(out.data(), bytes, out.size_bytes());
+      break;
+    case DType::kFloat16:
+      widen_halves(bytes, out.data(), out.size());
+      break;
+    case DType::kBFloat16:
+      widen_brains(bytes, out.data(), out.size());
+      break;
+  }
+}
+
+void narrow(std::span<const float> source, TensorView out) {
+  assert(source.size() == out.numel);
+  auto* bytes = static_cast<std::byte*>(out.data);
+  if (source.empty()) {
+    return;
+  }
+  switch (out.dtype) {
+    case DType::kFloat32:
+      std::memcpy(bytes, source.data(), source.size_bytes());
+      break;
+    case DType::kFloat16:
+      narrow_halves(source.data(), bytes, source.size());
+      break;
+    case DType::kBFloat16:
+      narrow_brains(source.data(), bytes, source.size());
+      break;
+  }
+}
+
+}  // namespace gradwire::cpu

@@ -1,0 +1,29 @@
+#pragma once
+// The few float32 loops that error feedback and sums are made of. Spans of one call have one size.
+
+#include <cstdint>
+#include <span>
+
+namespace gradwire::cpu {
+
+/// out[i] = a[i] + b[i]. `out` may be `a` or `b`.
+void add(std::span<const float> a, std::span<const float> b, std::span<float> out);
+
+/// out[i] = a[i] - b[i]. `out` may be `a` or `b`.
+void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out);
+
+/// out[i] = factor * a[i]. `out` may be `a`.
+void multiply(std::span<const float> a, float factor, std::span<float> out);
+
+/// residual[i] += sum[i] - decoded[i] / scale: what an encoding of scale * sum left out.
+void put_back(std::span<const float> sum, std::span<const float> decoded, float scale,
+              std::span<float> residual);
+
+/// The largest |x[i]| as its bits, which order like the values; above kFiniteBits: NaN or infinity.
+uint32_t max_magnitude_bits(std::span<const float> x);
+
+inline constexpr uint32_t kFiniteBits = 0x7F7FFFFF;
+
+inline bool all_finite(std::span<const float> x) { return max_magnitude_bits(x) <= kFiniteBits; }
+
+}  // namespace gradwire::cpu

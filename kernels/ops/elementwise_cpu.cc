@@ -1,0 +1,73 @@
+#include "gradwire/kernels/ops/elementwise.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstddef>
+
+#include "gradwire/kernels/core/clones.h"
+
+namespace gradwire::cpu {
+namespace {
+
+GRADWIRE_CLONES void add_loop(const float* a, const float* b, float* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = a[i] + b[i];
+  }
+}
+
+GRADWIRE_CLONES void subtract_loop(const float* a, const float* b, float* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = a[i] - b[i];
+  }
+}
+
+GRADWIRE_CLONES void multiply_loop(const float* a, float factor, float* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = factor * a[i];
+  }
+}
+
+GRADWIRE_CLONES void put_back_loop(const float* sum, const float* decoded, float scale,
+                                   float* residual, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    residual[i] += sum[i] - decoded[i] / scale;
+  }
+}
+
+GRADWIRE_CLONES uint32_t max_magnitude_loop(const float* x, size_t count) {
+  int32_t largest = 0;  // signed: magnitudes fit, and more ISAs have a signed maximum
+  for (size_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  return static_cast<uint32_t>(largest);
+}
+
+}  // namespace
+
+void add(std::span<const float> a, std::span<const float> b, std::span<float> out) {
+  assert(a.size() == out.size() && b.size() == out.size());
+  add_loop(a.data(), b.data(), out.data(), out.size());
+}
+
+void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out) {
+  assert(a.size() == out.size() && b.size() == out.size());
+  subtract_loop(a.data(), b.data(), out.data(), out.size());
+}
+
+void multiply(std::span<const float> a, float factor, std::span<float> out) {
+  assert(a.size() == out.size());
+  multiply_loop(a.data(), factor, out.data(), out.size());
+}
+
+void put_back(std::span<const float> sum, std::span<const float> decoded, float scale,
+              std::span<float> residual) {
+  assert(sum.size() == residual.size() && decoded.size() == residual.size());
+  put_back_loop(sum.data(), decoded.data(), scale, residual.data(), residual.size());
+}
+
+uint32_t max_magnitude_bits(std::span<const float> x) {
+  return max_magnitude_loop(x.data(), x.size());
+}
+
+}  // namespace gradwire::cpu
