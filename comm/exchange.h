@@ -63,12 +63,16 @@ struct ExchangeRow {
   std::string_view summary;
   std::string_view bytes_formula;  ///< per rank, for tables
   std::string_view latency_formula;
+  std::string_view carries;  ///< what it can carry, in words, for messages
   /// Whether the exchange can carry this compressor.
   bool (*accepts)(const Compressor&);
   std::unique_ptr<Exchange> (*make)(ExchangeContext);
 };
 
 std::span<const ExchangeRow> exchange_registry();
+
+/// @throws InvalidArgument listing the known names.
+const ExchangeRow& find_exchange(std::string_view name);
 
 /// @throws InvalidArgument for an unknown name or a compressor the exchange cannot carry.
 std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext context);

@@ -1,0 +1,84 @@
+#include "gradwire/comm/exchange/message.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gradwire {
+
+template <class... Parts>
+void MessageReader::require(bool condition, size_t group, const Parts&... parts) const {
+  if (!condition) [[unlikely]] {
+    throw TransportError(
+        concat(what_, ": rank ", rank_, "'s payload of group ", group, ": ", parts...),
+        static_cast<int>(rank_));
+  }
+}
+
+MessageReader::Item MessageReader::next(const Expected& expected) {
+  const size_t group = expected.group;
+  PayloadHeader header;
+  try {
+    header = read_header(rest_);
+  } catch (const InvalidArgument& error) {
+    require(false, group, error.what());
+  }
+  const uint32_t spec = fingerprint(expected.compressor.spec());
+  require(header.spec_fingerprint == spec, group, "spec fingerprint is ", header.spec_fingerprint,
+          ", expected ", spec);
+  require(header.numel == expected.region.numel(), group, "covers ", header.numel,
+          " elements, expected ", expected.region.numel());
+  require(header.first_chunk == expected.region.begin / kChunk, group, "begins at chunk ",
+          header.first_chunk, ", expected ", expected.region.begin / kChunk);
+  const bool whole = expected.region.numel() == expected.compressor.shape().numel;
+  const size_t limit = expected.region.numel() == 0 ? sizeof(PayloadHeader)
+                       : whole ? expected.compressor.capacity_bytes()
+                               : expected.compressor.slice_capacity_bytes(expected.region);
+  require(header.bytes >= sizeof(PayloadHeader) && header.bytes <= limit, group, "states ",
+          header.bytes, " bytes, expected ", sizeof(PayloadHeader), " to ", limit);
+  const Item item{rest_.first(header.bytes), (header.flags & kFlagNonFinite) != 0};
+  rest_ = rest_.subspan(header.bytes);
+  return item;
+}
+
+void MessageReader::finish() const {
+  if (!rest_.empty()) {
+    throw TransportError(concat(what_, ": rank ", rank_, "'s message has ", rest_.size(),
+                                " bytes behind its last payload, expected none"),
+                         static_cast<int>(rank_));
+  }
+}
+
+void find_bad_part(const Received& received, Context& context) {
+  for (size_t r = 0; r < received.parts.size(); ++r) {
+    if (received.parts[r].size() <= sizeof(PayloadHeader)) {
+      continue;  // a region without elements
+    }
+    try {
+      received.compressor.decompress(received.parts.subspan(r, 1), 1.0f, received.scratch, context);
+    } catch (const InvalidArgument& error) {
+      throw TransportError(concat(received.what, ": rank ", r, "'s payload: ", error.what()),
+                           static_cast<int>(r));
+    }
+  }
+}
+
+size_t write_empty_payload(const Compressor& compressor, bool nonfinite, Payload out) {
+  PayloadHeader header;
+  header.flags = nonfinite ? kFlagNonFinite : 0;
+  header.spec_fingerprint = fingerprint(compressor.spec());
+  header.bytes = sizeof header;
+  std::memcpy(out.data(), &header, sizeof header);
+  return sizeof header;
+}
+
+Region owned_region(size_t numel, int world_size, int r) {
+  const size_t chunks = (numel + kChunk - 1) / kChunk;
+  const size_t first = shard_begin(chunks, world_size, r);
+  const size_t last = shard_begin(chunks, world_size, r + 1);
+  if (first == last) {
+    return {};
+  }
+  return {.begin = first * kChunk, .end = std::min(last * kChunk, numel)};
+}
+
+}  // namespace gradwire

@@ -1,0 +1,15 @@
+#pragma once
+// Do all ranks hold the same text?
+
+#include <string_view>
+
+#include "gradwire/comm/transport.h"
+
+namespace gradwire {
+
+/// Collective and blocking. @throws InvalidArgument, on every rank, naming the lowest rank whose
+/// `text` differs from rank 0's and the first differing line. `what` is what the text describes.
+void check_agreement(std::string_view what, std::string_view text, Transport& transport,
+                     Context& context);
+
+}  // namespace gradwire

@@ -1,0 +1,126 @@
+#include "gradwire/comm/trace.h"
+
+#include <cstdio>
+#include <sstream>
+#include <string_view>
+
+namespace gradwire {
+namespace {
+
+// The inside of a JSON string.
+std::string escape(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
+      out += code;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+enum Track { kCaller = 0, kCompression = 1, kExchange = 2 };
+
+// Writes the events of one process, separated by commas.
+class Events {
+ public:
+  Events(std::ostream& out, int rank) : out_(out), rank_(rank) {}
+
+  void name(std::string_view kind, int track, std::string_view name) {
+    begin() << "{\"ph\":\"M\",\"name\":\"" << kind << "\",\"pid\":" << rank_ << ",\"tid\":" << track
+            << ",\"args\":{\"name\":\"" << escape(name) << "\"}}";
+  }
+
+  // `args` is the inside of a JSON object.
+  void span(Track track, std::string_view name, int64_t begin_us, int64_t end_us,
+            std::string_view args) {
+    begin() << "{\"ph\":\"X\",\"name\":\"" << escape(name) << "\",\"pid\":" << rank_
+            << ",\"tid\":" << track << ",\"ts\":" << begin_us << ",\"dur\":" << end_us - begin_us
+            << ",\"args\":{" << args << "}}";
+  }
+
+ private:
+  std::ostream& begin() {
+    out_ << (first_ ? "\n" : ",\n");
+    first_ = false;
+    return out_;
+  }
+
+  std::ostream& out_;
+  int rank_;
+  bool first_ = true;
+};
+
+void write_bucket(const BucketTrace& bucket, const std::string& step, Events& events) {
+  std::ostringstream args;
+  args << step << ",\"bytes_sent\":" << bucket.bytes_sent
+       << ",\"bytes_received\":" << bucket.bytes_received
+       << ",\"predicted_bytes_sent\":" << bucket.predicted_bytes_sent
+       << ",\"transfer_us\":" << bucket.transfer_us << ",\"codec_us\":" << bucket.codec_us
+       << ",\"hidden_us\":" << bucket.hidden_us << ",\"exposed_us\":" << bucket.exposed_us;
+  const std::string name = "bucket " + std::to_string(bucket.bucket);
+  events.span(kCompression, name, bucket.begin_us, bucket.compressed_us, step);
+  events.span(kExchange, name, bucket.compressed_us, bucket.end_us, args.str());
+}
+
+template <class Field>
+auto sum_over(const std::vector<BucketTrace>& buckets, Field BucketTrace::* field) {
+  Field sum = 0;
+  for (const BucketTrace& bucket : buckets) {
+    sum += bucket.*field;
+  }
+  return sum;
+}
+
+}  // namespace
+
+int64_t StepTrace::codec_us() const { return sum_over(buckets, &BucketTrace::codec_us); }
+int64_t StepTrace::transfer_us() const { return sum_over(buckets, &BucketTrace::transfer_us); }
+uint64_t StepTrace::bytes_sent() const { return sum_over(buckets, &BucketTrace::bytes_sent); }
+uint64_t StepTrace::bytes_received() const {
+  return sum_over(buckets, &BucketTrace::bytes_received);
+}
+
+void Trace::add(const StepTrace& step) {
+  if (keep_steps_ == 0) {
+    return;
+  }
+  if (steps_.size() == keep_steps_) {
+    steps_.erase(steps_.begin());
+  }
+  steps_.push_back(step);
+}
+
+const StepTrace& Trace::last() const {
+  check(!steps_.empty(), "trace: 0 steps kept, expected at least one wait() before last()");
+  return steps_.back();
+}
+
+std::string Trace::to_chrome_json(int rank) const {
+  std::ostringstream out;
+  out << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  Events events(out, rank);
+  events.name("process_name", kCaller, "rank " + std::to_string(rank));
+  events.name("thread_name", kCaller, "caller");
+  events.name("thread_name", kCompression, "compression");
+  events.name("thread_name", kExchange, "exchange");
+  for (const StepTrace& step : steps_) {
+    const std::string args = "\"step\":" + std::to_string(step.step);
+    events.span(kCaller, "backward", step.first_ready_us, step.wait_begin_us, args);
+    events.span(kCaller, step.committed ? "wait" : "wait (nothing committed)", step.wait_begin_us,
+                step.wait_end_us, args);
+    for (const BucketTrace& bucket : step.buckets) {
+      write_bucket(bucket, args, events);
+    }
+  }
+  out << "\n]}\n";
+  return out.str();
+}
+
+}  // namespace gradwire
