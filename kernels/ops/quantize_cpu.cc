@@ -1,0 +1,168 @@
+#include "gradwire/kernels/ops/quantize.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+
+#include "gradwire/kernels/core/clones.h"
+#include "gradwire/kernels/ops/elementwise.h"
+
+namespace gradwire::cpu {
+namespace {
+
+struct BlockScale {
+  float scale;
+  float inverse;
+};
+
+/// rint() for |x| < 2^22, without a call: the sum drops the fraction, to nearest even.
+inline int32_t round_to_int(float x) {
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23
+  return std::bit_cast<int32_t>(x + kMagic) - std::bit_cast<int32_t>(kMagic);
+}
+
+inline int32_t floor_to_int(float x) {
+  const int32_t truncated = static_cast<int32_t>(x);
+  return truncated - (static_cast<float>(truncated) > x ? 1 : 0);
+}
+
+GRADWIRE_CLONES void encode_nearest(const float* x, size_t count, BlockScale s, int8_t* codes) {
+  for (size_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<int8_t>(round_to_int(x[i] * s.inverse));
+  }
+}
+
+GRADWIRE_CLONES void encode_nearest_decoded(const float* x, size_t count, BlockScale s,
+                                            int8_t* codes, float* decoded) {
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t code = round_to_int(x[i] * s.inverse);
+    codes[i] = static_cast<int8_t>(code);
+    decoded[i] = static_cast<float>(code) * s.scale;
+  }
+}
+
+struct Stochastic {
+  const uint16_t* random;
+  int32_t limit;
+};
+
+GRADWIRE_CLONES void encode_stochastic(const float* x, size_t count, BlockScale s, Stochastic how,
+                                       int8_t* codes) {
+  for (size_t i = 0; i < count; ++i) {
+    const float uniform = (static_cast<float>(how.random[i]) + 0.5f) * 0x1p-16f;
+    const int32_t code = floor_to_int(x[i] * s.inverse + uniform);
+    codes[i] = static_cast<int8_t>(std::clamp(code, -how.limit, how.limit));
+  }
+}
+
+GRADWIRE_CLONES void decode_block(const int8_t* codes, size_t count, float scale, float* out) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = static_cast<float>(codes[i]) * scale;
+  }
+}
+
+GRADWIRE_CLONES void add_block(const int8_t* codes, size_t count, float scale, float* sum) {
+  for (size_t i = 0; i < count; ++i) {
+    sum[i] += static_cast<float>(codes[i]) * scale;
+  }
+}
+
+GRADWIRE_CLONES void divide_to_codes(const float* x, size_t count, float scale, int8_t* codes) {
+  for (size_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<int8_t>(round_to_int(x[i] / scale));
+  }
+}
+
+GRADWIRE_CLONES void pack_pairs(const int8_t* codes, size_t pairs, uint8_t* out) {
+  for (size_t i = 0; i < pairs; ++i) {
+    out[i] = static_cast<uint8_t>((codes[2 * i] & 15) | (codes[2 * i + 1] << 4));
+  }
+}
+
+GRADWIRE_CLONES void unpack_pairs(const uint8_t* packed, size_t pairs, int8_t* codes) {
+  for (size_t i = 0; i < pairs; ++i) {
+    codes[2 * i] = static_cast<int8_t>(((packed[i] & 15) ^ 8) - 8);
+    codes[2 * i + 1] = static_cast<int8_t>(static_cast<int8_t>(packed[i]) >> 4);
+  }
+}
+
+void encode_block(std::span<const float> x, const Quantizer& how, size_t begin, BlockScale s,
+                  const Quantized& out) {
+  int8_t* const codes = out.codes.data() + begin;
+  const float* const block = x.data() + begin;
+  const size_t count = std::min(how.block, x.size() - begin);
+  if (how.random.empty() && out.decoded.empty()) {
+    encode_nearest(block, count, s, codes);
+  } else if (how.random.empty()) {
+    encode_nearest_decoded(block, count, s, codes, out.decoded.data() + begin);
+  } else {
+    encode_stochastic(block, count, s, {how.random.data() + begin, largest_code(how.bits)}, codes);
+    if (!out.decoded.empty()) {
+      decode_block(codes, count, s.scale, out.decoded.data() + begin);
+    }
+  }
+}
+
+}  // namespace
+
+bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& out) {
+  assert(out.codes.size() == x.size());
+  const float limit = static_cast<float>(largest_code(how.bits));
+  bool finite = true;
+  for (size_t begin = 0; begin < x.size(); begin += how.block) {
+    const size_t count = std::min(how.block, x.size() - begin);
+    const uint32_t bits = max_magnitude_bits(x.subspan(begin, count));
+    const float maximum = std::bit_cast<float>(bits);
+    finite = finite && bits <= kFiniteBits;
+    if (bits > kFiniteBits || maximum < kSmallestMaximum) {
+      out.scales[begin / how.block] = 0;
+      std::fill_n(out.codes.data() + begin, count, int8_t{0});
+      if (!out.decoded.empty()) {
+        std::fill_n(out.decoded.data() + begin, count, 0.0f);
+      }
+      continue;
+    }
+    const BlockScale scale{maximum / limit, limit / maximum};
+    out.scales[begin / how.block] = scale.scale;
+    encode_block(x, how, begin, scale, out);
+  }
+  return finite;
+}
+
+void quantize_with_scale(std::span<const float> x, float scale, std::span<int8_t> codes) {
+  assert(codes.size() == x.size());
+  if (scale == 0) {
+    std::ranges::fill(codes, int8_t{0});
+    return;
+  }
+  divide_to_codes(x.data(), x.size(), scale, codes.data());
+}
+
+void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,
+                     std::span<float> sum) {
+  assert(codes.size() == sum.size());
+  for (size_t begin = 0; begin < sum.size(); begin += block) {
+    add_block(codes.data() + begin, std::min(block, sum.size() - begin), scales[begin / block],
+              sum.data() + begin);
+  }
+}
+
+void pack_nibbles(std::span<const int8_t> codes, std::byte* out) {
+  auto* bytes = reinterpret_cast<uint8_t*>(out);
+  const size_t pairs = codes.size() / 2;
+  pack_pairs(codes.data(), pairs, bytes);
+  if (codes.size() % 2 == 1) {
+    bytes[pairs] = static_cast<uint8_t>(codes.back() & 15);
+  }
+}
+
+void unpack_nibbles(const std::byte* packed, std::span<int8_t> codes) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(packed);
+  const size_t pairs = codes.size() / 2;
+  unpack_pairs(bytes, pairs, codes.data());
+  if (codes.size() % 2 == 1) {
+    codes.back() = static_cast<int8_t>(((bytes[pairs] & 15) ^ 8) - 8);
+  }
+}
+
+}  // namespace gradwire::cpu
