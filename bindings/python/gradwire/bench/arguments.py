@@ -1,0 +1,162 @@
+"""Reads the lists of the command line: links, methods, seeds, widths.
+
+A compression spec may itself contain commas ("topk:1%,int4"), and so does a list of specs. The rule:
+
+* with a ';' anywhere, ';' separates methods and commas belong to the specs;
+* otherwise ',' separates methods, except inside quotes;
+* '+' is always read as the comma of a spec: ``topk:1%+int4`` is "topk:1%,int4".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, Optional
+
+from gradwire.bench.errors import UsageError
+
+MAX_WORKERS = 200  # the workers share one /24
+
+METHODS_RULE = (
+    "methods are separated by ',' (or by ';'); a comma inside one spec is written '+', in quotes, "
+    "or kept as it is when ';' separates: topk:1%+int4 is the spec topk:1%,int4"
+)
+
+# Options of a spec that are no methods on their own; int4, int8, fp16 and bf16 are both.
+_ONLY_OPTIONS = ("fp32", "nearest", "stochastic", "ef", "noef")
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)(kbit|mbit|gbit)$")
+_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+
+
+@dataclass(frozen=True)
+class Link:
+    """One bandwidth of the network, both ways, per worker."""
+
+    name: str
+    bits_per_s: Optional[int]  # None: not shaped
+
+    @property
+    def mbit_per_s(self) -> Optional[float]:
+        return None if self.bits_per_s is None else self.bits_per_s / 1e6
+
+    @property
+    def burst_bytes(self) -> Optional[int]:
+        """Bytes that pass at once: the larger of 8000 and what the line carries in 1 ms.
+
+        A larger bucket would give small payloads a free link.
+        """
+        return None if self.bits_per_s is None else max(8000, self.bits_per_s // 8 // 1000)
+
+
+def parse_link(text: str) -> Link:
+    """'50mbit', '1gbit', '100kbit' or 'none'."""
+    name = text.strip().lower()
+    if name == "none":
+        return Link("none", None)
+    match = _RATE.match(name)
+    if not match:
+        raise UsageError(f"--links: '{text}' is not a rate, expected e.g. 100kbit, 50mbit, 1gbit or none")
+    bits_per_s = round(float(match.group(1)) * _UNITS[match.group(2)])
+    if not 8000 <= bits_per_s <= 400 * 10**9:
+        raise UsageError(f"--links: '{text}' is out of range, expected 8kbit to 400gbit or none")
+    return Link(name, bits_per_s)
+
+
+def parse_links(text: str) -> List[Link]:
+    return _distinct("--links", [parse_link(part) for part in _parts("--links", text, ",")])
+
+
+def parse_methods(text: str) -> List[str]:
+    """The specs of ``--methods``, canonical as far as separators and case go."""
+    separator = ";" if ";" in text else ","
+    methods = [_spec(part) for part in _parts("--methods", text, separator)]
+    return _distinct("--methods", methods)
+
+
+def parse_seeds(text: str) -> List[int]:
+    """'3' means seeds 1, 2, 3; '7,8' (or '7,') means exactly those."""
+    listed = "," in text
+    parts = _parts("--seeds", text.rstrip(","), ",")
+    if not all(part.isdigit() for part in parts):
+        raise UsageError(f"--seeds: '{text}', expected a count (3) or a list (1,2,5)")
+    numbers = [int(part) for part in parts]
+    if listed:
+        return _distinct("--seeds", numbers)
+    if not 1 <= numbers[0] <= 1000:
+        raise UsageError(f"--seeds: {numbers[0]}, expected a count from 1 to 1000")
+    return list(range(1, numbers[0] + 1))
+
+
+def parse_widths(text: str) -> List[int]:
+    parts = _parts("--hidden", text, ",")
+    if not all(part.isdigit() and 1 <= int(part) <= 65536 for part in parts):
+        raise UsageError(f"--hidden: '{text}', expected widths from 1 to 65536, e.g. 512,512")
+    return [int(part) for part in parts]
+
+
+def check_workers(count: int) -> int:
+    if not 1 <= count <= MAX_WORKERS:
+        raise UsageError(f"--workers: {count}, expected 1 to {MAX_WORKERS}")
+    return count
+
+
+def check_ranges(args) -> None:
+    """The plain numbers: each must lie where a run can end."""
+    ranges = {
+        "batch_size": (1, 1 << 20),
+        "epochs": (1, 1000000),
+        "max_steps": (0, 1 << 31),
+        "warmup_steps": (0, 1 << 31),
+        "eval_every": (0, 1 << 31),
+        "bucket_kib": (1, 1 << 22),
+        "target_accuracy": (0, 1),
+        "timeout": (0.1, 86400),
+        "time_budget": (0, 1e7),
+        "learning_rate": (1e-12, 1e12),
+    }
+    for name, (least, most) in ranges.items():
+        value = getattr(args, name)
+        if value is not None and not least <= value <= most:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: {value}, expected {least:g} to {most:g}")
+
+
+def _spec(part: str) -> str:
+    spec = ",".join(piece.strip() for piece in re.split(r"[+,]", part)).lower()
+    name = spec.split(",")[0]
+    if name in _ONLY_OPTIONS or name.startswith("block="):
+        raise UsageError(
+            f"--methods: '{name}' is an option, not a method; join it to its method with '+', "
+            f"e.g. int4+{name}"
+        )
+    if "" in spec.split(","):
+        raise UsageError(f"--methods: '{part}' has an empty part")
+    return spec
+
+
+def _parts(option: str, text: str, separator: str) -> List[str]:
+    """Splits outside quotes and strips; an empty part is an error."""
+    parts, quote = [""], ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+            parts[-1] += "" if not quote else character
+        elif character in "'\"":
+            quote = character
+        elif character == separator:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if quote:
+        raise UsageError(f"{option}: '{text}' has an unclosed {quote}")
+    parts = [part.strip() for part in parts]
+    if "" in parts:
+        raise UsageError(f"{option}: '{text}' has an empty part")
+    return parts
+
+
+def _distinct(option: str, items: list) -> list:
+    for index, item in enumerate(items):
+        if item in items[:index]:
+            raise UsageError(f"{option}: {getattr(item, 'name', item)} is given twice")
+    return items

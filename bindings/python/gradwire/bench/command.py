@@ -1,0 +1,268 @@
+"""`gradwire bench`: the options, the order of events, and how each ending is told."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import List, Optional
+
+from gradwire.bench import arguments, links, measure, summary
+from gradwire.bench.digits import check_data_folder, digits_folder
+from gradwire.bench.errors import BenchError, Interrupted, UsageError
+from gradwire.bench.files import scratch_folder
+from gradwire.bench.job import Case, Job, cores, find_trainer, threads_per_rank
+from gradwire.bench.plots import write_plots
+from gradwire.bench.report import Report
+from gradwire.bench.signals import interruptible
+
+DEFAULT_LINKS = "50mbit,1gbit,none"
+QUICK_LINKS = "50mbit,none"
+DEFAULT_METHODS = "none,fp16,topk:1%,int4"
+DEFAULT_BUDGET_S = 240.0  # so that a run with defaults ends within 5 minutes, start included
+QUICK_BUDGET_S = 90.0  # likewise within 120 seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `gradwire bench`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "Trains one model with several worker processes, once for each link, method and seed, and "
+        "shows\naccuracy against time and against bytes.\n\n"
+        f"How --methods is read: {arguments.METHODS_RULE}."
+    ).replace("; a comma", ";\na comma")
+    _what_arguments(parser)
+    _training_arguments(parser)
+    _machine_arguments(parser)
+    _output_arguments(parser)
+
+
+def _what_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is compared")
+    group.add_argument("--workers", type=int, default=4, metavar="N", help="ranks [4]")
+    group.add_argument(
+        "--links", metavar="RATES", help=f"100kbit, 50mbit, 1gbit, none [{DEFAULT_LINKS}]"
+    )
+    group.add_argument("--methods", metavar="SPECS", help="[none,fp16,topk:1%%,int4]")
+    group.add_argument(
+        "--seeds", default="1", metavar="N|LIST", help="a count, or a list such as 1,2,5 [1]"
+    )
+    group.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"links {QUICK_LINKS} and a time budget: ends within 120 s",
+    )
+
+
+def _training_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--data", metavar="DIR", help="the four MNIST files, plain or .gz [scikit-learn's digits]"
+    )
+    group.add_argument(
+        "--hidden", default="512,512,512,512,512", metavar="WIDTHS", help="[512,512,512,512,512]"
+    )
+    group.add_argument("--optimizer", default="sgd", metavar="SPEC", help="[sgd]")
+    group.add_argument("--learning-rate", type=float, metavar="X", help="[by optimizer]")
+    group.add_argument("--schedule", default="constant", choices=("constant", "polynomial"))
+    group.add_argument("--warmup-steps", type=int, default=10, metavar="N", help="[10]")
+    group.add_argument("--batch-size", type=int, default=32, metavar="B", help="per worker [32]")
+    group.add_argument("--epochs", type=int, default=10, metavar="E", help="at most [10]")
+    group.add_argument("--max-steps", type=int, default=0, metavar="N", help="0: no limit [0]")
+    group.add_argument("--target-accuracy", type=float, default=0.95, metavar="A", help="[0.95]")
+    group.add_argument(
+        "--stop-at-target",
+        type=int,
+        choices=(0, 1),
+        default=1,
+        help="0: all methods train for the same epochs, so that accuracies can be compared [1]",
+    )
+    group.add_argument(
+        "--accuracy-at-equal-epochs",
+        dest="stop_at_target",
+        action="store_const",
+        const=0,
+        help="the same as --stop-at-target 0",
+    )
+    group.add_argument(
+        "--eval-every", type=int, default=5, metavar="N", help="steps; 0: each epoch [5]"
+    )
+
+
+def _machine_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("exchange and machine")
+    group.add_argument("--exchange", default="auto", metavar="NAME", help="[auto]")
+    group.add_argument("--bucket-kib", type=int, default=1024, metavar="KIB", help="[1024]")
+    group.add_argument("--overlap", type=int, choices=(0, 1), default=1, help="[1]")
+    group.add_argument("--transport", default="gloo", choices=("gloo", "in_process"))
+    group.add_argument(
+        "--link-mode",
+        default="auto",
+        choices=links.MODES,
+        help="netns: namespaces shaped by the kernel (root); pacing: inside the transport [auto]",
+    )
+    group.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="for a silent worker [30]"
+    )
+    group.add_argument(
+        "--time-budget",
+        type=float,
+        metavar="S",
+        help="for all runs together, 0: none [240, with --quick 90; none with several seeds or "
+        "--stop-at-target 0]",
+    )
+    group.add_argument("--trainer", metavar="PATH", help="the trainer program [found]")
+
+
+def _output_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", metavar="FILE", help="write rows, curves and settings")
+    group.add_argument(
+        "--output", default="gradwire-bench", metavar="DIR", help="of the plots [./gradwire-bench]"
+    )
+    group.add_argument("--keep-logs", action="store_true", help="keep the workers' logs in DIR/logs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the benchmark; the exit code: 0, 1 run error, 2 bad input, 130 interrupted."""
+    try:
+        with interruptible():
+            return _run(args)
+    except BenchError as error:
+        print(f"gradwire bench: {error}", file=sys.stderr)
+        return error.exit_code
+    except Interrupted as error:
+        print(f"gradwire bench: interrupted by {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(args: argparse.Namespace) -> int:
+    cases, job = _read(args)
+    json_file, output = _outputs(args)
+    the_links = list(dict.fromkeys(case.link for case in cases))
+    with scratch_folder() as scratch, contextlib.ExitStack() as stack:
+        network = links.open_network(args.link_mode, job.workers, job.transport, the_links)
+        stack.callback(network.close)
+        _announce(job, cases, network)
+        measure.rehearse(job, cases, scratch)
+        report = Report(
+            command_line=[shlex.quote(word) for word in sys.argv],
+            settings=_settings(args, job),
+            links=[dict(asdict(link), burst_bytes=link.burst_bytes) for link in the_links],
+            network=network.describe(),
+        )
+        logs = output / "logs" if args.keep_logs else scratch / "logs"
+        try:
+            measure.measure(job, cases, network, report, scratch, logs, _budget_s(args, job, cases))
+        except BaseException as error:
+            report.ended = f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
+            _tell(report, json_file, output)
+            raise
+    report.ended = "complete"
+    _tell(report, json_file, output)
+    return 0
+
+
+def _read(args: argparse.Namespace):
+    """Everything that can be wrong with the options is found here, before anything is started."""
+    the_links = arguments.parse_links(args.links or (QUICK_LINKS if args.quick else DEFAULT_LINKS))
+    methods = arguments.parse_methods(args.methods or DEFAULT_METHODS)
+    seeds = arguments.parse_seeds(args.seeds)
+    workers = arguments.check_workers(args.workers)
+    arguments.check_ranges(args)
+    hidden = arguments.parse_widths(args.hidden)
+    trainer = find_trainer(args.trainer)
+    data = check_data_folder(Path(args.data)) if args.data else digits_folder()
+    job = Job(
+        trainer=trainer,
+        data=data.resolve(),
+        workers=workers,
+        threads=threads_per_rank(workers),
+        transport=args.transport,
+        hidden=hidden,
+        exchange=args.exchange,
+        bucket_kib=args.bucket_kib,
+        overlap=bool(args.overlap),
+        optimizer=args.optimizer,
+        learning_rate=args.learning_rate,
+        schedule=args.schedule,
+        warmup_steps=args.warmup_steps,
+        batch_size=args.batch_size,
+        epochs=args.epochs,
+        max_steps=args.max_steps,
+        eval_every=args.eval_every,
+        target_accuracy=args.target_accuracy,
+        stop_at_target=bool(args.stop_at_target) and args.target_accuracy > 0,
+        timeout_s=args.timeout,
+    )
+    cases = [Case(link, m, seed) for link in the_links for seed in seeds for m in methods]
+    return cases, job
+
+
+def _outputs(args: argparse.Namespace):
+    json_file = Path(args.json) if args.json else None
+    if json_file is not None:
+        parent = json_file.absolute().parent
+        if json_file.is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise UsageError(f"--json {json_file}: expected a file name in a writable folder")
+    output = Path(args.output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}, expected a folder") from error
+    return json_file, output
+
+
+def _budget_s(args: argparse.Namespace, job: Job, cases: List[Case]) -> Optional[float]:
+    if args.time_budget is not None:
+        return args.time_budget or None
+    if args.quick:
+        return QUICK_BUDGET_S
+    one_seed = len({case.seed for case in cases}) == 1
+    return DEFAULT_BUDGET_S if one_seed and job.stop_at_target else None
+
+
+def _settings(args: argparse.Namespace, job: Job) -> dict:
+    settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(job).items()}
+    return dict(settings, quick=args.quick, time_budget_s=args.time_budget)
+
+
+def _announce(job: Job, cases: List[Case], network) -> None:
+    methods = list(dict.fromkeys(case.method for case in cases))
+    the_links = list(dict.fromkeys(case.link for case in cases))
+    bursts = [f"{link.name} {link.burst_bytes} bytes" for link in the_links if link.bits_per_s]
+    lines = [
+        f"{job.workers} workers ({job.transport}), {job.threads} thread(s) each on {cores()} "
+        f"core(s); data {job.data}",
+        "methods: " + "  ".join(methods),
+        network.describe(),
+    ]
+    if bursts:
+        lines.append(f"burst (the larger of 8000 bytes and 1 ms of the line): {', '.join(bursts)}")
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _tell(report: Report, json_file: Optional[Path], output: Path) -> None:
+    """Writes the files first: they must stand even if the reader of stdout has gone."""
+    report.write(json_file)
+    document = report.document()
+    plots = write_plots(document, output)
+    if not report.rows:
+        return
+    print("\n" + summary.table(report.rows) + "\n\n" + summary.TABLE_NOTE + "\n")
+    print("\n".join(document["sentences"]))
+    for item in document["accuracy_minus_none_points"]:
+        print(
+            f"{item['link']}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
+            f"{item['half_width']:.2f} points of accuracy ({item['seeds']} paired seeds)"
+        )
+    cut = [row for row in report.rows if row["stopped_by"] == "time budget"]
+    if cut:
+        print(f"{len(cut)} run(s) were stopped by the time budget (--time-budget 0: none)")
+    for path in plots + ([json_file] if json_file else []):
+        print(f"wrote {path}")
+    sys.stdout.flush()

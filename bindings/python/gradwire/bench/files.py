@@ -1,0 +1,54 @@
+"""Files that are either whole or absent, and folders that vanish with the process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes ``text`` to a temporary name beside ``path`` and renames it: readers never see half."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+# Waits for the end of its standard input, which only the launcher holds open: it comes with the
+# launcher's last breath, whatever ended it. Twice, since a dying worker may still create a file.
+_SWEEP = 'trap "" INT TERM HUP; cat >/dev/null; rm -rf -- "$1"; sleep 0.2; rm -rf -- "$1"'
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder for logs and the rendezvous, removed even when this process is killed."""
+    folder = Path(tempfile.mkdtemp(prefix="gradwire-bench-"))
+    sweeper = subprocess.Popen(
+        ["/bin/sh", "-c", _SWEEP, "sh", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        sweeper.stdin.close()
+        sweeper.wait()

@@ -1,0 +1,60 @@
+"""Means and 95% intervals by Student's t distribution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Iterable, List, Optional, Sequence
+
+# Two-sided 95% quantiles for 1..30 degrees of freedom, then the next listed number below.
+# Source: any table of the t distribution, e.g. NIST/SEMATECH e-Handbook, 1.3.6.7.2.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_T95_ABOVE = ((120, 1.980), (60, 2.000), (40, 2.021), (30, 2.042))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """mean ± half_width at 95%, from ``count`` samples."""
+
+    mean: float
+    half_width: float
+    count: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half_width
+
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def t95(degrees: int) -> float:
+    """The quantile; between listed degrees the wider one."""
+    if degrees <= 30:
+        return _T95[degrees - 1]
+    return next(value for least, value in _T95_ABOVE if degrees >= least)
+
+
+def mean(values: Iterable[Optional[float]]) -> Optional[float]:
+    """Of the known values; None when none is known."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def mean_interval(values: Sequence[Optional[float]]) -> Optional[Interval]:
+    """None with fewer than two known values."""
+    known: List[float] = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    centre = math.fsum(known) / len(known)
+    variance = math.fsum((value - centre) ** 2 for value in known) / (len(known) - 1)
+    half_width = t95(len(known) - 1) * math.sqrt(variance / len(known))
+    return Interval(centre, half_width, len(known))

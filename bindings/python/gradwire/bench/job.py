@@ -1,0 +1,121 @@
+"""What to train (a Job, the same for every row) and one row's variables (a Case)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Optional
+
+from gradwire.bench.arguments import Link
+from gradwire.bench.errors import UsageError
+
+TRAINER = "gradwire-trainer"
+
+
+@dataclass(frozen=True)
+class Job:
+    trainer: Path
+    data: Path
+    workers: int
+    threads: int
+    transport: str
+    hidden: List[int]
+    exchange: str
+    bucket_kib: int
+    overlap: bool
+    optimizer: str
+    learning_rate: Optional[float]  # None: the trainer's, by optimizer
+    schedule: str
+    warmup_steps: int
+    batch_size: int
+    epochs: int
+    max_steps: int
+    eval_every: int
+    target_accuracy: float
+    stop_at_target: bool
+    timeout_s: float
+
+    @property
+    def processes(self) -> int:
+        return 1 if self.transport == "in_process" else self.workers
+
+
+@dataclass(frozen=True)
+class Case:
+    link: Link
+    method: str
+    seed: int
+
+    def describe(self) -> str:
+        where = self.link.name if self.link.bits_per_s else "unshaped links"
+        return f"{self.method} on {where}, seed {self.seed}"
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads_per_rank(workers: int) -> int:
+    return max(1, cores() // workers)
+
+
+def find_trainer(given: Optional[str]) -> Path:
+    """The trainer asked for, else the environment's, the package's, the PATH's."""
+    asked = given or os.environ.get("GRADWIRE_TRAINER")
+    if asked:
+        path = Path(shutil.which(asked) or asked)
+        if not (path.is_file() and os.access(path, os.X_OK)):
+            raise UsageError(f"--trainer {asked}: no such program")
+        return path.resolve()
+    # In an editable install the compiled files are not beside the sources.
+    core = getattr(sys.modules.get("gradwire._core"), "__file__", None)
+    packages = [Path(core).parent] if core else []
+    packages.append(Path(__file__).resolve().parent.parent)
+    for folder in [package / "bin" for package in packages] + [Path(sys.executable).parent]:
+        place = folder / TRAINER
+        if place.is_file() and os.access(place, os.X_OK):
+            return place
+    found = shutil.which(TRAINER)
+    if found:
+        return Path(found)
+    raise UsageError(
+        f"{TRAINER} was not found in the package, beside Python or on the PATH; build it with "
+        "GRADWIRE_BENCH=ON and pass --trainer FILE or set GRADWIRE_TRAINER"
+    )
+
+
+def trainer_arguments(job: Job, case: Case) -> List[str]:
+    """Everything that does not depend on the rank or the network."""
+    options = {
+        "world-size": job.workers,
+        "transport": job.transport,
+        "timeout-s": f"{job.timeout_s:g}",
+        "data": job.data,
+        "hidden": ",".join(str(width) for width in job.hidden),
+        "method": case.method,
+        "exchange": job.exchange,
+        "bucket-kib": job.bucket_kib,
+        "optimizer": job.optimizer,
+        "schedule": job.schedule,
+        "warmup-steps": job.warmup_steps,
+        "batch-size": job.batch_size,
+        "epochs": job.epochs,
+        "max-steps": job.max_steps,
+        "seed": case.seed,
+        "target-accuracy": f"{job.target_accuracy:g}",
+        "stop-at-target": int(job.stop_at_target),
+        "eval-every": job.eval_every,
+        "threads": job.threads,
+        "overlap": int(job.overlap),
+        "events": "-",
+        "die-with-parent": os.getpid(),
+    }
+    if job.learning_rate is not None:
+        options["learning-rate"] = f"{job.learning_rate:g}"
+    return [str(job.trainer)] + [
+        text for name, value in options.items() for text in (f"--{name}", str(value))
+    ]

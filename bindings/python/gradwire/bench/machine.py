@@ -1,0 +1,52 @@
+"""Where a measurement was made and with what."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Optional
+
+from gradwire.bench.job import cores
+
+
+def machine() -> dict:
+    return {
+        "cpu": _cpu(),
+        "cores": cores(),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def version() -> Optional[str]:
+    try:
+        return importlib.metadata.version("gradwire")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> Optional[str]:
+    """Of the checkout this file lies in; an installed package has none."""
+    folder = Path(__file__).resolve().parent
+    if not any((parent / ".git").exists() for parent in folder.parents):
+        return None
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or os.uname().machine

@@ -1,0 +1,72 @@
+"""The JSON report: machine, settings, one row per link, method and seed, the learning curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import List, Optional
+
+from gradwire.bench.files import write_whole
+from gradwire.bench.machine import commit, machine, version
+from gradwire.bench.summary import accuracy_differences, sentences
+
+SCHEMA = "gradwire-bench/1"
+
+
+class Report:
+    """Grows row by row and is valid at every moment."""
+
+    def __init__(self, command_line: List[str], settings: dict, links: List[dict], network: str):
+        self.rows: List[dict] = []
+        self.curves: List[dict] = []
+        self.ended = "running"  # complete, interrupted, or the error
+        self._head = {
+            "schema": SCHEMA,
+            "gradwire_version": version(),
+            "commit": commit(),
+            "machine": machine(),
+            "command_line": command_line,
+            "network": network,
+            "links": links,
+            "settings": settings,
+        }
+
+    def add(self, row: dict, curve: List[dict]) -> None:
+        self.rows.append(row)
+        key = {name: row[name] for name in ("link", "method", "seed")}
+        self.curves.append(dict(key, points=curve))
+
+    def equal_epochs(self) -> bool:
+        """Whether final accuracies may be compared: nobody stopped early."""
+        return all(row["stopped_by"] not in ("target", "time budget") for row in self.rows)
+
+    def document(self) -> dict:
+        return _finite(
+            dict(
+                self._head,
+                ended=self.ended,
+                rows=self.rows,
+                curves=self.curves,
+                sentences=sentences(self.rows),
+                accuracy_minus_none_points=(
+                    accuracy_differences(self.rows) if self.equal_epochs() else []
+                ),
+            )
+        )
+
+    def write(self, path: Optional[Path]) -> None:
+        if path is not None:
+            text = json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False)
+            write_whole(path, text + "\n")
+
+
+def _finite(value):
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

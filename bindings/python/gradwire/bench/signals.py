@@ -1,0 +1,28 @@
+"""Ctrl-C and its kin, once: the second one must not interrupt the cleaning up."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import Iterator
+
+from gradwire.bench.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _interrupt(number: int, _frame) -> None:
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(signal.Signals(number).name)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside, the first signal raises Interrupted in the main thread; later ones are ignored."""
+    before = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,236 @@
+"""What the rows say: a table of method x link, and for each link which method is fastest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import List, Optional, Sequence
+
+from gradwire.bench.intervals import Interval, mean, mean_interval
+
+BASELINE = "none"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The rows of one method on one link, one per seed."""
+
+    link: str
+    method: str
+    rows: List[dict]
+
+    def mean(self, name: str) -> Optional[float]:
+        return mean([row[name] for row in self.rows])
+
+    def interval(self, name: str) -> Optional[Interval]:
+        return mean_interval([row[name] for row in self.rows])
+
+    def reached(self) -> List[dict]:
+        return [row for row in self.rows if row["seconds_to_target"] is not None]
+
+    def reached_always(self) -> bool:
+        return len(self.reached()) == len(self.rows) > 0
+
+    def seconds(self) -> Optional[Interval]:
+        """To the target, over the seeds that reached it.
+
+        With one seed the interval is that of the step time alone: steps x its half width.
+        """
+        reached = self.reached()
+        if len(reached) > 1:
+            return mean_interval([row["seconds_to_target"] for row in reached])
+        if not reached:
+            return None
+        row = reached[0]
+        width = (row["steps_to_target"] or 0) * (row["step_ms_interval"] or 0.0) / 1e3
+        return Interval(row["seconds_to_target"], width, 1)
+
+
+def cells(rows: Sequence[dict]) -> List[Cell]:
+    """In the order in which links and methods first appear."""
+    links = list(dict.fromkeys(row["link"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    grouped = [
+        Cell(link, method, [r for r in rows if (r["link"], r["method"]) == (link, method)])
+        for link in links
+        for method in methods
+    ]
+    return [cell for cell in grouped if cell.rows]
+
+
+def difference(slow: Cell, fast: Cell) -> Interval:
+    """Seconds to the target, slow minus fast: paired by seed where there are several."""
+    by_seed = {row["seed"]: row["seconds_to_target"] for row in fast.reached()}
+    pairs = [
+        row["seconds_to_target"] - by_seed[row["seed"]]
+        for row in slow.reached()
+        if row["seed"] in by_seed
+    ]
+    paired = mean_interval(pairs)
+    if paired:
+        return paired
+    a, b = slow.seconds(), fast.seconds()
+    return Interval(a.mean - b.mean, math.hypot(a.half_width, b.half_width), 1)
+
+
+def accuracy_differences(rows: Sequence[dict]) -> List[dict]:
+    """Final accuracy minus that of no compression with the same link and seed, in points."""
+    found = []
+    for cell in cells(rows):
+        dense = {
+            row["seed"]: row["final_accuracy"]
+            for row in rows
+            if row["link"] == cell.link and row["method"] == BASELINE
+        }
+        pairs = [
+            100 * (row["final_accuracy"] - dense[row["seed"]])
+            for row in cell.rows
+            if row["final_accuracy"] is not None and dense.get(row["seed"]) is not None
+        ]
+        interval = mean_interval(pairs)
+        if cell.method != BASELINE and interval:
+            found.append(
+                {
+                    "link": cell.link,
+                    "method": cell.method,
+                    "points": interval.mean,
+                    "half_width": interval.half_width,
+                    "seeds": interval.count,
+                }
+            )
+    return found
+
+
+def sentences(rows: Sequence[dict]) -> List[str]:
+    """One for each link."""
+    every = cells(rows)
+    links = list(dict.fromkeys(cell.link for cell in every))
+    return [_sentence(link, [cell for cell in every if cell.link == link]) for link in links]
+
+
+def _sentence(link: str, at_link: List[Cell]) -> str:
+    where = "unshaped" if link == "none" else link
+    target = at_link[0].rows[0]["target_accuracy"]
+    if target is None:
+        return _fastest_step(where, at_link)
+    ranked = sorted(
+        (cell for cell in at_link if cell.reached_always()), key=lambda cell: cell.seconds().mean
+    )
+    if not ranked:
+        return _nobody(where, at_link, target)
+    best = ranked[0]
+    text = f"{where}: {_label(best)} reaches {target:g} first, after {_pm(best.seconds())} s"
+    for other in ranked[1:2] + [c for c in ranked[2:] if c.method == BASELINE]:
+        text += "; " + _comparison(other, best)
+    missed = [cell.method for cell in at_link if not cell.reached_always()]
+    if missed:
+        text += f"; not reached (with every seed) by {', '.join(missed)}"
+    if len(best.rows) == 1:
+        text += ". One seed: the intervals cover the step time alone"
+    return text + "."
+
+
+def _comparison(other: Cell, best: Cell) -> str:
+    gap = difference(other, best)
+    ratio = other.seconds().mean / best.seconds().mean if best.seconds().mean > 0 else math.inf
+    verdict = (
+        f"{ratio:.1f} times as long"
+        if gap.excludes_zero()
+        else f"the difference {_pm(gap)} s is within the interval, so neither is faster"
+    )
+    return f"{_label(other)} takes {_pm(other.seconds())} s ({verdict})"
+
+
+def _fastest_step(where: str, at_link: List[Cell]) -> str:
+    known = [cell for cell in at_link if cell.mean("step_ms") is not None]
+    if not known:
+        return f"{where}: no step was measured."
+    best = min(known, key=lambda cell: cell.mean("step_ms"))
+    return f"{where}: {_label(best)} has the fastest step, {best.mean('step_ms'):.2f} ms."
+
+
+def _nobody(where: str, at_link: List[Cell], target: float) -> str:
+    known = [cell for cell in at_link if cell.mean("best_accuracy") is not None]
+    if not known:
+        return f"{where}: no method was evaluated."
+    best = max(known, key=lambda cell: cell.mean("best_accuracy"))
+    return (
+        f"{where}: no method reached {target:g} with every seed; the highest accuracy is "
+        f"{best.mean('best_accuracy'):.4f}, by {_label(best)}."
+    )
+
+
+def _label(cell: Cell) -> str:
+    return "no compression" if cell.method == BASELINE else cell.method
+
+
+def _pm(interval: Interval) -> str:
+    return f"{interval.mean:.2f} ± {interval.half_width:.2f}"
+
+
+def table(rows: Sequence[dict]) -> str:
+    """Aligned text, one line per link and method; with several seeds means and 95% intervals."""
+    if not rows:
+        return "no rows"
+    target = rows[0]["target_accuracy"]
+    head = ["link", "method", f"s to {target:g}" if target else "s", "accuracy", "ms/step"]
+    head += ["compute", "exchange", "compression", "bytes/step", "interface"]
+    body = [_line(cell) for cell in cells(rows)]
+    widths = [max(len(line[i]) for line in [head] + body) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if i < 2 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in [head] + body
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0])] + lines[1:])
+
+
+TABLE_NOTE = (
+    "seconds are training time, without start-up and evaluation; exchange is the part not hidden "
+    "behind backward; bytes are sent per worker and step, as counted by the transport and by the "
+    "network interface"
+)
+
+
+def _line(cell: Cell) -> List[str]:
+    several = len(cell.rows) > 1
+    return [
+        cell.link,
+        cell.method,
+        _seconds_text(cell, several),
+        _number(cell, "final_accuracy", 4, several),
+        _number(cell, "step_ms", 2, several),
+        _number(cell, "compute_ms", 2, False),
+        _number(cell, "exposed_exchange_ms", 2, False),
+        _number(cell, "compression_ms", 2, False),
+        _count(cell.mean("wire_bytes_per_step")),
+        _count(cell.mean("interface_bytes_per_step")),
+    ]
+
+
+def _seconds_text(cell: Cell, several: bool) -> str:
+    if cell.rows[0]["target_accuracy"] is None:
+        return _number(cell, "seconds", 2, several)
+    if not cell.reached():
+        return "not reached"
+    known = mean([row["seconds_to_target"] for row in cell.reached()])
+    if not several:
+        return f"{known:.2f}"
+    if not cell.reached_always():
+        return f"{known:.2f} ({len(cell.reached())} of {len(cell.rows)})"
+    return _pm(cell.seconds())
+
+
+def _number(cell: Cell, name: str, digits: int, several: bool) -> str:
+    value = cell.mean(name)
+    if value is None:
+        return "-"
+    interval = cell.interval(name) if several else None
+    text = f"{value:.{digits}f}"
+    return f"{text} ± {interval.half_width:.{digits}f}" if interval else text
+
+
+def _count(value: Optional[float]) -> str:
+    return "-" if value is None else f"{value:,.0f}"
