@@ -1,0 +1,104 @@
+#pragma once
+// The verbs, written once over point-to-point messages: rotated order (at step s rank r sends to
+// r + s and receives from r - s), everything posted at once, every sender checked before its payload
+// is accepted.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gradwire/comm/point_to_point.h"
+#include "gradwire/comm/transport.h"
+
+namespace gradwire {
+
+enum class Verb : uint8_t;
+
+/// Which ranks of an engine form a group. Ranks in error messages are those of the engine.
+struct RankGroup {
+  std::vector<int> members;  ///< engine ranks, ascending
+  int rank = 0;              ///< own place in `members`
+  uint16_t id = 0;           ///< keeps the messages of groups apart; 0 is everyone
+
+  int size() const { return static_cast<int>(members.size()); }
+  static RankGroup everyone(const PointToPoint& engine);
+};
+
+/// Blocking collectives of one group. All members make the same calls in the same order, one at a
+/// time. Every failure throws and leaves the engine closed, so that all ranks fail. After the first
+/// call of a kind nothing is allocated.
+class Collectives {
+ public:
+  Collectives(std::shared_ptr<PointToPoint> engine, RankGroup group,
+              std::chrono::milliseconds timeout);
+
+  const RankGroup& group() const { return group_; }
+
+  /// As the Transport verb of the same name.
+  void all_gather(std::span<const std::byte> mine, Parts all, CallTag tag);
+  void all_to_all(Parts send, Parts receive, CallTag tag);
+  void reduce_scatter(std::span<const float> values, std::span<float> out, CallTag tag,
+                      Context& context);
+  void all_reduce_sum(std::span<float> values, CallTag tag, Context& context);
+  void broadcast(std::span<std::byte> bytes, int root, CallTag tag);
+  void barrier(CallTag tag);
+
+  /// The colors of all members, and the group of those with this one's color. `next_group` is the
+  /// first id this rank has not used; it is advanced past the new groups.
+  RankGroup split(int color, uint16_t& next_group);
+
+  /// Callable from any thread.
+  TrafficCounters counters() const;
+
+ private:
+  struct Outgoing {
+    int peer = 0;  ///< place in the group
+    std::span<const std::byte> bytes;
+  };
+  struct Incoming {
+    int peer = 0;
+    std::span<std::byte> into;
+    size_t length = 0;       ///< out: what arrived
+    bool exact = false;      ///< the sender must fill `into`
+    MessageHandle first = 0;
+  };
+  struct Call {
+    Verb verb;
+    CallTag tag;
+    uint32_t sequence;
+  };
+
+  int peer_at(int step) const { return (group_.rank + step) % group_.size(); }
+  void gather_into(Verb verb, std::span<const std::byte> mine, Parts all, bool exact, CallTag tag);
+  void add_shards(std::span<const float> own, std::span<const float> others, std::span<float> out,
+                  Context& context) const;
+  void scatter_sums(Verb verb, std::span<const float> values, std::span<float> out, CallTag tag,
+                    Context& context);
+
+  /// Runs what outgoing_ and incoming_ describe.
+  void exchange(Verb verb, CallTag tag);
+  void post_all(const Call& call);
+  void send_one(const Call& call, const Outgoing& message, std::span<std::byte> frame);
+  void accept(const Call& call, Incoming& message, std::span<const std::byte> frame);
+  void verify(const Call& call, const Incoming& message, const struct FrameHeader& header) const;
+  void finish();
+  Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }
+
+  std::shared_ptr<PointToPoint> engine_;
+  RankGroup group_;
+  std::chrono::milliseconds timeout_;
+  uint32_t sequence_ = 0;
+
+  // Kept between calls so that a call allocates nothing.
+  std::vector<Outgoing> outgoing_;
+  std::vector<Incoming> incoming_;
+  std::vector<MessageHandle> receives_, sends_;
+  std::vector<std::byte> frames_;
+  std::vector<size_t> lengths_;
+
+  std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, frames_sent_{0};
+};
+
+}  // namespace gradwire

@@ -1,1 +1,0 @@
-// removed when the first source lands

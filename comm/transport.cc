@@ -1,0 +1,56 @@
+#include "gradwire/comm/transport.h"
+
+#include <algorithm>
+
+#include "gradwire/comm/transport/in_process.h"
+#include "gradwire/comm/transport/point_to_point_transport.h"
+
+namespace gradwire {
+namespace {
+
+std::string always_available(const TransportOptions&) { return {}; }
+
+std::unique_ptr<Transport> make_alone(const TransportOptions& options) {
+  check(options.world_size == 1, "in_process: world_size is ", options.world_size,
+        ", must be 1 here; make_in_process_group() makes a group of threads");
+  return std::move(make_in_process_group(1, options)[0]);
+}
+
+constexpr TransportRow kRows[] = {
+    {"in_process", "threads of one process", always_available, make_alone},
+};
+
+}  // namespace
+
+size_t Pacing::burst_bytes() const {
+  return std::max(size_t{8000}, static_cast<size_t>(bits_per_second / 8.0 * 1e-3));
+}
+
+std::span<const TransportRow> transport_registry() { return kRows; }
+
+std::unique_ptr<Transport> make_transport(std::string_view name, const TransportOptions& options) {
+  std::vector<std::string_view> known;
+  for (const TransportRow& row : kRows) {
+    if (row.name == name) {
+      check(options.world_size >= 1, name, ": world_size is ", options.world_size,
+            ", must be at least 1");
+      check(options.rank >= 0 && options.rank < options.world_size, name, ": rank is ", options.rank,
+            ", must be 0 to ", options.world_size - 1);
+      return row.make(options);
+    }
+    known.push_back(row.name);
+  }
+  throw_unknown_name("transport", name, known);
+}
+
+std::vector<std::unique_ptr<Transport>> make_in_process_group(int world_size,
+                                                              const TransportOptions& options) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (auto& engine : make_in_process_engines(world_size)) {
+    transports.push_back(
+        make_point_to_point_transport("in_process", std::move(engine), options));
+  }
+  return transports;
+}
+
+}  // namespace gradwire

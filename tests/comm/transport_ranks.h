@@ -1,0 +1,128 @@
+#pragma once
+// Groups of ranks as threads of this process, over every transport, for the transport tests.
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gradwire/comm/transport.h"
+
+namespace gradwire::transport_test {
+
+/// "in_process", "paced" (in_process over links of 2 Gbit/s) or "gloo".
+using Kind = std::string;
+
+inline std::vector<Kind> kinds() { return {"in_process", "paced", "gloo"}; }
+
+/// Why ranks of this kind cannot be made here; empty when they can.
+inline std::string unavailable(const Kind& kind) {
+  if (kind != "gloo") {
+    return {};
+  }
+  for (const TransportRow& row : transport_registry()) {
+    if (row.name == kind) {
+      return row.unavailable_reason({});
+    }
+  }
+  return "the gloo transport is not in this build";
+}
+
+/// A fresh folder, removed with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string path = (std::filesystem::temp_directory_path() / "gradwire-XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) {
+      throw std::runtime_error("mkdtemp failed");
+    }
+    path_ = path;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// What one rank's body gets.
+struct Rank {
+  Transport& transport;
+  Context& context;
+  int rank;
+  int size;
+};
+
+/// Runs `body` once per thread, and says what each threw ("" for nothing).
+inline std::vector<std::string> run_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < count; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(r);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return errors;
+}
+
+inline std::vector<std::unique_ptr<Transport>> make_group(const Kind& kind, int size,
+                                                          TransportOptions options = {}) {
+  if (kind != "gloo") {
+    options.pacing.bits_per_second = kind == "paced" ? 2e9 : 0;
+    return make_in_process_group(size, options);
+  }
+  const TemporaryFolder folder;
+  std::vector<std::unique_ptr<Transport>> group(static_cast<size_t>(size));
+  const auto errors = run_threads(size, [&](int r) {
+    TransportOptions own = options;
+    own.rank = r;
+    own.world_size = size;
+    own.store = "file:" + folder.path();
+    own.network_interface = "lo";
+    group[static_cast<size_t>(r)] = make_transport("gloo", own);
+  });
+  for (const std::string& error : errors) {
+    if (!error.empty()) {
+      throw std::runtime_error(error);
+    }
+  }
+  return group;
+}
+
+/// Runs `body` on every rank of a new group, each with an inline stream. Transports are destroyed
+/// after all bodies have returned.
+inline std::vector<std::string> run_ranks(const Kind& kind, int size, const TransportOptions& options,
+                                          const std::function<void(Rank)>& body) {
+  const auto group = make_group(kind, size, options);
+  return run_threads(size, [&](int r) {
+    const auto stream = make_inline_stream();
+    Workspace workspace;
+    Context context{*stream, workspace};
+    body({*group[static_cast<size_t>(r)], context, r, size});
+  });
+}
+
+inline void expect_all_fine(const std::vector<std::string>& errors) {
+  for (size_t r = 0; r < errors.size(); ++r) {
+    EXPECT_EQ(errors[r], "") << "rank " << r;
+  }
+}
+
+}  // namespace gradwire::transport_test
