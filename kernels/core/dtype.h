@@ -126,8 +126,7 @@ decltype(auto) dispatch(DType dtype, F&& f) {
     case DType::kBFloat16:
       return f.template operator()<bfloat16>();
   }
-  throw InvalidArgument(
-      concat("dtype: code is ", static_cast<int>(dtype), ", must be 0, 1 or 2"));
+  throw InvalidArgument(concat("dtype: code is ", static_cast<int>(dtype), ", must be 0, 1 or 2"));
 }
 
 }  // namespace gradwire

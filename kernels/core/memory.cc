@@ -42,8 +42,8 @@ Buffer::Buffer(size_t bytes, Device device) : bytes_(bytes), device_(device) {
   if (bytes == 0) {
     return;
   }
-  data_ = device.type == DeviceType::kCuda ? cuda::allocate(bytes, device.index)
-                                           : allocate_cpu(bytes);
+  data_ =
+      device.type == DeviceType::kCuda ? cuda::allocate(bytes, device.index) : allocate_cpu(bytes);
 }
 
 Buffer::~Buffer() {

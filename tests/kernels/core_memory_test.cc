@@ -15,8 +15,8 @@ namespace {
 uintptr_t address(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
 TEST(Buffers, AreZeroedAndAligned) {
-  for (const size_t bytes : {size_t{1}, size_t{64}, size_t{4097}, size_t{2} << 20,
-                             (size_t{4} << 20) + 12345}) {
+  for (const size_t bytes :
+       {size_t{1}, size_t{64}, size_t{4097}, size_t{2} << 20, (size_t{4} << 20) + 12345}) {
     SCOPED_TRACE(bytes);
     const Buffer buffer(bytes);
     EXPECT_EQ(buffer.size_bytes(), bytes);
@@ -97,7 +97,8 @@ TEST(Workspaces, ALoopStopsAllocatingAfterItsSecondStep) {
   }
   // One block by then: what is taken lies in one piece.
   for (size_t i = 1; i < 20; ++i) {
-    EXPECT_EQ(addresses[1][i] - addresses[1][i - 1], static_cast<ptrdiff_t>((i * 10000 + 63) / 64 * 64));
+    EXPECT_EQ(addresses[1][i] - addresses[1][i - 1],
+              static_cast<ptrdiff_t>((i * 10000 + 63) / 64 * 64));
   }
 }
 
