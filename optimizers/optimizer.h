@@ -25,7 +25,7 @@ struct Parameter {
 
 /// Settings that may differ between parameters; unset fields take the OptimizerSpec's.
 struct ParamGroup {
-  std::optional<double> weight_decay;
+  std::optional<double> weight_decay = std::nullopt;
   double learning_rate_scale = 1.0;
   bool adapt = true;  ///< layer-wise adaptation (LARS, LAMB); false: ratio 1
 };

@@ -1,0 +1,46 @@
+// A program of its own, because it replaces the global operator new to count calls.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "tests/optimizers/model.h"
+
+namespace {
+std::atomic<size_t> allocations{0};
+}  // namespace
+
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace gradwire {
+namespace {
+
+TEST(OptimizerAllocation, ApplyAllocatesNothing) {
+  for (const OptimizerRow& row : optimizer_registry()) {
+    SCOPED_TRACE(std::string(row.name));
+    Model model;
+    const auto optimizer = make_optimizer({.name = std::string(row.name)}, model.parameters());
+    const auto stream = make_inline_stream(2);
+    Workspace workspace;
+    Context context{*stream, workspace};
+    const size_t before = allocations;
+    optimizer->prepare(context);
+    optimizer->apply(0.1, context);
+    stream->wait();
+    EXPECT_EQ(allocations, before);
+    EXPECT_EQ(workspace.capacity_bytes(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace gradwire

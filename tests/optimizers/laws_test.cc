@@ -1,0 +1,255 @@
+// What holds for every optimizer of the registry.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "tests/optimizers/model.h"
+
+namespace gradwire {
+namespace {
+
+/// Every row as it is, and rows whose options take another path.
+std::vector<OptimizerSpec> all_specs() {
+  std::vector<OptimizerSpec> specs;
+  for (const OptimizerRow& row : optimizer_registry()) {
+    specs.push_back({.name = std::string(row.name), .weight_decay = 0.01});
+  }
+  specs.push_back(parse_optimizer("sgd:nesterov=1"));
+  specs.push_back(parse_optimizer("sgd:momentum=0"));
+  return specs;
+}
+
+class OptimizerLaws : public testing::TestWithParam<OptimizerSpec> {
+ protected:
+  std::unique_ptr<Optimizer> make(Model& model) const {
+    return make_optimizer(GetParam(), model.parameters(3), model_groups());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Registry, OptimizerLaws, testing::ValuesIn(all_specs()),
+                         [](const auto& row) {
+                           std::string name = to_string(row.param);
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
+
+TEST_P(OptimizerLaws, AnyNumberOfThreadsGivesTheSameBits) {
+  Model expected;
+  const auto alone = make(expected);
+  for (unsigned t = 0; t < 3; ++t) {
+    expected.fill_gradients(t);
+    step(*alone, 0.1, 1);
+  }
+  for (int threads : {2, 3, 5}) {
+    SCOPED_TRACE(threads);
+    Model model;
+    const auto optimizer = make(model);
+    for (unsigned t = 0; t < 3; ++t) {
+      model.fill_gradients(t);
+      step(*optimizer, 0.1, threads);
+    }
+    EXPECT_TRUE(same_bits(model.values, expected.values));
+    EXPECT_TRUE(same_bits(read_state(*optimizer), read_state(*alone)));
+  }
+}
+
+TEST_P(OptimizerLaws, AllParametersAtOnceEqualsOneByOne) {
+  Model together, apart;
+  const auto optimizer = make(together);
+  std::vector<std::unique_ptr<Optimizer>> singles;
+  for (const Parameter& parameter : apart.parameters(3)) {
+    singles.push_back(make_optimizer(GetParam(), {parameter}, model_groups()));
+  }
+  for (unsigned t = 0; t < 3; ++t) {
+    together.fill_gradients(t);
+    apart.fill_gradients(t);
+    step(*optimizer, 0.1, 2);
+    for (const auto& single : singles) {
+      step(*single, 0.1);
+    }
+  }
+  EXPECT_TRUE(same_bits(together.values, apart.values));
+}
+
+TEST_P(OptimizerLaws, GradientsAreReadOnlyAndPrepareChangesNothing) {
+  Model model;
+  const auto optimizer = make(model);
+  const Model before = model;
+  step(*optimizer, 0.1);
+  EXPECT_TRUE(same_bits(model.gradients, before.gradients));
+  EXPECT_FALSE(same_bits(model.values, before.values));
+
+  const Model after = model;
+  const State state = read_state(*optimizer);
+  const auto stream = make_cpu_stream();
+  Workspace workspace;
+  Context context{*stream, workspace};
+  optimizer->prepare(context);
+  stream->wait();
+  EXPECT_TRUE(same_bits(model.values, after.values));
+  EXPECT_TRUE(same_bits(model.gradients, after.gradients));
+  EXPECT_TRUE(same_bits(read_state(*optimizer), state));
+}
+
+TEST_P(OptimizerLaws, ANonFiniteGradientChangesNothing) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  struct Place {
+    size_t parameter, element;
+    float value;
+  };
+  Model clean;
+  const auto undisturbed = make(clean);
+  step(*undisturbed, 0.1);
+  Model model;
+  const auto optimizer = make(model);
+  step(*optimizer, 0.1);
+  const State state = read_state(*optimizer);
+  for (const Place& place : {Place{0, 0, std::nanf("")}, Place{1, 6, kInfinity},
+                             Place{4, 1024, -kInfinity}, Place{5, 100002, std::nanf("")},
+                             Place{5, 50000, kInfinity}}) {
+    const std::string name = "layer" + std::to_string(place.parameter);
+    SCOPED_TRACE(name);
+    const float good = std::exchange(model.gradients[place.parameter][place.element], place.value);
+    const std::string message =
+        message_of<NonFiniteGradient>([&] { step(*optimizer, 0.1, 2); });
+    EXPECT_NE(message.find("'" + name + "': element " + std::to_string(place.element) + " is "),
+              std::string::npos)
+        << message;
+    model.gradients[place.parameter][place.element] = good;
+    ASSERT_TRUE(same_bits(model.values, clean.values));
+    ASSERT_TRUE(same_bits(read_state(*optimizer), state));
+  }
+  step(*undisturbed, 0.1);
+  step(*optimizer, 0.1);
+  EXPECT_TRUE(same_bits(model.values, clean.values));
+  EXPECT_TRUE(same_bits(read_state(*optimizer), read_state(*undisturbed)));
+}
+
+TEST_P(OptimizerLaws, AFailureOnTheStreamDropsWhatWasQueuedBehindIt) {
+  Model clean;
+  const auto undisturbed = make(clean);
+  step(*undisturbed, 0.1);
+  Model model;
+  const auto optimizer = make(model);
+  const auto stream = make_cpu_stream({.threads = 2});
+  Workspace workspace;
+  Context context{*stream, workspace};
+  optimizer->apply(0.1, context);
+  stream->enqueue([&] { model.gradients[2][5] = std::nanf(""); });
+  optimizer->apply(0.1, context);
+  stream->enqueue([&] { model.gradients[2][5] = 0.0f; });
+  optimizer->apply(0.1, context);
+  EXPECT_THROW(stream->wait(), NonFiniteGradient);
+  EXPECT_TRUE(same_bits(model.values, clean.values));
+  EXPECT_TRUE(same_bits(read_state(*optimizer), read_state(*undisturbed)));
+}
+
+TEST_P(OptimizerLaws, CopiedStateContinuesWithTheSameBits) {
+  Model model;
+  const auto optimizer = make(model);
+  for (unsigned t = 0; t < 2; ++t) {
+    model.fill_gradients(t);
+    step(*optimizer, 0.1);
+  }
+  Model copy = model;
+  const auto restored = make(copy);
+  write_state(*restored, read_state(*optimizer));
+  for (unsigned t = 2; t < 4; ++t) {
+    model.fill_gradients(t);
+    copy.fill_gradients(t);
+    step(*optimizer, 0.1);
+    step(*restored, 0.1);
+  }
+  EXPECT_TRUE(same_bits(copy.values, model.values));
+  EXPECT_TRUE(same_bits(read_state(*restored), read_state(*optimizer)));
+  EXPECT_EQ(read_state(*restored).scalars.at("step"), 4u);
+}
+
+TEST_P(OptimizerLaws, MemoryAroundAParameterIsLeftAlone) {
+  constexpr size_t kGuard = 64;
+  for (size_t size : kModelSizes) {
+    SCOPED_TRACE(size);
+    std::vector<float> value(size + 2 * kGuard, 7.0f);
+    std::vector<float> gradient(size + 2 * kGuard, std::nanf(""));  // reading it would be noticed
+    std::fill_n(gradient.begin() + kGuard, size, 0.5f);
+    const auto optimizer = make_optimizer(
+        GetParam(), {{.name = "w",
+                      .value = view_of(std::span(value).subspan(kGuard, size)),
+                      .gradient = view_of(std::span(gradient).subspan(kGuard, size))}});
+    step(*optimizer, 0.1);
+    for (size_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(value[i], 7.0f);
+      ASSERT_EQ(value[kGuard + size + i], 7.0f);
+    }
+    for (size_t i = kGuard; i < kGuard + size; ++i) {
+      ASSERT_LT(value[i], 7.0f) << i;
+    }
+  }
+}
+
+TEST_P(OptimizerLaws, ARateOfZeroLeavesTheParametersAndARateOutOfRangeIsRefused) {
+  Model model({1025});
+  const auto optimizer = make_optimizer(GetParam(), model.parameters());
+  const Model before = model;
+  step(*optimizer, 0.0);
+  EXPECT_EQ(model.values, before.values);
+  for (double rate : {-0.1, HUGE_VAL, std::nan(""), 1e300}) {
+    const std::string message = message_of<InvalidArgument>([&] { step(*optimizer, rate); });
+    EXPECT_EQ(message, concat(GetParam().name, ": learning_rate is ", rate,
+                              ", must be finite and >= 0"));
+  }
+}
+
+std::string refusal(std::vector<Parameter> parameters, std::vector<ParamGroup> groups = {}) {
+  return message_of<InvalidArgument>(
+      [&] { make_optimizer({}, std::move(parameters), std::move(groups)); });
+}
+
+TEST(OptimizerParameters, AreCheckedWithTheNameOfTheOneAtFault) {
+  Model model({8});
+  const Parameter good = model.parameters()[0];
+  EXPECT_EQ(refusal({}), "sgd: there are 0 parameters, expected at least 1");
+
+  Parameter bad = good;
+  bad.gradient = bad.gradient.subview(0, 7);
+  EXPECT_EQ(refusal({good, bad}),
+            "parameter 'layer0': the gradient has 7 elements, expected 8 as the value has");
+  bad = good;
+  bad.value.numel = bad.gradient.numel = 0;
+  EXPECT_EQ(refusal({bad}), "parameter 'layer0': numel is 0, must be at least 1");
+  bad = good;
+  bad.value.dtype = DType::kFloat16;
+  EXPECT_EQ(refusal({bad}), "parameter 'layer0': value is float16, expected float32");
+  bad = good;
+  bad.gradient.dtype = DType::kBFloat16;
+  EXPECT_EQ(refusal({bad}), "parameter 'layer0': gradient is bfloat16, expected float32");
+  bad = good;
+  bad.value.device.type = DeviceType::kCuda;
+  EXPECT_EQ(refusal({bad}),
+            "parameter 'layer0': value is in CUDA memory, expected CPU memory");
+  bad = good;
+  bad.gradient.data = nullptr;
+  EXPECT_EQ(refusal({bad}),
+            "parameter 'layer0': gradient has no memory, expected a pointer to 8 elements");
+  bad = good;
+  bad.group = 2;
+  EXPECT_EQ(refusal({bad}, model_groups()), "nothing was thrown");
+  bad.group = 3;
+  EXPECT_EQ(refusal({bad}, model_groups()),
+            "parameter 'layer0': group is 3, must be below 3, the number of groups");
+}
+
+TEST(OptimizerParameters, GroupsAreChecked) {
+  Model model({8});
+  EXPECT_EQ(refusal(model.parameters(), {{.weight_decay = -1.0}}),
+            "group 0: weight_decay is -1, must be >= 0");
+  EXPECT_EQ(refusal(model.parameters(), {{}, {.learning_rate_scale = HUGE_VAL}}),
+            "group 1: learning_rate_scale is inf, must be >= 0");
+}
+
+}  // namespace
+}  // namespace gradwire

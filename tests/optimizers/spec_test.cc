@@ -1,0 +1,111 @@
+// The text form of an optimizer, the registry, and the schedules.
+
+#include <gtest/gtest.h>
+
+#include "gradwire/optimizers/schedule.h"
+#include "tests/optimizers/model.h"
+
+namespace gradwire {
+namespace {
+
+std::string refusal(std::string_view text) {
+  return message_of<InvalidArgument>([&] { parse_optimizer(text); });
+}
+
+TEST(OptimizerSpecText, ReadsNamesAndKeys) {
+  EXPECT_EQ(parse_optimizer("sgd"), OptimizerSpec{});
+  EXPECT_EQ(parse_optimizer("sgd:momentum=0.5,nesterov=1,weight_decay=1e-4"),
+            (OptimizerSpec{.momentum = 0.5, .nesterov = true, .weight_decay = 1e-4}));
+  EXPECT_EQ(parse_optimizer("lars:trust_coefficient=0.02,epsilon=1e-9"),
+            (OptimizerSpec{.name = "lars", .epsilon = 1e-9, .trust_coefficient = 0.02}));
+  EXPECT_EQ(parse_optimizer("lamb:beta1=0.8,beta2=0.99,weight_decay=0.01"),
+            (OptimizerSpec{.name = "lamb", .beta1 = 0.8, .beta2 = 0.99, .weight_decay = 0.01}));
+}
+
+TEST(OptimizerSpecText, WritesWhatDiffersFromTheDefaultsAndReadsItBack) {
+  EXPECT_EQ(to_string(OptimizerSpec{}), "sgd");
+  EXPECT_EQ(to_string(OptimizerSpec{.momentum = 0.1, .nesterov = true}),
+            "sgd:momentum=0.1,nesterov=1");
+  EXPECT_EQ(to_string(OptimizerSpec{.name = "lamb", .epsilon = 1e-8, .weight_decay = 0.01}),
+            "lamb:epsilon=1e-08,weight_decay=0.01");
+  for (const char* text : {"sgd:weight_decay=0.1", "lars:momentum=0.30000000000000004",
+                           "lamb:beta1=0.25,beta2=0.5,epsilon=3e-30,weight_decay=12"}) {
+    EXPECT_EQ(to_string(parse_optimizer(text)), text);
+  }
+}
+
+TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
+  EXPECT_EQ(refusal("adamw"), "optimizer: unknown name 'adamw', known: sgd, lars, lamb");
+  EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, lars, lamb");
+  EXPECT_EQ(refusal("sgd:beta1=0.9"),
+            "sgd key: unknown name 'beta1', known: momentum in [0, 1), nesterov 0 or 1, "
+            "weight_decay >= 0");
+  EXPECT_EQ(refusal("lars:eta=1"),
+            "lars key: unknown name 'eta', known: momentum in [0, 1), trust_coefficient > 0, "
+            "epsilon > 0, weight_decay >= 0");
+  EXPECT_EQ(refusal("lamb:"),
+            "lamb key: unknown name '', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
+            "weight_decay >= 0");
+}
+
+TEST(OptimizerSpecText, ValuesOutOfRangeNameTheRange) {
+  EXPECT_EQ(refusal("sgd:momentum=1"), "sgd: momentum is 1, must be in [0, 1)");
+  EXPECT_EQ(refusal("sgd:momentum=nan"), "sgd: momentum is nan, must be in [0, 1)");
+  EXPECT_EQ(refusal("sgd:nesterov=2"), "sgd: nesterov is 2, must be 0 or 1");
+  EXPECT_EQ(refusal("lamb:beta2=-0.5"), "lamb: beta2 is -0.5, must be in [0, 1)");
+  EXPECT_EQ(refusal("lamb:epsilon=0"), "lamb: epsilon is 0, must be > 0");
+  EXPECT_EQ(refusal("lars:trust_coefficient=0"), "lars: trust_coefficient is 0, must be > 0");
+  EXPECT_EQ(refusal("lars:weight_decay=inf"), "lars: weight_decay is inf, must be >= 0");
+}
+
+TEST(OptimizerSpecText, MalformedItemsSayWhatWasExpected) {
+  EXPECT_EQ(refusal("sgd:momentum"),
+            "sgd: 'momentum' has no value, expected momentum=NUMBER, in [0, 1)");
+  EXPECT_EQ(refusal("sgd:momentum=0.9x"), "sgd: momentum is '0.9x', must be a number in [0, 1)");
+  EXPECT_EQ(refusal("sgd:momentum="), "sgd: momentum is '', must be a number in [0, 1)");
+  EXPECT_EQ(refusal("sgd:momentum=0.9,momentum=0.8"),
+            "sgd: momentum is given twice, expected once");
+}
+
+TEST(OptimizerRegistry, MakesWhatItListsAndChecksSpecsMadeByHand) {
+  for (const OptimizerRow& row : optimizer_registry()) {
+    SCOPED_TRACE(std::string(row.name));
+    Model model({3});
+    EXPECT_EQ(make_optimizer({.name = std::string(row.name)}, model.parameters())->spec().name,
+              row.name);
+    for (std::string_view text : {row.summary, row.formula, row.source}) {
+      EXPECT_FALSE(text.empty());
+    }
+    OptimizerSpec bad{.name = std::string(row.name), .weight_decay = -1.0};
+    EXPECT_EQ(message_of<InvalidArgument>([&] { make_optimizer(bad, model.parameters()); }),
+              std::string(row.name) + ": weight_decay is -1, must be >= 0");
+  }
+  EXPECT_EQ(message_of<InvalidArgument>([] { make_optimizer({.name = "adam"}, {}); }),
+            "optimizer: unknown name 'adam', known: sgd, lars, lamb");
+}
+
+TEST(Schedule, WarmupClimbsInEqualStepsToTheBase) {
+  EXPECT_DOUBLE_EQ(warmup(0.8, 0, 4), 0.2);
+  EXPECT_DOUBLE_EQ(warmup(0.8, 2, 4), 0.6);
+  EXPECT_DOUBLE_EQ(warmup(0.8, 3, 4), 0.8);
+  EXPECT_DOUBLE_EQ(warmup(0.8, 4, 4), 0.8);
+  EXPECT_DOUBLE_EQ(warmup(0.8, 0, 0), 0.8);
+}
+
+TEST(Schedule, PolynomialDecaysFromThePeakToZero) {
+  const PolynomialSchedule schedule{.base = 2.0, .warmup_steps = 2, .total_steps = 6, .power = 2.0};
+  const double expected[] = {1.0, 2.0, 2.0, 1.125, 0.5, 0.125, 0.0, 0.0};
+  for (uint64_t step = 0; step < std::size(expected); ++step) {
+    EXPECT_DOUBLE_EQ(schedule.at(step), expected[step]) << step;
+  }
+  EXPECT_DOUBLE_EQ((PolynomialSchedule{.base = 1.0, .total_steps = 4}.at(1)), 0.75);
+}
+
+TEST(Schedule, AWarmupAsLongAsTheRunNeverDecays) {
+  const PolynomialSchedule schedule{.base = 1.0, .warmup_steps = 4, .total_steps = 4};
+  EXPECT_DOUBLE_EQ(schedule.at(3), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(4), 0.0);
+}
+
+}  // namespace
+}  // namespace gradwire
