@@ -1,0 +1,12 @@
+#pragma once
+// One function per layer adds that layer's types to the module.
+
+#include <pybind11/pybind11.h>
+
+namespace gradwire::bindings {
+
+void bind_kernels(pybind11::module_& module);
+void bind_optimizers(pybind11::module_& module);
+void bind_registries(pybind11::module_& module);
+
+}  // namespace gradwire::bindings

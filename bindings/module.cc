@@ -1,0 +1,81 @@
+// The module gradwire._core: exceptions, what was built, and the layers.
+
+#include <pybind11/pybind11.h>
+
+#include <exception>
+
+#include "gradwire/bindings/layers.h"
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/stream.h"
+
+namespace gradwire::bindings {
+namespace {
+
+namespace py = pybind11;
+
+// The classes live in gradwire/errors.py, where they inherit Python's own kinds.
+struct ErrorTypes {
+  py::object error, invalid_argument, non_finite, device, transport;
+};
+
+const ErrorTypes& error_types() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<ErrorTypes> storage;
+  return storage
+      .call_once_and_store_result([] {
+        const auto errors = py::module_::import("gradwire.errors");
+        return ErrorTypes{errors.attr("Error"), errors.attr("InvalidArgument"),
+                          errors.attr("NonFiniteGradient"), errors.attr("DeviceError"),
+                          errors.attr("TransportError")};
+      })
+      .get_stored();
+}
+
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) {
+      std::rethrow_exception(pointer);
+    }
+  } catch (const NonFiniteGradient& e) {
+    py::set_error(error_types().non_finite, e.what());
+  } catch (const InvalidArgument& e) {
+    py::set_error(error_types().invalid_argument, e.what());
+  } catch (const DeviceError& e) {
+    py::set_error(error_types().device, e.what());
+  } catch (const TransportError& e) {
+    const py::object& type = error_types().transport;
+    PyErr_SetObject(type.ptr(), type(e.what(), e.peer()).ptr());
+  } catch (const Error& e) {
+    py::set_error(error_types().error, e.what());
+  }
+}
+
+py::dict build_info() {
+  py::dict features;
+  features["cuda"] = static_cast<bool>(GRADWIRE_WITH_CUDA);
+  features["gloo"] = static_cast<bool>(GRADWIRE_WITH_GLOO);
+  features["mpi"] = static_cast<bool>(GRADWIRE_WITH_MPI);
+  features["nccl"] = static_cast<bool>(GRADWIRE_WITH_NCCL);
+  features["trainer"] = static_cast<bool>(GRADWIRE_WITH_BENCH);
+  py::dict info;
+  info["version"] = GRADWIRE_VERSION;
+  info["compiler"] = __VERSION__;
+  info["features"] = features;
+  info["cuda_devices"] = cuda::device_count();
+  info["cuda_unavailable_reason"] = cuda::unavailable_reason();
+  return info;
+}
+
+}  // namespace
+}  // namespace gradwire::bindings
+
+PYBIND11_MODULE(_core, module) {
+  namespace bindings = gradwire::bindings;
+  module.doc() = "The compiled part of gradwire. Use it through the package gradwire.";
+  pybind11::register_local_exception_translator(&bindings::translate);
+  module.def("build_info", &bindings::build_info,
+             "What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), "
+             "'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').");
+  bindings::bind_kernels(module);
+  bindings::bind_optimizers(module);
+  bindings::bind_registries(module);
+}

@@ -1,0 +1,158 @@
+"""The command `gradwire`: what this build can do, and the benchmark.
+
+Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import gradwire
+
+from . import paths, registries
+
+__all__ = ["main"]
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs one command and returns its exit code; errors are one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = _parser(words).parse_args(words)
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return run(args)
+    except KeyboardInterrupt:
+        print("gradwire: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone, as in `gradwire info | head`: say nothing
+        return 1
+    except Exception as error:
+        if args.debug:
+            raise
+        print(f"gradwire {args.command}: {_one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, gradwire.InvalidArgument) else 1
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, gradwire.Error) else f"{type(error).__name__}: {text}"
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gradwire",
+        description="Gradient compression and large-batch optimizers for data-parallel training.",
+    )
+    parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    bench = commands.add_parser(
+        "bench", help="train with several workers over given links and compare methods"
+    )
+    _add_debug(bench)
+    if "bench" in words:  # `gradwire info` works without what the benchmark imports
+        _add_bench(bench)
+
+    info = commands.add_parser("info", help="show what this build can do, and why not the rest")
+    _add_debug(info)
+    form = info.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object")
+    form.add_argument("--markdown", choices=sorted(_TABLES), help="one registry as a table")
+    info.set_defaults(run=_info)
+    return parser
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    from .bench import command
+
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
+
+
+def _info(args: argparse.Namespace) -> int:
+    if args.markdown:
+        print(_TABLES[args.markdown]())
+    elif args.json:
+        print(json.dumps(_facts(), indent=2))
+    else:
+        print(_as_text(_facts()))
+    return 0
+
+
+def _facts() -> Dict[str, Any]:
+    trainer, plugin = paths.trainer(), paths.plugin("gloo")
+    facts: Dict[str, Any] = dict(gradwire.build_info())
+    facts["python"] = sys.version.split()[0]
+    facts["package"] = str(paths.package())
+    facts["trainer"] = str(trainer) if trainer else None
+    facts["gloo_plugin"] = str(plugin) if plugin else None
+    for name in ("transports", "compressors", "exchanges", "optimizers"):
+        rows: List[Any] = getattr(registries, name)()
+        facts[name] = [dataclasses.asdict(row) for row in rows]
+    return facts
+
+
+def _as_text(facts: Dict[str, Any]) -> str:
+    devices = facts["cuda_devices"]
+    reason = facts["cuda_unavailable_reason"]
+    lines = [
+        f"gradwire {facts['version']} (Python {facts['python']}, compiler {facts['compiler']})",
+        f"package     {facts['package']}",
+        f"trainer     {facts['trainer'] or 'not built (OpenBLAS with cblas.h and zlib were missing)'}",
+        "features    " + ", ".join(f"{k} {'on' if v else 'off'}" for k, v in facts["features"].items()),
+        f"CUDA        {devices} device(s)" + (f": {reason}" if reason else ""),
+    ]
+    for title in ("transports", "compressors", "exchanges", "optimizers"):
+        lines.append("")
+        lines.append(title)
+        width = max((len(row["name"]) for row in facts[title]), default=0)
+        for row in facts[title]:
+            off = row.get("unavailable_reason")
+            lines.append(f"  {row['name']:<{width}}  {row['summary']}" + (f" [off: {off}]" if off else ""))
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines)
+
+
+def _compressors() -> str:
+    return _table(
+        ["Compressor", "What it sends", "Example", "Error feedback", "Source"],
+        [
+            [f"`{r.name}`", r.summary, f"`{r.example}`", "yes" if r.error_feedback else "no", r.source]
+            for r in registries.compressors()
+        ],
+    )
+
+
+def _exchanges() -> str:
+    return _table(
+        ["Exchange", "How it works", "Bytes sent per rank", "Latency"],
+        [
+            [f"`{r.name}`", r.summary, r.bytes_formula, r.latency_formula]
+            for r in registries.exchanges()
+        ],
+    )
+
+
+def _optimizers() -> str:
+    return _table(
+        ["Optimizer", "What it is", "Step", "Source"],
+        [[f"`{r.name}`", r.summary, f"`{r.formula}`", r.source] for r in registries.optimizers()],
+    )
+
+
+_TABLES: Dict[str, Callable[[], str]] = {
+    "compressors": _compressors,
+    "exchanges": _exchanges,
+    "optimizers": _optimizers,
+}

@@ -1,0 +1,127 @@
+"""Error feedback for one gradient: a compressor together with what its payloads left out."""
+
+from typing import Any, Dict, List, Optional, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core import Compressor
+from .errors import InvalidArgument
+
+__all__ = ["Feedback"]
+
+_IDENTITY = ("spec", "numel", "dtype", "seed", "rank")
+
+
+class Feedback:
+    """Compresses one gradient per step and keeps what each payload left out for the next one.
+
+    Transactional: compress() writes a second residual buffer, commit() makes it the current one,
+    rollback() forgets it. A step that fails in between costs nothing. Arguments are those of
+    Compressor; a spec without error feedback keeps no residual and only counts steps.
+
+    Source of error feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        numel: int,
+        dtype: Any = "float32",
+        seed: int = 0,
+        rank: int = 0,
+        threads: int = 1,
+    ) -> None:
+        self.compressor = Compressor(spec, numel, dtype, seed, rank, threads)
+        keeps = self.compressor.keeps_residual
+        self._committed = np.zeros(numel, np.float32) if keeps else None
+        self._next = np.zeros(numel, np.float32) if keeps else None
+        self._pending = False
+
+    @property
+    def step(self) -> int:
+        """Commits so far."""
+        return self.compressor.step
+
+    @property
+    def residual(self) -> Optional[npt.NDArray[np.float32]]:
+        """The committed residual, read-only, or None when the spec keeps none."""
+        if self._committed is None:
+            return None
+        view = self._committed.view()
+        view.flags.writeable = False
+        return view
+
+    def compress(self, gradient: Any, out: Any = None) -> npt.NDArray[np.uint8]:
+        """Returns the payload of gradient + residual; commit() or rollback() comes next.
+
+        Called again before that, it starts over: the same gradient gives the same bytes.
+
+        Raises:
+            InvalidArgument: for an array of another dtype or size, or one that is not contiguous.
+        """
+        self._pending = False
+        payload = self.compressor.compress(gradient, self._committed, self._next, out)
+        self._pending = True
+        return payload
+
+    def decompress(
+        self, payloads: Union[Any, List[Any]], scale: float = 1.0, out: Any = None
+    ) -> npt.NDArray[Any]:
+        """Returns scale * (sum of the payloads), as Compressor.decompress does."""
+        return self.compressor.decompress(payloads, scale, out)
+
+    def commit(self) -> None:
+        """Makes the residual of the last compress() the current one.
+
+        Raises:
+            NonFiniteGradient: the gradient held NaN or infinity; nothing was committed.
+            InvalidArgument: there was no compress() since the last commit() or rollback().
+        """
+        if not self._pending:
+            raise InvalidArgument("commit: nothing is pending, must follow a compress()")
+        self.compressor.commit()
+        self._committed, self._next = self._next, self._committed
+        self._pending = False
+
+    def rollback(self) -> None:
+        """Forgets the last compress(); the committed residual stays as it was."""
+        self._pending = False
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint needs: the identity, the committed step and a copy of the residual."""
+        state: Dict[str, Any] = {name: getattr(self.compressor, name) for name in _IDENTITY}
+        state["step"] = self.step
+        state["residual"] = None if self._committed is None else self._committed.copy()
+        return state
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes over what state_dict() returned; what is pending is forgotten.
+
+        Raises:
+            InvalidArgument: the state is of another spec, size, dtype, seed or rank, or is cut
+                short; nothing was changed.
+        """
+        for name in (*_IDENTITY, "step", "residual"):
+            if name not in state:
+                raise InvalidArgument(f"state['{name}']: is missing, must be there")
+        for name in _IDENTITY:
+            mine = getattr(self.compressor, name)
+            if state[name] != mine:
+                raise InvalidArgument(f"state['{name}']: is {state[name]!r}, must be {mine!r}")
+        residual = state["residual"]
+        if self._committed is not None:
+            residual = np.asarray(residual)
+            if residual.dtype != np.float32 or residual.shape != self._committed.shape:
+                raise InvalidArgument(
+                    f"state['residual']: is {residual.dtype} of shape {residual.shape}, "
+                    f"must be float32 of shape {self._committed.shape}"
+                )
+        self.compressor.step = state["step"]
+        if self._committed is not None:
+            self._committed[:] = residual
+        self._pending = False
+
+    def __repr__(self) -> str:
+        c = self.compressor
+        return f"Feedback('{c.spec}', {c.numel}, '{c.dtype}')"

@@ -1,0 +1,228 @@
+"""Optimizers for large batches, stepping in place on NumPy arrays."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from . import _core
+from .errors import InvalidArgument
+
+__all__ = ["LAMB", "LARS", "SGD", "Optimizer", "ParamGroup", "make_optimizer"]
+
+
+@dataclass(frozen=True)
+class ParamGroup:
+    """Settings of some parameters that differ from the optimizer's.
+
+    Attributes:
+        parameters: their places in the sequence of parameters.
+        weight_decay: instead of the optimizer's; None leaves it.
+        learning_rate_scale: factor on the learning rate.
+        adapt: layer-wise adaptation (LARS, LAMB); False gives ratio 1, as for biases.
+    """
+
+    parameters: Sequence[int]
+    weight_decay: Optional[float] = None
+    learning_rate_scale: float = 1.0
+    adapt: bool = True
+
+
+class Optimizer:
+    """An optimizer by its spec, such as "lamb:weight_decay=0.01" (see gradwire.optimizers()).
+
+    Args:
+        spec: name and settings.
+        parameters: float32 arrays in C order, changed in place by step().
+        gradients: one array per parameter, of the same size; read by every step(), so write the
+            next gradient into the same memory.
+        lr: learning rate of steps that are given none.
+        groups: settings of some parameters, as ParamGroup or dicts of its fields.
+        names: of the parameters, for messages and checkpoints; "0", "1", ... by default.
+        threads: of the loops; results have the same bits for any number.
+
+    Raises:
+        InvalidArgument: for a bad spec, arrays that cannot be viewed in place, or sizes that differ.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        parameters: Sequence[Any],
+        gradients: Sequence[Any],
+        lr: float,
+        *,
+        groups: Sequence[Union[ParamGroup, Dict[str, Any]]] = (),
+        names: Optional[Sequence[str]] = None,
+        threads: int = 1,
+    ) -> None:
+        rows = [g if isinstance(g, ParamGroup) else _group_of_dict(g) for g in groups]
+        self.lr = lr
+        self._core = _core.Optimizer(
+            spec,
+            list(parameters),
+            list(gradients),
+            [str(i) for i in range(len(parameters))] if names is None else list(names),
+            _places(rows, len(parameters)),
+            [(None, 1.0, True)]
+            + [(g.weight_decay, g.learning_rate_scale, g.adapt) for g in rows],
+            threads,
+        )
+
+    @property
+    def spec(self) -> str:
+        """The canonical spec text."""
+        return self._core.spec
+
+    def step(self, lr: Optional[float] = None) -> None:
+        """Updates all parameters in place from their gradients, with `lr` or self.lr.
+
+        Raises:
+            NonFiniteGradient: a gradient held NaN or infinity; nothing was changed, state included.
+            InvalidArgument: the learning rate is negative or not finite.
+        """
+        self._core.step(self.lr if lr is None else lr)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Copies of everything a checkpoint needs besides the parameters."""
+        scalars, tensors = self._core.state()
+        return {"spec": self.spec, "lr": self.lr, "scalars": scalars, "tensors": tensors}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes over what state_dict() returned.
+
+        Raises:
+            InvalidArgument: the state is of another spec or of other parameters; nothing was changed.
+        """
+        for key in ("spec", "lr", "scalars", "tensors"):
+            if key not in state:
+                raise InvalidArgument(f"state['{key}']: is missing, must be there")
+        if state["spec"] != self.spec:
+            raise InvalidArgument(f"state['spec']: is {state['spec']!r}, must be {self.spec!r}")
+        self._core.load_state(state["scalars"], state["tensors"])
+        self.lr = state["lr"]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.spec}', lr={self.lr})"
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum.
+
+    d = g + weight_decay * w, v = momentum * v + d, w -= lr * v, with `nesterov`
+    w -= lr * (d + momentum * v). Other arguments: see Optimizer.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Any],
+        gradients: Sequence[Any],
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        spec = _spec("sgd", momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+        super().__init__(spec, parameters, gradients, lr, **options)
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling (You et al., arXiv 1708.03888).
+
+    Each parameter's rate is trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), 1 when a
+    norm is 0, and enters before the momentum. Other arguments: see Optimizer.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Any],
+        gradients: Sequence[Any],
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust_coefficient: float = 1e-3,
+        epsilon: float = 1e-6,
+        **options: Any,
+    ) -> None:
+        spec = _spec(
+            "lars",
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust_coefficient=trust_coefficient,
+            epsilon=epsilon,
+        )
+        super().__init__(spec, parameters, gradients, lr, **options)
+
+
+class LAMB(Optimizer):
+    """LAMB, the paper's form (You et al., arXiv 1904.00962, v5): bias-corrected moments.
+
+    r = m / (sqrt(v) + epsilon) + weight_decay * w, w -= lr * |w| / |r| * r, with ratio 1 when a norm
+    is 0. Other arguments: see Optimizer.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Any],
+        gradients: Sequence[Any],
+        lr: float,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        spec = _spec("lamb", beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+        super().__init__(spec, parameters, gradients, lr, **options)
+
+
+def make_optimizer(
+    spec: str, parameters: Sequence[Any], gradients: Sequence[Any], lr: float = 0.1, **options: Any
+) -> Optimizer:
+    """The optimizer a spec names, e.g. "lamb:weight_decay=0.01"; arguments as Optimizer's."""
+    return Optimizer(spec, parameters, gradients, lr, **options)
+
+
+def _spec(name: str, **settings: Union[float, bool]) -> str:
+    # float() first: a NumPy scalar's repr is not a number.
+    return f"{name}:" + ",".join(f"{key}={_number(key, value)}" for key, value in settings.items())
+
+
+def _number(key: str, value: Union[float, bool]) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{key}: is {value!r}, must be a number") from None
+
+
+def _group_of_dict(fields: Dict[str, Any]) -> ParamGroup:
+    try:
+        return ParamGroup(**fields)
+    except TypeError:
+        known = ", ".join(ParamGroup.__dataclass_fields__)
+        raise InvalidArgument(
+            f"groups: a group has the fields {', '.join(map(str, fields))}, "
+            f"must have parameters, known: {known}"
+        ) from None
+
+
+def _places(groups: List[ParamGroup], count: int) -> List[int]:
+    """The group of each parameter: 0 for those no group names, else the group's place from 1."""
+    places = [0] * count
+    for place, group in enumerate(groups, start=1):
+        for parameter in group.parameters:
+            if not 0 <= parameter < count:
+                raise InvalidArgument(
+                    f"groups[{place - 1}]: names parameter {parameter}, must be in [0, {count})"
+                )
+            if places[parameter] != 0:
+                raise InvalidArgument(
+                    f"groups[{place - 1}]: names parameter {parameter}, "
+                    f"which groups[{places[parameter] - 1}] has already"
+                )
+            places[parameter] = place
+    return places

@@ -1,0 +1,93 @@
+// The registries for Python: one dict per row, made into dataclasses by gradwire/registries.py.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+#include <string_view>
+
+#include "gradwire/bindings/layers.h"
+#include "gradwire/comm/exchange.h"
+#include "gradwire/comm/transport.h"
+#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/optimizers/optimizer.h"
+
+namespace gradwire::bindings {
+namespace {
+
+namespace py = pybind11;
+
+py::list compressors() {
+  py::list rows;
+  for (const CompressorRow& row : compressor_registry()) {
+    py::dict fields;
+    fields["name"] = row.name;
+    fields["summary"] = row.summary;
+    fields["example"] = row.example;
+    fields["selector"] = row.selector;
+    fields["error_feedback"] = row.default_error_feedback;
+    fields["takes_rounding"] = row.takes_rounding;
+    fields["source"] = row.source;
+    rows.append(fields);
+  }
+  return rows;
+}
+
+py::list optimizers() {
+  py::list rows;
+  for (const OptimizerRow& row : optimizer_registry()) {
+    py::dict fields;
+    fields["name"] = row.name;
+    fields["summary"] = row.summary;
+    fields["formula"] = row.formula;
+    py::list settings;
+    for (const std::string_view key : row.keys) {
+      settings.append(key);
+    }
+    fields["settings"] = py::tuple(settings);
+    fields["source"] = row.source;
+    rows.append(fields);
+  }
+  return rows;
+}
+
+py::list exchanges() {
+  py::list rows;
+  for (const ExchangeRow& row : exchange_registry()) {
+    py::dict fields;
+    fields["name"] = row.name;
+    fields["summary"] = row.summary;
+    fields["bytes_formula"] = row.bytes_formula;
+    fields["latency_formula"] = row.latency_formula;
+    rows.append(fields);
+  }
+  return rows;
+}
+
+py::list transports(const std::string& plugin_path) {
+  TransportOptions options;
+  options.plugin_path = plugin_path;
+  py::list rows;
+  for (const TransportRow& row : transport_registry()) {
+    const std::string reason = row.unavailable_reason(options);
+    py::dict fields;
+    fields["name"] = row.name;
+    fields["summary"] = row.summary;
+    fields["unavailable_reason"] = reason;
+    rows.append(fields);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void bind_registries(py::module_& module) {
+  module.def("compressors", &compressors, "The rows of the compressor registry, as dicts.");
+  module.def("optimizers", &optimizers, "The rows of the optimizer registry, as dicts.");
+  module.def("exchanges", &exchanges, "The rows of the exchange registry, as dicts.");
+  module.def("transports", &transports, py::arg("plugin_path") = "",
+             "The rows of the transport registry, as dicts; `plugin_path` is where the plug-in is "
+             "looked for first.");
+}
+
+}  // namespace gradwire::bindings

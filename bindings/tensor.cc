@@ -1,0 +1,198 @@
+#include "gradwire/bindings/tensor.h"
+
+#include <cstring>
+#include <sstream>
+#include <string>
+
+namespace gradwire::bindings {
+
+// What an object says about its memory, whichever interface it speaks.
+struct Layout {
+  void* data = nullptr;
+  std::vector<py::ssize_t> shape;
+  std::vector<py::ssize_t> strides;
+  size_t itemsize = 0;
+  std::string dtype;  // NumPy's name of it
+  bool native = true;
+  bool writable = false;
+  py::object owner;
+  py::buffer_info buffer;
+
+  size_t numel() const {
+    size_t product = 1;
+    for (const py::ssize_t extent : shape) {
+      product *= static_cast<size_t>(extent);
+    }
+    return product;
+  }
+
+  bool contiguous() const {
+    if (numel() == 0) {
+      return true;
+    }
+    py::ssize_t step = static_cast<py::ssize_t>(itemsize);
+    for (size_t i = shape.size(); i-- > 0;) {
+      if (shape[i] != 1 && strides[i] != step) {
+        return false;
+      }
+      step *= shape[i];
+    }
+    return true;
+  }
+
+  Array take(DType type) {
+    Array array;
+    array.data_ = data;
+    array.numel_ = numel();
+    array.size_bytes_ = array.numel_ * itemsize;
+    array.dtype_ = type;
+    array.owner_ = std::move(owner);
+    array.buffer_ = std::move(buffer);
+    return array;
+  }
+};
+
+namespace {
+
+// NumPy's name of a buffer format; the format itself when it has none here.
+std::string dtype_of_format(const std::string& format) {
+  const std::string code =
+      format.size() == 2 && std::strchr("@=<", format[0]) != nullptr ? format.substr(1) : format;
+  if (code == "f") return "float32";
+  if (code == "e") return "float16";
+  if (code == "H") return "uint16";
+  if (code == "B" || code == "c") return "uint8";
+  return "'" + format + "'";
+}
+
+Layout inspect(py::handle object, std::string_view what) {
+  Layout layout;
+  layout.owner = py::reinterpret_borrow<py::object>(object);
+  if (py::isinstance<py::array>(object)) {
+    // Not by the buffer protocol: NumPy does not export ml_dtypes.bfloat16 that way.
+    const auto array = py::reinterpret_borrow<py::array>(object);
+    layout.data = const_cast<void*>(array.data());
+    layout.shape.assign(array.shape(), array.shape() + array.ndim());
+    layout.strides.assign(array.strides(), array.strides() + array.ndim());
+    layout.itemsize = static_cast<size_t>(array.itemsize());
+    layout.dtype = py::str(array.dtype().attr("name"));
+    layout.native = py::bool_(array.dtype().attr("isnative"));
+    layout.writable = array.writeable();
+    return layout;
+  }
+  if (PyObject_CheckBuffer(object.ptr()) == 0) {
+    throw InvalidArgument(concat(what, ": is a ", Py_TYPE(object.ptr())->tp_name,
+                                 ", must be a NumPy array or support the buffer protocol"));
+  }
+  layout.buffer = py::reinterpret_borrow<py::buffer>(object).request();
+  const py::buffer_info& buffer = layout.buffer;
+  layout.data = buffer.ptr;
+  layout.shape = buffer.shape;
+  layout.strides = buffer.strides;
+  layout.itemsize = static_cast<size_t>(buffer.itemsize);
+  layout.dtype = dtype_of_format(buffer.format);
+  layout.writable = !buffer.readonly;
+  return layout;
+}
+
+// The checks every array passes; `dtype` is what messages ask for.
+void check_memory(const Layout& layout, std::string_view what) {
+  check(layout.native, what, ": byte order is not this machine's, must be");
+  check(layout.contiguous(), what,
+        ": is not contiguous, must be in C order (numpy.ascontiguousarray makes a copy that is)");
+  check(layout.numel() == 0 || reinterpret_cast<uintptr_t>(layout.data) % layout.itemsize == 0,
+        what, ": address is not a multiple of ", layout.itemsize, ", must be aligned");
+}
+
+Layout inspect_elements(py::handle object, const Expected& expected) {
+  Layout layout = inspect(object, expected.what);
+  const bool bits = expected.dtype == DType::kBFloat16 && layout.dtype == "uint16";
+  check(bits || layout.dtype == to_string(expected.dtype), expected.what, ": dtype is ",
+        layout.dtype, ", must be ", to_string(expected.dtype),
+        expected.dtype == DType::kBFloat16 ? " (ml_dtypes) or uint16 holding its bits" : "");
+  check_memory(layout, expected.what);
+  check(!expected.numel || layout.numel() == *expected.numel, expected.what, ": has ",
+        layout.numel(), " elements, must have ", expected.numel.value_or(0));
+  return layout;
+}
+
+Layout inspect_bytes(py::handle object, std::string_view what) {
+  Layout layout = inspect(object, what);
+  check(layout.dtype == "uint8", what, ": dtype is ", layout.dtype, ", must be uint8");
+  check_memory(layout, what);
+  return layout;
+}
+
+void check_writable(const Layout& layout, std::string_view what) {
+  check(layout.writable, what, ": is read-only, must be writable");
+}
+
+}  // namespace
+
+Array Array::input(py::handle object, const Expected& expected) {
+  return inspect_elements(object, expected).take(expected.dtype);
+}
+
+Array Array::output(py::handle object, const Expected& expected) {
+  Layout layout = inspect_elements(object, expected);
+  check_writable(layout, expected.what);
+  return layout.take(expected.dtype);
+}
+
+Array Array::input_bytes(py::handle object, std::string_view what) {
+  return inspect_bytes(object, what).take(DType::kFloat32);
+}
+
+Array Array::output_bytes(py::handle object, std::string_view what, size_t least_bytes) {
+  Layout layout = inspect_bytes(object, what);
+  check_writable(layout, what);
+  check(layout.numel() >= least_bytes, what, ": has ", layout.numel(), " bytes, must have at least ",
+        least_bytes);
+  return layout.take(DType::kFloat32);
+}
+
+void check_disjoint(const Array& a, std::string_view a_name, const Array& b,
+                    std::string_view b_name) {
+  const std::span<std::byte> left = a.bytes(), right = b.bytes();
+  const bool apart = left.empty() || right.empty() || left.data() + left.size() <= right.data() ||
+                     right.data() + right.size() <= left.data();
+  check(apart, a_name, ": shares memory with ", b_name, ", must be a buffer of its own");
+}
+
+DType parse_dtype(py::handle dtype) {
+  const std::string name =
+      py::isinstance<py::str>(dtype)
+          ? std::string(py::str(dtype))
+          : std::string(py::str(
+                py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype)).attr("name")));
+  for (const DType known : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    if (name == to_string(known)) {
+      return known;
+    }
+  }
+  throw InvalidArgument(
+      concat("dtype: unknown name '", name, "', known: float32, float16, bfloat16"));
+}
+
+py::array new_array(DType dtype, size_t numel) {
+  const py::array::ShapeContainer shape{static_cast<py::ssize_t>(numel)};
+  if (dtype != DType::kBFloat16) {
+    return py::array(py::dtype(std::string(to_string(dtype))), shape);
+  }
+  const auto find_spec = py::module_::import("importlib.util").attr("find_spec");
+  const py::dtype type =
+      find_spec("ml_dtypes").is_none()
+          ? py::dtype::of<uint16_t>()
+          : py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
+  return py::array(type, shape);
+}
+
+py::array copy_of(ConstTensorView view) {
+  py::array copy = new_array(view.dtype, view.numel);
+  if (view.numel != 0) {
+    std::memcpy(copy.mutable_data(), view.data, view.size_bytes());
+  }
+  return copy;
+}
+
+}  // namespace gradwire::bindings
