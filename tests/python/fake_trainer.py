@@ -40,7 +40,7 @@ def misbehave(what, rank):
     elif what == "leave":
         os._exit(0)
     elif what == "garbage":
-        print("not json\n[1, 2]\n{\"no\": \"event\"}", flush=True)
+        print('not json\n[1, 2]\n{"no": "event"}', flush=True)
     elif what in ("silent", "stubborn"):
         if what == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -9,18 +9,22 @@ A compression spec may itself contain commas ("topk:1%,int4"), and so does a lis
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import List, Optional, TypeVar
 
 from gradwire.bench.errors import UsageError
 
+T = TypeVar("T")
+
 MAX_WORKERS = 200  # the workers share one /24
 
-METHODS_RULE = (
-    "methods are separated by ',' (or by ';'); a comma inside one spec is written '+', in quotes, "
-    "or kept as it is when ';' separates: topk:1%+int4 is the spec topk:1%,int4"
-)
+METHODS_RULE = """How --methods is read: methods are separated by ',' or, where one is present, by ';'. A comma
+inside one spec is written '+', stands in quotes, or stays as it is where ';' separates:
+  none,topk:1%,int4       three methods
+  none,topk:1%+int4       two: none and the spec topk:1%,int4
+  "none;topk:1%,int4"     the same two"""
 
 # Options of a spec that are no methods on their own; int4, int8, fp16 and bf16 are both.
 _ONLY_OPTIONS = ("fp32", "nearest", "stochastic", "ef", "noef")
@@ -55,7 +59,9 @@ def parse_link(text: str) -> Link:
         return Link("none", None)
     match = _RATE.match(name)
     if not match:
-        raise UsageError(f"--links: '{text}' is not a rate, expected e.g. 100kbit, 50mbit, 1gbit or none")
+        raise UsageError(
+            f"--links: '{text}' is not a rate, expected e.g. 100kbit, 50mbit, 1gbit or none"
+        )
     bits_per_s = round(float(match.group(1)) * _UNITS[match.group(2)])
     if not 8000 <= bits_per_s <= 400 * 10**9:
         raise UsageError(f"--links: '{text}' is out of range, expected 8kbit to 400gbit or none")
@@ -100,7 +106,7 @@ def check_workers(count: int) -> int:
     return count
 
 
-def check_ranges(args) -> None:
+def check_ranges(args: argparse.Namespace) -> None:
     """The plain numbers: each must lie where a run can end."""
     ranges = {
         "batch_size": (1, 1 << 20),
@@ -155,7 +161,7 @@ def _parts(option: str, text: str, separator: str) -> List[str]:
     return parts
 
 
-def _distinct(option: str, items: list) -> list:
+def _distinct(option: str, items: List[T]) -> List[T]:
     for index, item in enumerate(items):
         if item in items[:index]:
             raise UsageError(f"{option}: {getattr(item, 'name', item)} is given twice")

@@ -9,7 +9,7 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from gradwire.bench import arguments, links, measure, summary
 from gradwire.bench.digits import check_data_folder, digits_folder
@@ -19,6 +19,7 @@ from gradwire.bench.job import Case, Job, cores, find_trainer, threads_per_rank
 from gradwire.bench.plots import write_plots
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
+from gradwire.bench.types import Document
 
 DEFAULT_LINKS = "50mbit,1gbit,none"
 QUICK_LINKS = "50mbit,none"
@@ -33,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains one model with several worker processes, once for each link, method and seed, and "
         "shows\naccuracy against time and against bytes.\n\n"
-        f"How --methods is read: {arguments.METHODS_RULE}."
-    ).replace("; a comma", ";\na comma")
+        f"{arguments.METHODS_RULE}"
+    )
     _what_arguments(parser)
     _training_arguments(parser)
     _machine_arguments(parser)
@@ -124,7 +125,9 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output", default="gradwire-bench", metavar="DIR", help="of the plots [./gradwire-bench]"
     )
-    group.add_argument("--keep-logs", action="store_true", help="keep the workers' logs in DIR/logs")
+    group.add_argument(
+        "--keep-logs", action="store_true", help="keep the workers' logs in DIR/logs"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -159,7 +162,9 @@ def _run(args: argparse.Namespace) -> int:
         try:
             measure.measure(job, cases, network, report, scratch, logs, _budget_s(args, job, cases))
         except BaseException as error:
-            report.ended = f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
+            report.ended = (
+                f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
+            )
             _tell(report, json_file, output)
             raise
     report.ended = "complete"
@@ -167,7 +172,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(args: argparse.Namespace):
+def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
     """Everything that can be wrong with the options is found here, before anything is started."""
     the_links = arguments.parse_links(args.links or (QUICK_LINKS if args.quick else DEFAULT_LINKS))
     methods = arguments.parse_methods(args.methods or DEFAULT_METHODS)
@@ -203,7 +208,7 @@ def _read(args: argparse.Namespace):
     return cases, job
 
 
-def _outputs(args: argparse.Namespace):
+def _outputs(args: argparse.Namespace) -> Tuple[Optional[Path], Path]:
     json_file = Path(args.json) if args.json else None
     if json_file is not None:
         parent = json_file.absolute().parent
@@ -226,12 +231,12 @@ def _budget_s(args: argparse.Namespace, job: Job, cases: List[Case]) -> Optional
     return DEFAULT_BUDGET_S if one_seed and job.stop_at_target else None
 
 
-def _settings(args: argparse.Namespace, job: Job) -> dict:
+def _settings(args: argparse.Namespace, job: Job) -> Document:
     settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(job).items()}
     return dict(settings, quick=args.quick, time_budget_s=args.time_budget)
 
 
-def _announce(job: Job, cases: List[Case], network) -> None:
+def _announce(job: Job, cases: List[Case], network: links.Network) -> None:
     methods = list(dict.fromkeys(case.method for case in cases))
     the_links = list(dict.fromkeys(case.link for case in cases))
     bursts = [f"{link.name} {link.burst_bytes} bytes" for link in the_links if link.bits_per_s]

@@ -12,7 +12,7 @@ import shutil
 import struct
 import tempfile
 from pathlib import Path
-from typing import Dict, List
+from typing import Any, Dict, List
 
 from gradwire.bench.errors import RunError, UsageError
 
@@ -77,7 +77,7 @@ def _complete(folder: Path) -> bool:
 def _idx_files() -> Dict[str, bytes]:
     try:
         import numpy
-        from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError as error:
         raise RunError(
             f"the default data needs scikit-learn ({error}): pip install scikit-learn, "
@@ -93,10 +93,10 @@ def _idx_files() -> Dict[str, bytes]:
     return dict(zip(IDX_NAMES, contents))
 
 
-def _idx(array) -> bytes:
+def _idx(array: Any) -> bytes:
     """Big-endian: two zero bytes, type 8 (unsigned byte), dimensions, their sizes, the values."""
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    return header + array.tobytes()
+    return header + bytes(array.tobytes())
 
 
 def _publish(files: Dict[str, bytes], folder: Path) -> None:

@@ -50,5 +50,4 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        sweeper.stdin.close()
-        sweeper.wait()
+        sweeper.communicate()  # closes its input and waits

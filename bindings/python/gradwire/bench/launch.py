@@ -13,16 +13,18 @@ import selectors
 import subprocess
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Type
 
-from gradwire.bench.errors import RunError, UsageError
+from gradwire.bench.errors import BenchError, RunError, UsageError
 from gradwire.bench.job import TRAINER, Case, Job, trainer_arguments
+from gradwire.bench.links import Network
 from gradwire.bench.processes import describe_exit, is_stopped, stop
+from gradwire.bench.types import Event
 
 _GRACE_S = 0.4  # after the first death: time for the others to tell their part
 _TICK_S = 0.05
 _SLACK_S = 10.0  # beyond the workers' own deadline
-Observer = Callable[[dict], None]
+Observer = Callable[[Event], None]
 
 
 class Worker:
@@ -31,7 +33,7 @@ class Worker:
     def __init__(self, rank: int, command: List[str], log: Path, environment: Dict[str, str]):
         self.rank = rank
         self.log = log
-        self.errors: List[dict] = []
+        self.errors: List[Event] = []
         self.done = False
         self.code: Optional[int] = None
         self._rest = b""
@@ -44,15 +46,17 @@ class Worker:
                 env=environment,
                 start_new_session=True,  # a Ctrl-C of the terminal is for the launcher alone
             )
-        os.set_blocking(self.process.stdout.fileno(), False)
+        assert self.process.stdout is not None
+        self.pipe = self.process.stdout
+        os.set_blocking(self.pipe.fileno(), False)
 
     def name(self) -> str:
         return f"worker {self.rank} (pid {self.process.pid})"
 
-    def read_events(self) -> Optional[List[dict]]:
+    def read_events(self) -> Optional[List[Event]]:
         """What arrived since the last call; None once the worker closed its end."""
         try:
-            data = os.read(self.process.stdout.fileno(), 1 << 20)
+            data = os.read(self.pipe.fileno(), 1 << 20)
         except BlockingIOError:
             return []
         if not data:
@@ -70,7 +74,7 @@ class Worker:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
         return " | ".join([line.strip() for line in lines if line.strip()][-3:])
 
-    def _parse(self, line: bytes) -> Optional[dict]:
+    def _parse(self, line: bytes) -> Optional[Event]:
         try:
             event = json.loads(line)
             if isinstance(event, dict) and "event" in event:
@@ -85,7 +89,7 @@ class Worker:
 class Run:
     """The workers of one case, from start to end; a context manager that leaves none behind."""
 
-    def __init__(self, job: Job, case: Case, network, logs: Path, store: Path):
+    def __init__(self, job: Job, case: Case, network: Network, logs: Path, store: Path):
         self._job = job
         self._case = case
         self.workers: List[Worker] = []
@@ -104,7 +108,7 @@ class Run:
                     command += ["--interface", network.interface]
                 worker = Worker(rank, command, logs / f"worker{rank}.log", environment)
                 self.workers.append(worker)
-                self._selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+                self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
         except OSError as error:
             self.close()
             raise RunError(f"a worker could not be started: {error}") from error
@@ -115,14 +119,14 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         stop([worker.process for worker in self.workers])
         self._selector.close()
         for worker in self.workers:
-            worker.process.stdout.close()
+            worker.pipe.close()
 
     def watch(self, observe: Observer, end_at: Optional[float] = None) -> None:
         """Passes events on until all workers have ended well.
@@ -179,24 +183,25 @@ class Run:
 
     def _finished(self, worker: Worker) -> bool:
         """Ended with code 0 and said so, as far as its pipe has been read."""
-        return worker.done or worker.process.stdout in self._open_pipes()
+        return worker.done or worker.pipe in self._open_pipes()
 
     def _open_pipes(self) -> List[object]:
         return [key.fileobj for key in self._selector.get_map().values()]
 
-    def _blame(self) -> Exception:
+    def _blame(self) -> BenchError:
         dead = [worker for worker in self.workers if worker.code is not None]
-        killed = [worker for worker in dead if worker.code < 0]
+        killed = [worker for worker in dead if (worker.code or 0) < 0]
         if killed:
             worker = killed[0]
             words = worker.last_words()
             detail = f": {words}" if words else ""
-            return self._error(f"{worker.name()} {describe_exit(worker.code)}{detail}")
+            return self._error(f"{worker.name()} {describe_exit(worker.code or 0)}{detail}")
         told = [(worker, event) for worker in self.workers for event in worker.errors]
         told.sort(key=lambda pair: pair[1].get("kind") == "transport")
         if told:
             worker, event = told[0]
-            kind = UsageError if event.get("kind") == "invalid_argument" else RunError
+            usage = event.get("kind") == "invalid_argument"
+            kind: Type[BenchError] = UsageError if usage else RunError
             return self._error(f"{worker.name()}: {event.get('message')}{self._suspended()}", kind)
         worker = next((w for w in dead if w.code != 0), dead[0])
         words = worker.last_words() or "it left no message"
@@ -205,7 +210,7 @@ class Run:
         how = describe_exit(worker.code) if worker.code else "ended before its work was done"
         return self._error(f"{worker.name()} {how}: {words}{self._suspended()}")
 
-    def _silence(self, seconds: float) -> Exception:
+    def _silence(self, seconds: float) -> BenchError:
         return self._error(
             f"no worker was heard for {seconds:.0f} s, expected an event within "
             f"{self._job.timeout_s + _SLACK_S:.0f} s (--timeout {self._job.timeout_s:g})"
@@ -217,5 +222,5 @@ class Run:
         names = [worker.name() for worker in self.workers if is_stopped(worker.process.pid)]
         return f"; suspended: {', '.join(names)}" if names else ""
 
-    def _error(self, text: str, kind: type = RunError) -> Exception:
+    def _error(self, text: str, kind: Type[BenchError] = RunError) -> BenchError:
         return kind(f"{self._case.describe()}: {text}")

@@ -6,7 +6,7 @@ of the trainer, and one line for the report. Both kinds use the burst of :class:
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Optional, Protocol
 
 from gradwire.bench.arguments import Link
 from gradwire.bench.errors import RunError, UsageError
@@ -14,6 +14,29 @@ from gradwire.bench.netns import Namespaces, Unavailable
 from gradwire.bench.processes import die_with_launcher
 
 MODES = ("auto", "netns", "pacing")
+
+
+class Network(Protocol):
+    """What the launcher and the report ask of either kind."""
+
+    mode: str
+    interface: str
+    counts_interface_bytes: bool  # whether what the interface counts is one worker's own
+
+    def set_link(self, link: Link) -> None:
+        """Makes every worker's link this wide, before its run starts."""
+
+    def prefix(self, rank: int) -> List[str]:
+        """What stands before the trainer's command."""
+
+    def options(self, link: Link) -> List[str]:
+        """What the trainer must be told about the link."""
+
+    def describe(self) -> str:
+        """One line for the report."""
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
 
 
 class Pacing:
@@ -71,7 +94,7 @@ class Shaped:
         self._namespaces.close()
 
 
-def open_network(mode: str, workers: int, transport: str, links: List[Link]):
+def open_network(mode: str, workers: int, transport: str, links: List[Link]) -> Network:
     """The network asked for; 'auto' takes namespaces where the machine allows them.
 
     :raises UsageError: namespaces asked for with ranks that are threads of one process.

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Optional
 
 from gradwire.bench.job import cores
+from gradwire.bench.types import Document
 
 
-def machine() -> dict:
+def machine() -> Document:
     return {
         "cpu": _cpu(),
         "cores": cores(),

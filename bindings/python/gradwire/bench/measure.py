@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from gradwire.bench.arguments import Link
 from gradwire.bench.errors import RunError
 from gradwire.bench.job import Case, Job
 from gradwire.bench.launch import Run
-from gradwire.bench.links import Pacing
+from gradwire.bench.links import Network, Pacing
 from gradwire.bench.progress import Progress
 from gradwire.bench.report import Report
 from gradwire.bench.results import Recorder
+from gradwire.bench.types import Event, Row
 
 _RESERVE_S = 4.0  # what each later run keeps of the budget, however slow an earlier one is
 
@@ -33,7 +34,7 @@ def rehearse(job: Job, cases: List[Case], scratch: Path) -> None:
 def measure(
     job: Job,
     cases: List[Case],
-    network,
+    network: Network,
     report: Report,
     scratch: Path,
     logs: Path,
@@ -63,12 +64,20 @@ def measure(
         progress.close()
 
 
-def _measure_one(job, case, network, report, progress, folders, end_at) -> dict:
+def _measure_one(
+    job: Job,
+    case: Case,
+    network: Network,
+    report: Report,
+    progress: Progress,
+    folders: Tuple[Path, Path],
+    end_at: Optional[float],
+) -> Row:
     network.set_link(case.link)
     recorder = Recorder(job, case, network)
     progress.begin(case.describe(), job.epochs, job.max_steps)
 
-    def observe(event: dict) -> None:
+    def observe(event: Event) -> None:
         recorder.observe(event)
         progress.observe(event)
 
@@ -85,7 +94,7 @@ def _measure_one(job, case, network, report, progress, folders, end_at) -> dict:
     return row
 
 
-def _outcome(row: dict) -> str:
+def _outcome(row: Row) -> str:
     accuracy = "-" if row["final_accuracy"] is None else f"{row['final_accuracy']:.4f}"
     step = "-" if row["step_ms"] is None else f"{row['step_ms']:.1f}"
     text = f"accuracy {accuracy} after {row['steps']} steps of {step} ms"

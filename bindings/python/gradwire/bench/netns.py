@@ -39,12 +39,12 @@ class Namespaces:
     """One namespace per worker and one with the bridge that joins them."""
 
     def __init__(self, workers: int):
-        self._holders: List[subprocess.Popen] = []
+        self._holders: List[subprocess.Popen[str]] = []
         self._workers = workers
         self._shaped = False
         if os.geteuid() != 0:
             raise Unavailable("not root")
-        missing = [tool for tool in _TOOLS if _find(tool) is None]
+        missing = [tool for tool in _TOOLS if not _find(tool)]
         if missing:
             raise Unavailable(f"{', '.join(missing)} not found (packages iproute2, util-linux)")
         try:
@@ -95,7 +95,11 @@ class Namespaces:
             self._batch(
                 self._holders[rank + 1],
                 "ip",
-                [f"addr add {self.address(rank)}/24 dev eth0", "link set lo up", "link set eth0 up"],
+                [
+                    f"addr add {self.address(rank)}/24 dev eth0",
+                    "link set lo up",
+                    "link set eth0 up",
+                ],
             )
 
     def _shape_all(self, line: str) -> None:
@@ -104,7 +108,7 @@ class Namespaces:
         for rank in range(self._workers):
             self._batch(self._holders[rank + 1], "tc", [line.format(dev="eth0")])
 
-    def _batch(self, holder: subprocess.Popen, tool: str, lines: List[str]) -> None:
+    def _batch(self, holder: subprocess.Popen[str], tool: str, lines: List[str]) -> None:
         command = [_find("nsenter"), "-t", str(holder.pid), "-n", _find(tool), "-batch", "-"]
         done = subprocess.run(
             command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False
@@ -113,7 +117,7 @@ class Namespaces:
             raise Unavailable(f"{tool} refused: {_first_line(done.stderr)}")
 
 
-def _hold(name: str) -> subprocess.Popen:
+def _hold(name: str) -> subprocess.Popen[str]:
     """Starts a process in new net and uts namespaces; returns when it is in them."""
     command = die_with_launcher() + [_find("unshare"), "--net", "--uts", "/bin/sh", "-c", _HOLD]
     process = subprocess.Popen(
@@ -132,12 +136,12 @@ def _hold(name: str) -> subprocess.Popen:
     return process
 
 
-def _await_namespace(process: subprocess.Popen) -> None:
+def _await_namespace(process: subprocess.Popen[str]) -> None:
     """The holder is ready once it is `sleep`: before that, its settings may not be written yet."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise Unavailable(f"unshare refused: {_first_line(process.stderr.read())}")
+            raise Unavailable(f"unshare refused: {_first_line(process.communicate()[1])}")
         if _program(process.pid) == "sleep":
             return
         time.sleep(0.002)
@@ -152,9 +156,9 @@ def _program(pid: int) -> Optional[str]:
         return None
 
 
-def _find(tool: str) -> Optional[str]:
-    """Root's tools are often outside the PATH of a shell."""
-    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin:/usr/bin:/bin")
+def _find(tool: str) -> str:
+    """The tool's path or ''; root's tools are often outside the PATH of a shell."""
+    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin:/usr/bin:/bin") or ""
 
 
 def _first_line(text: str) -> str:

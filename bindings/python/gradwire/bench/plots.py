@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import List
+from typing import Any, Dict, List
 
 from gradwire.bench.errors import RunError
 from gradwire.bench.files import write_whole
+from gradwire.bench.types import Document, Row
 
 # Okabe and Ito's palette, told apart with the usual colour blindnesses; line styles repeat the
 # distinction for greyscale print.
@@ -18,7 +19,7 @@ _PANELS = (("seconds", "training time, seconds"), ("bytes", "bytes sent per work
 _STEP = 0.055  # between the labels above the curves, in accuracy
 
 
-def write_plots(document: dict, folder: Path) -> List[Path]:
+def write_plots(document: Document, folder: Path) -> List[Path]:
     """Writes `accuracy-LINK.svg` for each link that has a curve; the same bytes for the same rows."""
     links = list(dict.fromkeys(curve["link"] for curve in document["curves"] if curve["points"]))
     written = []
@@ -29,7 +30,7 @@ def write_plots(document: dict, folder: Path) -> List[Path]:
     return written
 
 
-def plot(document: dict, link: str) -> str:
+def plot(document: Document, link: str) -> str:
     """The SVG text of one link."""
     try:
         import matplotlib
@@ -40,7 +41,7 @@ def plot(document: dict, link: str) -> str:
     curves = [c for c in document["curves"] if c["link"] == link and c["points"]]
     methods = list(dict.fromkeys(curve["method"] for curve in document["curves"]))
     rows = [row for row in document["rows"] if row["link"] == link]
-    settings = {
+    settings: Any = {
         "svg.hashsalt": "gradwire",
         "svg.fonttype": "none",
         "font.family": "sans-serif",
@@ -64,11 +65,11 @@ def plot(document: dict, link: str) -> str:
     return text.getvalue()
 
 
-def _panel(axes, curves: List[dict], methods: List[str], name: str) -> None:
+def _panel(axes: Any, curves: List[Document], methods: List[str], name: str) -> None:
     axes.set_xscale("log")
     axes.grid(True, which="major", color="#eeeeee", linewidth=0.8)
     axes.set_axisbelow(True)
-    ends = {}
+    ends: Dict[str, Any] = {}
     for curve in curves:
         points = [(p[name], p["accuracy"]) for p in curve["points"] if (p[name] or 0) > 0]
         if not points:
@@ -84,7 +85,7 @@ def _panel(axes, curves: List[dict], methods: List[str], name: str) -> None:
     axes.margins(x=0.12)
 
 
-def _label_ends(axes, ends: dict) -> None:
+def _label_ends(axes: Any, ends: Dict[str, Any]) -> None:
     """A staircase falling to the right: no label meets another, no leader crosses a label."""
     ordered = sorted(ends.items(), key=lambda item: item[1][0][0])
     for place, (method, ((x, y), colour)) in enumerate(ordered):
@@ -96,7 +97,7 @@ def _label_ends(axes, ends: dict) -> None:
         )
 
 
-def _title(link: str, rows: List[dict]) -> str:
+def _title(link: str, rows: List[Row]) -> str:
     where = "links not shaped" if link == "none" else f"{link} per worker, both ways"
     if not rows:
         return where

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Iterable, List
+from typing import Any, Iterable, List
 
 
 def die_with_launcher() -> List[str]:
@@ -19,7 +19,7 @@ def die_with_launcher() -> List[str]:
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
-def stop(processes: Iterable[subprocess.Popen], patience_s: float = 1.0) -> None:
+def stop(processes: Iterable[subprocess.Popen[Any]], patience_s: float = 1.0) -> None:
     """Asks each living process to end, kills by pid what is left after ``patience_s``, reaps all."""
     living = [process for process in processes if process.poll() is None]
     for process in living:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Optional
+from typing import Any, Optional
+
+from gradwire.bench.types import Event
 
 _EVERY_S = 5.0
 
@@ -16,6 +18,8 @@ class Progress:
         self._runs = runs
         self._index = 0
         self._name = ""
+        self._epochs = self._max_steps = 0
+        self._spent_s = 0.0
         self._steps = 0
         self._accuracy: Optional[float] = None
         self._limit = 0
@@ -30,7 +34,7 @@ class Progress:
         if self._bar:
             self._bar.begin(self._title())
 
-    def observe(self, event: dict) -> None:
+    def observe(self, event: Event) -> None:
         kind = event["event"]
         if kind == "start" and event.get("steps_per_epoch"):
             planned = self._epochs * event["steps_per_epoch"]
@@ -77,15 +81,20 @@ class Progress:
 class _Bar:
     """rich's progress bar; without rich, one line rewritten in place."""
 
-    def __init__(self):
+    def __init__(self) -> None:
+        self._rich: Any = None
+        self._title = ""
         try:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as RichProgress
         except ImportError:
-            self._rich = None
             return
-        columns = [TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[state]}")]
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            TextColumn("{task.fields[state]}"),
+        ]
         self._rich = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self._rich.start()
         self._task = self._rich.add_task("", total=None, state="")

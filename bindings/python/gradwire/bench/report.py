@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, List, Optional
 
 from gradwire.bench.files import write_whole
 from gradwire.bench.machine import commit, machine, version
 from gradwire.bench.summary import accuracy_differences, sentences
+from gradwire.bench.types import Document, Event, Row
 
 SCHEMA = "gradwire-bench/1"
 
@@ -17,9 +18,11 @@ SCHEMA = "gradwire-bench/1"
 class Report:
     """Grows row by row and is valid at every moment."""
 
-    def __init__(self, command_line: List[str], settings: dict, links: List[dict], network: str):
-        self.rows: List[dict] = []
-        self.curves: List[dict] = []
+    def __init__(
+        self, command_line: List[str], settings: Document, links: List[Document], network: str
+    ):
+        self.rows: List[Row] = []
+        self.curves: List[Document] = []
         self.ended = "running"  # complete, interrupted, or the error
         self._head = {
             "schema": SCHEMA,
@@ -32,7 +35,7 @@ class Report:
             "settings": settings,
         }
 
-    def add(self, row: dict, curve: List[dict]) -> None:
+    def add(self, row: Row, curve: List[Event]) -> None:
         self.rows.append(row)
         key = {name: row[name] for name in ("link", "method", "seed")}
         self.curves.append(dict(key, points=curve))
@@ -41,8 +44,8 @@ class Report:
         """Whether final accuracies may be compared: nobody stopped early."""
         return all(row["stopped_by"] not in ("target", "time budget") for row in self.rows)
 
-    def document(self) -> dict:
-        return _finite(
+    def document(self) -> Document:
+        document = _finite(
             dict(
                 self._head,
                 ended=self.ended,
@@ -54,6 +57,8 @@ class Report:
                 ),
             )
         )
+        assert isinstance(document, dict)
+        return document
 
     def write(self, path: Optional[Path]) -> None:
         if path is not None:
@@ -61,7 +66,7 @@ class Report:
             write_whole(path, text + "\n")
 
 
-def _finite(value):
+def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}

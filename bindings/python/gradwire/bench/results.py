@@ -6,6 +6,8 @@ from typing import Dict, List, Optional
 
 from gradwire.bench.intervals import mean, mean_interval
 from gradwire.bench.job import Case, Job
+from gradwire.bench.links import Network
+from gradwire.bench.types import Event, Row
 
 _TIMES = (
     "step_ms",
@@ -26,19 +28,19 @@ _BYTES = (
 class Recorder:
     """Keeps the events of one run; `row()` may be asked at any time, also of a run cut short."""
 
-    def __init__(self, job: Job, case: Case, network):
+    def __init__(self, job: Job, case: Case, network: Network):
         self._job = job
         self._case = case
         self._network = network
-        self.start: Optional[dict] = None
-        self.steps: List[dict] = []
-        self.evaluations: List[dict] = []
-        self.target: Optional[dict] = None
-        self.epochs: List[dict] = []
-        self._done: Dict[int, dict] = {}
+        self.start: Optional[Event] = None
+        self.steps: List[Event] = []
+        self.evaluations: List[Event] = []
+        self.target: Optional[Event] = None
+        self.epochs: List[Event] = []
+        self._done: Dict[int, Event] = {}
         self._sent = 0
 
-    def observe(self, event: dict) -> None:
+    def observe(self, event: Event) -> None:
         kind, rank = event["event"], event["rank"]
         if kind == "start" and rank == 0:
             self.start = event
@@ -58,7 +60,7 @@ class Recorder:
         """The first epoch after which the ranks' parameters were not equal."""
         return next((e["epoch"] for e in self.epochs if e.get("hashes_equal") is False), None)
 
-    def row(self, stopped_early: bool) -> dict:
+    def row(self, stopped_early: bool) -> Row:
         job, case = self._job, self._case
         last = self._done.get(0) or (self.steps[-1] if self.steps else {})
         row = {
@@ -90,7 +92,7 @@ class Recorder:
         row.update(self._bytes())
         return row
 
-    def curve(self) -> List[dict]:
+    def curve(self) -> List[Event]:
         """Accuracy against steps, training seconds and bytes sent by rank 0 so far."""
         return [
             {name: event[name] for name in ("step", "seconds", "bytes", "accuracy")}
@@ -104,7 +106,7 @@ class Recorder:
             return "target"
         return "epochs" if not self._job.max_steps else "epochs or max steps"
 
-    def _times(self) -> dict:
+    def _times(self) -> Row:
         """Means over the steps but the first, which pays for memory and connections."""
         steps = self.steps[1:] or self.steps
         if self._done:
@@ -116,7 +118,7 @@ class Recorder:
         times["step_ms_interval"] = interval.half_width if interval else None
         return times
 
-    def _bytes(self) -> dict:
+    def _bytes(self) -> Row:
         """Per rank and step: over all ranks where all ended, else those of rank 0."""
         counts = {}
         for row_name, done_name, step_name in _BYTES:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import Iterator
+from typing import Any, Iterator
 
 from gradwire.bench.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _interrupt(number: int, _frame) -> None:
+def _interrupt(number: int, _frame: Any) -> None:
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise Interrupted(signal.Signals(number).name)

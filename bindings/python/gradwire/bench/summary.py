@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
 from gradwire.bench.intervals import Interval, mean, mean_interval
+from gradwire.bench.types import Row
 
 BASELINE = "none"
 
@@ -17,7 +18,7 @@ class Cell:
 
     link: str
     method: str
-    rows: List[dict]
+    rows: List[Row]
 
     def mean(self, name: str) -> Optional[float]:
         return mean([row[name] for row in self.rows])
@@ -25,28 +26,27 @@ class Cell:
     def interval(self, name: str) -> Optional[Interval]:
         return mean_interval([row[name] for row in self.rows])
 
-    def reached(self) -> List[dict]:
+    def reached(self) -> List[Row]:
         return [row for row in self.rows if row["seconds_to_target"] is not None]
 
     def reached_always(self) -> bool:
         return len(self.reached()) == len(self.rows) > 0
 
-    def seconds(self) -> Optional[Interval]:
-        """To the target, over the seeds that reached it.
+    def seconds(self) -> Interval:
+        """To the target, over the seeds that reached it, of which there must be one.
 
         With one seed the interval is that of the step time alone: steps x its half width.
         """
         reached = self.reached()
-        if len(reached) > 1:
-            return mean_interval([row["seconds_to_target"] for row in reached])
-        if not reached:
-            return None
+        several = mean_interval([row["seconds_to_target"] for row in reached])
+        if several:
+            return several
         row = reached[0]
         width = (row["steps_to_target"] or 0) * (row["step_ms_interval"] or 0.0) / 1e3
         return Interval(row["seconds_to_target"], width, 1)
 
 
-def cells(rows: Sequence[dict]) -> List[Cell]:
+def cells(rows: Sequence[Row]) -> List[Cell]:
     """In the order in which links and methods first appear."""
     links = list(dict.fromkeys(row["link"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -73,7 +73,7 @@ def difference(slow: Cell, fast: Cell) -> Interval:
     return Interval(a.mean - b.mean, math.hypot(a.half_width, b.half_width), 1)
 
 
-def accuracy_differences(rows: Sequence[dict]) -> List[dict]:
+def accuracy_differences(rows: Sequence[Row]) -> List[Row]:
     """Final accuracy minus that of no compression with the same link and seed, in points."""
     found = []
     for cell in cells(rows):
@@ -101,7 +101,7 @@ def accuracy_differences(rows: Sequence[dict]) -> List[dict]:
     return found
 
 
-def sentences(rows: Sequence[dict]) -> List[str]:
+def sentences(rows: Sequence[Row]) -> List[str]:
     """One for each link."""
     every = cells(rows)
     links = list(dict.fromkeys(cell.link for cell in every))
@@ -145,7 +145,7 @@ def _fastest_step(where: str, at_link: List[Cell]) -> str:
     known = [cell for cell in at_link if cell.mean("step_ms") is not None]
     if not known:
         return f"{where}: no step was measured."
-    best = min(known, key=lambda cell: cell.mean("step_ms"))
+    best = min(known, key=lambda cell: cell.mean("step_ms") or 0.0)
     return f"{where}: {_label(best)} has the fastest step, {best.mean('step_ms'):.2f} ms."
 
 
@@ -153,7 +153,7 @@ def _nobody(where: str, at_link: List[Cell], target: float) -> str:
     known = [cell for cell in at_link if cell.mean("best_accuracy") is not None]
     if not known:
         return f"{where}: no method was evaluated."
-    best = max(known, key=lambda cell: cell.mean("best_accuracy"))
+    best = max(known, key=lambda cell: cell.mean("best_accuracy") or 0.0)
     return (
         f"{where}: no method reached {target:g} with every seed; the highest accuracy is "
         f"{best.mean('best_accuracy'):.4f}, by {_label(best)}."
@@ -168,7 +168,7 @@ def _pm(interval: Interval) -> str:
     return f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
-def table(rows: Sequence[dict]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Aligned text, one line per link and method; with several seeds means and 95% intervals."""
     if not rows:
         return "no rows"

@@ -1,0 +1,103 @@
+"""Lists of the command line: links, methods, seeds, and what is wrong with them."""
+
+import argparse
+
+import bench_support  # noqa: F401  (makes the package importable)
+import pytest
+from gradwire.bench import add_arguments, arguments
+from gradwire.bench.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "burst"),
+    [
+        ("50mbit", 50_000_000, 8000),
+        ("64mbit", 64_000_000, 8000),  # 1 ms of it is exactly the 8000 bytes
+        ("100mbit", 100_000_000, 12_500),
+        ("1gbit", 1_000_000_000, 125_000),
+        ("2.5Gbit", 2_500_000_000, 312_500),
+        ("100kbit", 100_000, 8000),
+        ("none", None, None),
+    ],
+)
+def test_a_rate_is_bits_per_second_and_its_burst_the_larger_of_8_kb_and_1_ms(text, bits, burst):
+    link = arguments.parse_link(text)
+    assert (link.bits_per_s, link.burst_bytes) == (bits, burst)
+
+
+@pytest.mark.parametrize("text", ["50", "fast", "50mb", "-1mbit", "0mbit", "1kbit", "9999gbit", ""])
+def test_what_is_no_rate_is_refused_with_the_text_and_the_expectation(text):
+    with pytest.raises(UsageError, match="(?s)--links.*(expected|empty)"):
+        arguments.parse_links(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "methods"),
+    [
+        ("none,fp16,topk:1%,int4", ["none", "fp16", "topk:1%", "int4"]),
+        ("none,topk:1%+int4", ["none", "topk:1%,int4"]),
+        ("none;topk:1%,int4", ["none", "topk:1%,int4"]),
+        ('none,"topk:1%,int4",int4', ["none", "topk:1%,int4", "int4"]),
+        ("'topk:1%,int4'", ["topk:1%,int4"]),
+        ("int4+stochastic+block=64", ["int4,stochastic,block=64"]),
+        ("int8;", None),
+        ("NONE, FP16", ["none", "fp16"]),
+    ],
+)
+def test_methods_split_at_commas_unless_a_semicolon_quote_or_plus_says_otherwise(text, methods):
+    if methods is None:
+        with pytest.raises(UsageError, match="empty part"):
+            arguments.parse_methods(text)
+    else:
+        assert arguments.parse_methods(text) == methods
+
+
+@pytest.mark.parametrize("text", ["int4,stochastic", "none,block=64", "topk:1%,ef", "none,fp32"])
+def test_an_option_that_stands_alone_is_named_with_the_way_to_join_it(text):
+    with pytest.raises(UsageError, match=r"is an option, not a method.*\+"):
+        arguments.parse_methods(text)
+
+
+@pytest.mark.parametrize("text", ["none,none", "topk:1%+int4;topk:1%,int4"])
+def test_a_method_given_twice_is_refused(text):
+    with pytest.raises(UsageError, match="given twice"):
+        arguments.parse_methods(text)
+
+
+def test_an_unclosed_quote_is_refused():
+    with pytest.raises(UsageError, match="unclosed"):
+        arguments.parse_methods('none,"topk:1%')
+
+
+def test_seeds_are_a_count_or_a_list():
+    assert arguments.parse_seeds("3") == [1, 2, 3]
+    assert arguments.parse_seeds("7,2") == [7, 2]
+    assert arguments.parse_seeds("7,") == [7]
+    for bad in ("0", "x", "1,x", "-1", "", "2000"):
+        with pytest.raises(UsageError, match="--seeds"):
+            arguments.parse_seeds(bad)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--batch-size", "0"),
+        ("--epochs", "0"),
+        ("--target-accuracy", "1.5"),
+        ("--learning-rate", "nan"),
+        ("--timeout", "0"),
+        ("--eval-every", "-1"),
+        ("--time-budget", "-1"),
+    ],
+)
+def test_numbers_outside_their_range_name_option_value_and_range(option, value):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(UsageError, match=rf"{option}: {value}.*expected .* to "):
+        arguments.check_ranges(parser.parse_args([option, value]))
+
+
+def test_the_help_text_explains_how_methods_are_read():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert "none,topk:1%+int4" in parser.format_help()
