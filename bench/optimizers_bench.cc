@@ -1,0 +1,181 @@
+// One optimizer step over ResNet-50's parameters, against the memory's own speed.
+//
+// floor_bytes is what the formula must move per element when nothing stays in a cache: SGD reads w,
+// v, g and writes w, v (20); LARS reads w, g for the norms first (28); LAMB reads w, m, v, g and
+// writes m, v, then reads w, m, v and writes w (40). checked_bytes adds what it costs to change
+// nothing when a gradient is not finite: SGD and LAMB read 4 more. A ratio is the time those bytes
+// take at the rate of the faster of a triad and an in-place add, measured between the steps with
+// the same threads, over the time of the step: 1 is the memory's speed.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "gradwire/kernels/core/clones.h"
+#include "gradwire/optimizers/optimizer.h"
+
+namespace gradwire {
+namespace {
+
+/// Numbers of elements of ResNet-50's 161 parameters, in forward order.
+std::vector<size_t> resnet50_sizes() {
+  std::vector<size_t> sizes;
+  const auto convolution = [&](size_t in, size_t out, size_t kernel) {
+    sizes.push_back(out * in * kernel * kernel);
+    sizes.insert(sizes.end(), 2, out);  // the batch norm's scale and shift
+  };
+  convolution(3, 64, 7);
+  size_t in = 64;
+  const size_t depths[] = {3, 4, 6, 3};
+  for (size_t stage = 0; stage < 4; ++stage) {
+    const size_t width = size_t{64} << stage;
+    for (size_t block = 0; block < depths[stage]; ++block) {
+      convolution(in, width, 1);
+      convolution(width, width, 3);
+      convolution(width, 4 * width, 1);
+      if (block == 0) {  // the shortcut's projection
+        convolution(in, 4 * width, 1);
+      }
+      in = 4 * width;
+    }
+  }
+  sizes.push_back(in * 1000);
+  sizes.push_back(1000);
+  return sizes;
+}
+
+constexpr size_t kAlignment = 16;  // floats: 64 bytes
+constexpr size_t kBlock = 16384;
+
+GRADWIRE_CLONES
+void triad(std::span<float> a, std::span<const float> b, std::span<const float> c) {
+  float* __restrict const out = a.data();
+  const float* __restrict const x = b.data();
+  const float* __restrict const y = c.data();
+  const size_t count = a.size();
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = x[i] + 0.5f * y[i];
+  }
+}
+
+GRADWIRE_CLONES
+void add(std::span<float> a, std::span<const float> b) {
+  float* __restrict const out = a.data();
+  const float* __restrict const x = b.data();
+  const size_t count = a.size();
+  for (size_t i = 0; i < count; ++i) {
+    out[i] += x[i];
+  }
+}
+
+template <class Action>
+double seconds(Action&& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> samples) {
+  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+/// Values and gradients of a network in two flat buffers, and two more to measure memory with.
+struct Network {
+  Network() {
+    std::vector<size_t> offsets;
+    for (size_t size : resnet50_sizes()) {
+      offsets.push_back(padded);
+      padded += (size + kAlignment - 1) / kAlignment * kAlignment;
+      numel += size;
+    }
+    for (Buffer* buffer : {&value, &gradient, &spare}) {
+      *buffer = Buffer(padded * sizeof(float));
+    }
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal(0.0f, 0.01f);
+    for (size_t i = 0; i < padded; ++i) {
+      value.as<float>()[i] = normal(random);
+      gradient.as<float>()[i] = normal(random);
+    }
+    const std::vector<size_t> sizes = resnet50_sizes();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      parameters.push_back(
+          {.name = "parameter" + std::to_string(i),
+           .value = view_of(value.as<float>().subspan(offsets[i], sizes[i])),
+           .gradient = view_of(gradient.as<float>().subspan(offsets[i], sizes[i]))});
+    }
+  }
+
+  template <class Loop>
+  void for_each_block(ThreadPool& pool, const Loop& loop) const {
+    pool.parallel_for((padded + kBlock - 1) / kBlock, [&](size_t i) {
+      loop(i * kBlock, std::min(kBlock, padded - i * kBlock));
+    });
+  }
+
+  size_t padded = 0;
+  size_t numel = 0;
+  Buffer value, gradient, spare;
+  std::vector<Parameter> parameters;
+};
+
+struct Traffic {
+  double floor_bytes;
+  double checked_bytes;
+};
+
+void optimizer_step(benchmark::State& state, const char* spec, Traffic traffic) {
+  Network network;
+  const auto stream = make_inline_stream(static_cast<int>(state.range(0)));
+  Workspace workspace;
+  Context context{*stream, workspace};
+  const auto optimizer = make_optimizer(parse_optimizer(spec), network.parameters);
+  const std::span<float> spare = network.spare.as<float>();
+  const std::span<const float> value = network.value.as<float>();
+  const std::span<const float> gradient = network.gradient.as<float>();
+  std::vector<double> triads, adds, steps;
+  for (auto _ : state) {
+    triads.push_back(seconds([&] {
+      network.for_each_block(stream->pool(), [&](size_t begin, size_t count) {
+        triad(spare.subspan(begin, count), value.subspan(begin, count),
+              gradient.subspan(begin, count));
+      });
+    }));
+    adds.push_back(seconds([&] {
+      network.for_each_block(stream->pool(), [&](size_t begin, size_t count) {
+        add(spare.subspan(begin, count), gradient.subspan(begin, count));
+      });
+    }));
+    steps.push_back(seconds([&] {
+      optimizer->apply(1e-4, context);
+      stream->wait();
+    }));
+    state.SetIterationTime(steps.back());
+  }
+  const double best_rate = 12.0 * static_cast<double>(network.padded) /
+                           std::min(median(triads), median(adds));  // bytes per second
+  const double elements_per_second = static_cast<double>(network.numel) / median(steps);
+  state.counters["ms"] = 1e3 * median(steps);
+  state.counters["triad_ms"] = 1e3 * median(triads);
+  state.counters["add_ms"] = 1e3 * median(adds);
+  state.counters["floor_bytes"] = traffic.floor_bytes;
+  state.counters["ratio"] = traffic.floor_bytes * elements_per_second / best_rate;
+  state.counters["checked_ratio"] = traffic.checked_bytes * elements_per_second / best_rate;
+}
+
+void settings(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgName("threads")->Arg(1)->Arg(2)->UseManualTime()->Unit(benchmark::kMillisecond);
+}
+
+BENCHMARK_CAPTURE(optimizer_step, sgd, "sgd:weight_decay=1e-4", {20, 24})->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, lars, "lars:weight_decay=1e-4", {28, 28})->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, lamb, "lamb:weight_decay=0.01", {40, 44})->Apply(settings);
+
+}  // namespace
+}  // namespace gradwire
+
+BENCHMARK_MAIN();
