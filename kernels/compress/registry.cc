@@ -57,6 +57,15 @@ constexpr std::array kRows = {
                   .takes_rounding = true,
                   .source = "Alistarh et al., arXiv:1610.02132",
                   .make = make_quantized},
+    CompressorRow{.name = "topk",
+                  .summary = "the largest elements by magnitude, exactly",
+                  .example = "topk:1%",
+                  .selector = true,
+                  .default_values = ValueCodec::kFloat32,
+                  .default_error_feedback = true,
+                  .takes_rounding = false,
+                  .source = "Aji and Heafield, arXiv:1704.05021",
+                  .make = make_topk},
 };
 
 void check_shape(const CompressorShape& shape) {

@@ -7,5 +7,6 @@ namespace gradwire {
 
 std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_topk(const CompressorSpec& spec, CompressorShape shape);
 
 }  // namespace gradwire

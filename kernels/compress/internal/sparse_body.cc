@@ -1,0 +1,256 @@
+#include "gradwire/kernels/compress/internal/sparse_body.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/chunks.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/sparse.h"
+
+namespace gradwire {
+namespace {
+
+constexpr size_t pad4(size_t bytes) { return (bytes + 3) & ~size_t{3}; }
+
+size_t chunk_numel(size_t region_numel, size_t index) {
+  return std::min(kChunk, region_numel - index * kChunk);
+}
+
+/// Upwards, so that a code never exceeds its range.
+bfloat16 round_up(float positive) {
+  return {static_cast<uint16_t>((std::bit_cast<uint32_t>(positive) + 0xFFFFu) >> 16)};
+}
+
+void zero(std::byte* body, size_t begin, size_t end) {
+  std::fill(body + begin, body + end, std::byte{0});
+}
+
+}  // namespace
+
+SparseBody::SparseBody(ValueCodec values, IndexCodec indices)
+    : values_(values), indices_(indices), value_bits_(gradwire::value_bits(values, DType::kFloat32)) {}
+
+size_t SparseBody::scales_begin(size_t chunks) const { return pad4(2 * chunks); }
+
+size_t SparseBody::indices_begin(size_t chunks) const {
+  return scales_begin(chunks) + (has_scales() ? pad4(2 * chunks) : 0);
+}
+
+size_t SparseBody::index_bytes(size_t count, size_t numel) const {
+  return indices_ == IndexCodec::kBitmap ? cpu::bitmap_bytes(numel)
+                                         : cpu::packed_index_bytes(count);
+}
+
+size_t SparseBody::value_bytes(size_t count) const {
+  return (count * static_cast<size_t>(value_bits_) + 7) / 8;
+}
+
+size_t SparseBody::capacity_bytes(size_t numel, size_t kept) const {
+  const size_t chunks = chunks_of(numel);
+  // An odd count wastes half a byte of indices and of nibbles: as many of them as can be.
+  const size_t most_odd = std::min(kept, chunks);
+  const size_t odd = most_odd - (kept - most_odd) % 2;
+  const size_t index_bytes = indices_ == IndexCodec::kBitmap
+                                 ? cpu::bitmap_bytes(numel)
+                                 : (3 * kept + odd) / 2;
+  const size_t value_bytes =
+      value_bits_ == 4 ? (kept + odd) / 2 : kept * static_cast<size_t>(value_bits_) / 8;
+  return indices_begin(chunks) + pad4(index_bytes) + value_bytes;
+}
+
+size_t SparseBody::lay_out(size_t numel, std::span<ChunkPlace> places) const {
+  size_t at = indices_begin(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    places[i].indices = at;
+    at += index_bytes(places[i].count, chunk_numel(numel, i));
+  }
+  at = pad4(at);
+  for (ChunkPlace& place : places) {
+    place.values = at;
+    at += value_bytes(place.count);
+  }
+  return at;
+}
+
+void SparseBody::write_counts(size_t numel, std::span<const ChunkPlace> places,
+                              std::byte* body) const {
+  const size_t chunks = places.size();
+  for (size_t i = 0; i < chunks; ++i) {
+    const auto count = static_cast<uint16_t>(places[i].count);
+    std::memcpy(body + 2 * i, &count, sizeof count);
+  }
+  zero(body, 2 * chunks, scales_begin(chunks));
+  if (has_scales()) {
+    zero(body, scales_begin(chunks) + 2 * chunks, indices_begin(chunks));
+  }
+  if (chunks > 0) {
+    const ChunkPlace& last = places.back();
+    const size_t end = last.indices + index_bytes(last.count, chunk_numel(numel, chunks - 1));
+    zero(body, end, pad4(end));
+  }
+}
+
+bfloat16 SparseBody::write_quantized(std::span<const float> values, std::span<float> decoded,
+                                     std::byte* out) const {
+  int8_t code_memory[kChunk];
+  const std::span<int8_t> codes(code_memory, values.size());
+  const auto maximum = std::bit_cast<float>(cpu::max_magnitude_bits(values));
+  const float limit = static_cast<float>(cpu::largest_code(value_bits_));
+  const bfloat16 scale =
+      maximum < cpu::kSmallestMaximum ? bfloat16{0} : round_up(maximum / limit);
+  cpu::quantize_with_scale(values, to_float(scale), codes);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    decoded[i] = static_cast<float>(codes[i]) * to_float(scale);
+  }
+  if (value_bits_ == 8) {
+    std::memcpy(out, codes.data(), codes.size());
+  } else {
+    cpu::pack_nibbles(codes, out);
+  }
+  return scale;
+}
+
+void SparseBody::write_chunk(const ChunkRef& chunk, std::span<const uint16_t> indices,
+                             std::span<const float> values, std::span<float> decoded,
+                             std::byte* body) const {
+  const ChunkPlace& place = chunk.places[chunk.index];
+  assert(place.count == indices.size());
+  if (indices_ == IndexCodec::kBitmap) {
+    const size_t bytes = cpu::bitmap_bytes(chunk_numel(chunk.numel, chunk.index));
+    cpu::pack_bitmap(indices, {body + place.indices, bytes});
+  } else {
+    cpu::pack_indices(indices, body + place.indices);
+  }
+  if (has_scales()) {
+    const bfloat16 scale = write_quantized(values, decoded, body + place.values);
+    std::memcpy(body + scales_begin(chunk.places.size()) + 2 * chunk.index, &scale, sizeof scale);
+    return;
+  }
+  const TensorView sent{body + place.values, values.size(), static_cast<DType>(values_)};
+  cpu::narrow(values, sent);
+  cpu::widen(sent, decoded);
+}
+
+bfloat16 SparseBody::read_scale(const Part& part, size_t index) const {
+  bfloat16 scale;
+  std::memcpy(&scale, part.body.data() + scales_begin(part.places.size()) + 2 * index,
+              sizeof scale);
+  return scale;
+}
+
+std::span<const uint16_t> SparseBody::read_indices(const Part& part, size_t index,
+                                                   std::span<uint16_t, kChunk> room) const {
+  const ChunkPlace& place = part.places[index];
+  const std::span<uint16_t> indices = room.first(place.count);
+  const std::byte* const packed = part.body.data() + place.indices;
+  if (indices_ == IndexCodec::kBitmap) {
+    const size_t bytes = cpu::bitmap_bytes(chunk_numel(part.region.numel(), index));
+    cpu::unpack_bitmap({packed, bytes}, indices);
+  } else {
+    cpu::unpack_indices(packed, indices);
+  }
+  return indices;
+}
+
+void SparseBody::open(const Part& part, PartName name, std::span<ChunkPlace> places,
+                      ThreadPool& pool) const {
+  const size_t numel = part.region.numel();
+  const size_t first = part.region.begin / kChunk;
+  const size_t fixed = indices_begin(places.size());
+  check(part.body.size() >= fixed, name, ": body is ", part.body.size(),
+        " bytes, must be at least ", fixed);
+  for (size_t i = 0; i < places.size(); ++i) {
+    uint16_t count;
+    std::memcpy(&count, part.body.data() + 2 * i, sizeof count);
+    check(count <= chunk_numel(numel, i), name, ": count of chunk ", first + i, " is ", count,
+          ", must be at most ", chunk_numel(numel, i));
+    places[i].count = count;
+  }
+  const size_t bytes = lay_out(numel, places);
+  check(part.body.size() == bytes, name, ": body is ", part.body.size(),
+        " bytes, its counts make it ", bytes);
+  Part placed = part;
+  placed.places = places;
+  cpu::for_each_chunk(pool, places.size(), [&](size_t i) { check_chunk(placed, name, i); });
+}
+
+void SparseBody::check_chunk(const Part& part, PartName name, size_t index) const {
+  const size_t chunk = part.region.begin / kChunk + index;
+  const size_t numel = chunk_numel(part.region.numel(), index);
+  if (has_scales()) {
+    const bfloat16 scale = read_scale(part, index);
+    check(scale.bits < 0x7F80, name, ": scale of chunk ", chunk, " is ", to_float(scale),
+          ", must be finite and not negative");
+  }
+  uint16_t room[kChunk];
+  if (indices_ == IndexCodec::kBitmap) {
+    const ChunkPlace& place = part.places[index];
+    const std::span bitmap = part.body.subspan(place.indices, cpu::bitmap_bytes(numel));
+    const size_t marked = cpu::unpack_bitmap(bitmap, room);
+    check(marked == place.count, name, ": bitmap of chunk ", chunk, " marks ", marked,
+          " elements, its count is ", place.count);
+  }
+  // Minus one before the first, so that one comparison sees repeats and disorder.
+  int previous = -1;
+  for (const uint16_t at : read_indices(part, index, room)) {
+    check(int{at} > previous && at < numel, name, ": index in chunk ", chunk, " is ", at,
+          ", must be above ", previous, " and below ", numel);
+    previous = at;
+  }
+}
+
+void SparseBody::add_chunk(const Part& part, size_t index, std::span<float> sum) const {
+  uint16_t index_memory[kChunk];
+  alignas(64) float value_memory[kChunk];
+  const std::span<const uint16_t> indices = read_indices(part, index, index_memory);
+  const std::span<float> values(value_memory, indices.size());
+  const std::byte* const sent = part.body.data() + part.places[index].values;
+  if (!has_scales()) {
+    cpu::widen({sent, values.size(), static_cast<DType>(values_)}, values);
+    cpu::accumulate(values, indices, sum);
+    return;
+  }
+  int8_t code_memory[kChunk];
+  const std::span<int8_t> codes(code_memory, values.size());
+  if (value_bits_ == 8) {
+    std::memcpy(codes.data(), sent, codes.size());
+  } else {
+    cpu::unpack_nibbles(sent, codes);
+  }
+  const float scale = to_float(read_scale(part, index));
+  for (size_t i = 0; i < codes.size(); ++i) {
+    values[i] = static_cast<float>(codes[i]) * scale;
+  }
+  cpu::accumulate(values, indices, sum);
+}
+
+size_t SparseBody::copy_chunks(const Part& part, Region region, std::byte* out) const {
+  const size_t first = (region.begin - part.region.begin) / kChunk;
+  const size_t chunks = chunks_of(region.numel());
+  const std::byte* const from = part.body.data();
+  size_t at = indices_begin(chunks);
+  std::memcpy(out, from + 2 * first, 2 * chunks);
+  zero(out, 2 * chunks, scales_begin(chunks));
+  if (has_scales()) {
+    std::memcpy(out + scales_begin(chunks), from + scales_begin(part.places.size()) + 2 * first,
+                2 * chunks);
+    zero(out, scales_begin(chunks) + 2 * chunks, at);
+  }
+  if (chunks == 0) {
+    return at;
+  }
+  const std::span<const ChunkPlace> places = part.places.subspan(first, chunks);
+  const size_t last = first + chunks - 1;
+  const size_t index_end = places.back().indices +
+                           index_bytes(places.back().count, chunk_numel(part.region.numel(), last));
+  at = static_cast<size_t>(
+      std::copy(from + places.front().indices, from + index_end, out + at) - out);
+  zero(out, at, pad4(at));
+  const size_t value_end = places.back().values + value_bytes(places.back().count);
+  return static_cast<size_t>(
+      std::copy(from + places.front().values, from + value_end, out + pad4(at)) - out);
+}
+
+}  // namespace gradwire
