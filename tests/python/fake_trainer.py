@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-STEP_S = 0.02
+STEP_S = 0.01
 
 
 def options():
@@ -57,8 +57,8 @@ def main():
     if args.transport == "in_process":  # the rehearsal
         fault = {}
     do = fault.get("do")
-    say("start", rank=args.rank, pid=os.getpid(), method=args.method, steps_per_epoch=20)
-    for step in range(1, (args.max_steps or 40) + 1):
+    say("start", rank=args.rank, pid=os.getpid(), method=args.method, steps_per_epoch=10)
+    for step in range(1, (args.max_steps or 20) + 1):
         time.sleep(STEP_S)
         if step == fault.get("step"):
             if args.rank == fault.get("rank"):
@@ -69,13 +69,13 @@ def main():
             elif do in ("silent", "stubborn", "crash", "quiet", "leave"):
                 time.sleep(1000)  # waits for its peer
         if args.rank == 0:
-            numbers = dict(step_ms=20.0, compute_ms=10.0, exposed_exchange_ms=8.0)
+            numbers = dict(step_ms=10.0, compute_ms=5.0, exposed_exchange_ms=4.0)
             say("step", step=step, epoch=0, seconds=step * STEP_S, bytes_sent=1000, **numbers)
             if step % 10 == 0:
-                say("evaluate", step=step, seconds=step * STEP_S, accuracy=step / 50)
+                say("evaluate", step=step, seconds=step * STEP_S, accuracy=step / 25)
     if args.rank == 0:
         say("epoch", epoch=1, seconds=1.0, hashes_equal=do != "differ")
-    say("done", rank=args.rank, steps=40, epochs=2, seconds=0.8, final_accuracy=0.8, step_ms=20.0)
+    say("done", rank=args.rank, steps=20, epochs=2, seconds=0.2, final_accuracy=0.8, step_ms=10.0)
 
 
 main()

@@ -16,7 +16,7 @@ from gradwire.bench.digits import check_data_folder, digits_folder
 from gradwire.bench.errors import BenchError, Interrupted, UsageError
 from gradwire.bench.files import scratch_folder
 from gradwire.bench.job import Case, Job, cores, find_trainer, threads_per_rank
-from gradwire.bench.plots import write_plots
+from gradwire.bench.plots import require_matplotlib, write_plots
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
 from gradwire.bench.types import Document
@@ -146,6 +146,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     cases, job = _read(args)
     json_file, output = _outputs(args)
+    require_matplotlib()
     the_links = list(dict.fromkeys(case.link for case in cases))
     with scratch_folder() as scratch, contextlib.ExitStack() as stack:
         network = links.open_network(args.link_mode, job.workers, job.transport, the_links)

@@ -23,7 +23,7 @@ from gradwire.bench.types import Event
 
 _GRACE_S = 0.4  # after the first death: time for the others to tell their part
 _TICK_S = 0.05
-_SLACK_S = 10.0  # beyond the workers' own deadline
+_SLACK_S = 5.0  # beyond the workers' own deadline
 Observer = Callable[[Event], None]
 
 

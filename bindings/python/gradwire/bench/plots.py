@@ -19,6 +19,15 @@ _PANELS = (("seconds", "training time, seconds"), ("bytes", "bytes sent per work
 _STEP = 0.055  # between the labels above the curves, in accuracy
 
 
+def require_matplotlib() -> None:
+    """Loads it: better to fail, and to spend the time, before the first run than after the last."""
+    try:
+        import matplotlib.backends.backend_svg
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise RunError(f"plots need matplotlib ({error}): pip install matplotlib") from error
+
+
 def write_plots(document: Document, folder: Path) -> List[Path]:
     """Writes `accuracy-LINK.svg` for each link that has a curve; the same bytes for the same rows."""
     links = list(dict.fromkeys(curve["link"] for curve in document["curves"] if curve["points"]))
@@ -32,12 +41,10 @@ def write_plots(document: Document, folder: Path) -> List[Path]:
 
 def plot(document: Document, link: str) -> str:
     """The SVG text of one link."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RunError(f"plots need matplotlib ({error}): pip install matplotlib") from error
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     curves = [c for c in document["curves"] if c["link"] == link and c["points"]]
     methods = list(dict.fromkeys(curve["method"] for curve in document["curves"]))
     rows = [row for row in document["rows"] if row["link"] == link]
