@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gradwire/comm/transport/gloo.h"
 #include "gradwire/comm/transport/in_process.h"
 #include "gradwire/comm/transport/point_to_point_transport.h"
 
@@ -18,6 +19,8 @@ std::unique_ptr<Transport> make_alone(const TransportOptions& options) {
 
 constexpr TransportRow kRows[] = {
     {"in_process", "threads of one process", always_available, make_alone},
+    {"gloo", "TCP between processes, over Gloo's pairs", gloo_unavailable_reason,
+     make_gloo_transport},
 };
 
 }  // namespace

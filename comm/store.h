@@ -1,0 +1,61 @@
+#pragma once
+// Where ranks that do not know each other yet meet: a small table of keys and values all of them can
+// write and read.
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradwire/comm/point_to_point.h"
+
+namespace gradwire {
+
+/// A key is written once, by one rank. Calls block at most until the deadline given at construction
+/// and throw TransportError after it. Not thread-safe.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  /// @throws TransportError when the key exists already: the place was used before.
+  virtual void set(std::string_view key, std::span<const char> value) = 0;
+
+  /// Blocks until the key is there.
+  std::vector<char> get(std::string_view key);
+
+  /// The value if the key is there now.
+  virtual bool try_get(std::string_view key, std::vector<char>& value) = 0;
+
+  /// Where this is, for messages: "file:/tmp/run" or "tcp:10.0.0.1:29500".
+  const std::string& address() const { return address_; }
+  Deadline deadline() const { return deadline_; }
+
+  /// IPv4 or IPv6 address of this machine from which the store is reached; empty for a folder.
+  virtual std::string local_address() const { return {}; }
+
+  /// Removes what the group wrote, so that the next one can use the same place. Called by rank 0
+  /// when every rank is done with the store.
+  virtual void clear() noexcept {}
+
+ protected:
+  Store(std::string address, Deadline deadline)
+      : address_(std::move(address)), deadline_(deadline) {}
+
+ private:
+  std::string address_;
+  Deadline deadline_;
+};
+
+/// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens there and
+/// serves the others while its store lives. @throws InvalidArgument for another address,
+/// TransportError when the place cannot be used or, for tcp, rank 0 does not answer in time.
+std::unique_ptr<Store> make_store(std::string_view address, int rank,
+                                  std::chrono::milliseconds timeout);
+
+/// Waits until all ranks have called this with the same stage.
+/// @throws TransportError naming the ranks that are missing at the deadline.
+void meet(Store& store, std::string_view stage, int rank, int world_size);
+
+}  // namespace gradwire
