@@ -24,7 +24,7 @@ struct CompressorShape {
   size_t numel = 0;
   DType dtype = DType::kFloat32;  ///< of the gradient
   Device device{};
-  std::vector<Segment> segments;  ///< tile the group; empty: one parameter with id 0
+  std::vector<Segment> segments = {};  ///< tile the group; empty: one parameter with id 0
   uint64_t seed = 0;              ///< of stochastic rounding
   int rank = 0;
 };

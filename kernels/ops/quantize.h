@@ -6,7 +6,8 @@
 //         = floor(x * (q / max|x|) + (r + 0.5) / 2^16), limited to [-q, q]    stochastic
 //   value = code * scale
 //
-// A block whose maximum is below kSmallestMaximum counts as zero: scale and codes are 0.
+// A block whose maximum is below kSmallestMaximum counts as zero: scale and codes are 0. Where
+// q * scale would round to infinity the scale is the next smaller float.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,8 +36,10 @@ struct Quantized {
 /// Encodes x. @returns false when x holds NaN or infinity; such blocks are encoded as zero.
 bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& out);
 
-/// x / scale rounded to nearest, for a scale chosen by the caller. 0 gives zeros.
-void quantize_with_scale(std::span<const float> x, float scale, std::span<int8_t> codes);
+/// x / scale rounded to nearest and limited to [-limit, limit], for a scale chosen by the caller.
+/// Scale 0 gives zeros.
+void quantize_with_scale(std::span<const float> x, float scale, int limit,
+                         std::span<int8_t> codes);
 
 /// sum[i] += codes[i] * scale of i's block.
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cmath>
+#include <limits>
 
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/ops/elementwise.h"
@@ -67,9 +69,10 @@ GRADWIRE_CLONES void add_block(const int8_t* codes, size_t count, float scale, f
   }
 }
 
-GRADWIRE_CLONES void divide_to_codes(const float* x, size_t count, float scale, int8_t* codes) {
+GRADWIRE_CLONES void divide_to_codes(const float* x, size_t count, float scale, int32_t limit,
+                                     int8_t* codes) {
   for (size_t i = 0; i < count; ++i) {
-    codes[i] = static_cast<int8_t>(round_to_int(x[i] / scale));
+    codes[i] = static_cast<int8_t>(std::clamp(round_to_int(x[i] / scale), -limit, limit));
   }
 }
 
@@ -84,6 +87,14 @@ GRADWIRE_CLONES void unpack_pairs(const uint8_t* packed, size_t pairs, int8_t* c
     codes[2 * i] = static_cast<int8_t>(((packed[i] & 15) ^ 8) - 8);
     codes[2 * i + 1] = static_cast<int8_t>(static_cast<int8_t>(packed[i]) >> 4);
   }
+}
+
+BlockScale scale_of(float maximum, float limit) {
+  float scale = maximum / limit;
+  if (limit * scale > std::numeric_limits<float>::max()) {
+    scale = std::nextafter(scale, 0.0f);
+  }
+  return {scale, limit / maximum};
 }
 
 void encode_block(std::span<const float> x, const Quantizer& how, size_t begin, BlockScale s,
@@ -122,20 +133,21 @@ bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& o
       }
       continue;
     }
-    const BlockScale scale{maximum / limit, limit / maximum};
+    const BlockScale scale = scale_of(maximum, limit);
     out.scales[begin / how.block] = scale.scale;
     encode_block(x, how, begin, scale, out);
   }
   return finite;
 }
 
-void quantize_with_scale(std::span<const float> x, float scale, std::span<int8_t> codes) {
+void quantize_with_scale(std::span<const float> x, float scale, int limit,
+                         std::span<int8_t> codes) {
   assert(codes.size() == x.size());
   if (scale == 0) {
     std::ranges::fill(codes, int8_t{0});
     return;
   }
-  divide_to_codes(x.data(), x.size(), scale, codes.data());
+  divide_to_codes(x.data(), x.size(), scale, limit, codes.data());
 }
 
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,

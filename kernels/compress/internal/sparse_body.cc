@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
@@ -18,9 +19,17 @@ size_t chunk_numel(size_t region_numel, size_t index) {
   return std::min(kChunk, region_numel - index * kChunk);
 }
 
-/// Upwards, so that a code never exceeds its range.
-bfloat16 round_up(float positive) {
-  return {static_cast<uint16_t>((std::bit_cast<uint32_t>(positive) + 0xFFFFu) >> 16)};
+/// maximum / limit, rounded up so that no code exceeds the limit; down where limit * scale, the
+/// largest value decoded, would overflow.
+bfloat16 scale_of(float maximum, float limit) {
+  if (maximum < cpu::kSmallestMaximum) {
+    return {0};
+  }
+  const uint32_t bits = std::bit_cast<uint32_t>(maximum / limit);
+  const bfloat16 up{static_cast<uint16_t>((bits + 0xFFFFu) >> 16)};
+  return limit * to_float(up) <= std::numeric_limits<float>::max()
+             ? up
+             : bfloat16{static_cast<uint16_t>(bits >> 16)};
 }
 
 void zero(std::byte* body, size_t begin, size_t end) {
@@ -97,10 +106,9 @@ bfloat16 SparseBody::write_quantized(std::span<const float> values, std::span<fl
   int8_t code_memory[kChunk];
   const std::span<int8_t> codes(code_memory, values.size());
   const auto maximum = std::bit_cast<float>(cpu::max_magnitude_bits(values));
-  const float limit = static_cast<float>(cpu::largest_code(value_bits_));
-  const bfloat16 scale =
-      maximum < cpu::kSmallestMaximum ? bfloat16{0} : round_up(maximum / limit);
-  cpu::quantize_with_scale(values, to_float(scale), codes);
+  const int limit = cpu::largest_code(value_bits_);
+  const bfloat16 scale = scale_of(maximum, static_cast<float>(limit));
+  cpu::quantize_with_scale(values, to_float(scale), limit, codes);
   for (size_t i = 0; i < codes.size(); ++i) {
     decoded[i] = static_cast<float>(codes[i]) * to_float(scale);
   }

@@ -1,0 +1,299 @@
+// Laws that every compressor keeps, whatever it does.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/kernels/compress_cases.h"
+#include "tests/support/close.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr uint64_t kSeed = 20240607;
+
+/// One compressed gradient with everything a law may look at.
+struct Sample {
+  std::vector<float> g, e, e_next;
+  std::vector<std::byte> payload;
+  std::vector<float> decoded;  // in float32
+};
+
+Sample make_sample(const std::string& spec, DType dtype, std::vector<float> values, int threads = 1,
+                   int rank = 0) {
+  Rig rig(spec, {.numel = values.size(), .dtype = dtype, .seed = kSeed, .rank = rank}, threads);
+  OwnedTensor gradient = tensor_of(values, dtype);
+  Sample s;
+  s.g = gradient.floats();
+  s.e = normal(values.size(), kSeed + 1, 0.1f);
+  s.e_next.assign(values.size(), -1.0f);
+  s.payload = rig.compress(gradient, s.e, s.e_next);
+  // A payload decodes to float32 in a compressor of that shape; "none" sends the gradient's type.
+  Rig reader(spec, {.numel = values.size(),
+                    .dtype = spec.starts_with("none") ? dtype : DType::kFloat32});
+  s.decoded = reader.decompress({s.payload}).floats();
+  return s;
+}
+
+void expect_nothing_lost(const Sample& s, bool exact) {
+  for (size_t i = 0; i < s.g.size(); ++i) {
+    const float x = s.g[i] + s.e[i];
+    const double sum = static_cast<double>(s.decoded[i]) + static_cast<double>(s.e_next[i]);
+    if (exact) {
+      ASSERT_EQ(static_cast<float>(sum), x) << "element " << i;
+      ASSERT_EQ(s.decoded[i] + s.e_next[i], x) << "element " << i;
+    }
+    // In double the two sides differ at most by the rounding of e_next.
+    ASSERT_LE(std::abs(sum - x), std::abs(s.e_next[i]) * 0x1p-24) << "element " << i;
+  }
+}
+
+TEST(CompressorLaws, NothingIsLost) {
+  for (const std::string& spec : all_specs()) {
+    for (const DType dtype : kDTypes) {
+      for (const size_t numel : odd_sizes()) {
+        SCOPED_TRACE(concat(spec, " ", to_string(dtype), " ", numel));
+        const bool exact = !is_stochastic(spec);
+        expect_nothing_lost(make_sample(spec, dtype, normal(numel, kSeed)), exact);
+        expect_nothing_lost(make_sample(spec, dtype, heavy_tailed(numel, kSeed)), exact);
+        expect_nothing_lost(make_sample(spec, dtype, layered(numel, kSeed)), exact);
+      }
+    }
+  }
+}
+
+TEST(CompressorLaws, WithoutFeedbackThePayloadIsThatOfAZeroResidual) {
+  for (const std::string& spec : all_specs()) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(concat(spec, " ", to_string(dtype)));
+      const size_t numel = 3 * kChunk + 5;
+      Rig rig(spec, {.numel = numel, .dtype = dtype, .seed = kSeed});
+      OwnedTensor g = tensor_of(normal(numel, kSeed), dtype);
+      const std::vector<float> zero(numel);
+      std::vector<float> e_next(numel);
+      EXPECT_EQ(rig.compress(g, {}, {}), rig.compress(g, zero, e_next));
+    }
+  }
+}
+
+/// A payload between guard bytes, at an address that is not a multiple of anything.
+class Guarded {
+ public:
+  explicit Guarded(size_t bytes) : memory_(bytes + 2 * kGuard, std::byte{0xA5}) {}
+  Payload payload() { return std::span(memory_).subspan(kGuard, memory_.size() - 2 * kGuard); }
+  bool intact() const {
+    const auto whole = [](std::byte b) { return b == std::byte{0xA5}; };
+    return std::all_of(memory_.begin(), memory_.begin() + kGuard, whole) &&
+           std::all_of(memory_.end() - kGuard, memory_.end(), whole);
+  }
+
+ private:
+  static constexpr size_t kGuard = 67;
+  std::vector<std::byte> memory_;
+};
+
+TEST(CompressorLaws, WritesOnlyItsPayload) {
+  for (const std::string& spec : all_specs()) {
+    for (const size_t numel : odd_sizes()) {
+      SCOPED_TRACE(concat(spec, " ", numel));
+      Rig rig(spec, {.numel = numel, .seed = kSeed});
+      Compressor& compressor = rig.compressor();
+      Context context = rig.context();
+      OwnedTensor g = tensor_of(normal(numel, kSeed), DType::kFloat32);
+      const std::vector<float> e(numel);
+      std::vector<float> e_next(numel + 2, 7.0f);
+      Guarded whole(compressor.capacity_bytes());
+      compressor.compress(g.view(), e, std::span(e_next).subspan(1, numel), whole.payload(), context);
+      EXPECT_EQ(e_next.front(), 7.0f);
+      EXPECT_EQ(e_next.back(), 7.0f);
+      const Region half{0, std::min(numel, 2 * kChunk)};
+      Guarded part(compressor.slice_capacity_bytes(half));
+      compressor.slice(whole.payload(), half, part.payload(), context);
+      Guarded merged(compressor.slice_capacity_bytes(half));
+      const ConstPayload inputs[] = {part.payload(), part.payload()};
+      compressor.merge({inputs, half, 0.5f}, {}, merged.payload(), context);
+      context.stream.wait();
+      EXPECT_TRUE(whole.intact() && part.intact() && merged.intact());
+    }
+  }
+}
+
+TEST(CompressorLaws, SameSeedSameBytes) {
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    const size_t numel = 2 * kChunk + 100;
+    OwnedTensor g = tensor_of(normal(numel, kSeed), DType::kFloat32);
+    Rig rig(spec, {.numel = numel, .seed = kSeed});
+    Rig other_rank(spec, {.numel = numel, .seed = kSeed, .rank = 1});
+    Rig other_seed(spec, {.numel = numel, .seed = kSeed + 1});
+    const auto first = rig.compress(g, {}, {});
+    EXPECT_EQ(first, rig.compress(g, {}, {}));
+    const bool drawn = is_stochastic(spec);
+    EXPECT_EQ(first == other_rank.compress(g, {}, {}), !drawn);
+    EXPECT_EQ(first == other_seed.compress(g, {}, {}), !drawn);
+    rig.compressor().commit();
+    EXPECT_EQ(first == rig.compress(g, {}, {}), !drawn);
+    rig.compressor().set_step(0);
+    EXPECT_EQ(first, rig.compress(g, {}, {}));
+  }
+}
+
+TEST(CompressorLaws, ARoundingFollowsItsParameterIntoAnotherBucket) {
+  const size_t numel = kChunk;
+  const std::vector<float> values = normal(numel, kSeed);
+  for (const char* spec : {"int8,stochastic,block=4096", "int4,stochastic,block=4096"}) {
+    SCOPED_TRACE(spec);
+    // Parameter 9 alone, and behind eleven elements of parameter 4 that do not change its scale.
+    Rig alone(spec, {.numel = numel, .segments = {{9, 40, numel}}, .seed = kSeed});
+    std::vector<float> both(11, 0.0f);
+    both.insert(both.end(), values.begin(), values.end() - 11);
+    Rig behind(spec, {.numel = numel, .segments = {{4, 3, 11}, {9, 40, numel - 11}}, .seed = kSeed});
+    OwnedTensor g = tensor_of(values, DType::kFloat32);
+    OwnedTensor shifted = tensor_of(both, DType::kFloat32);
+    const auto a = alone.decompress({alone.compress(g, {}, {})}).floats();
+    const auto b = behind.decompress({behind.compress(shifted, {}, {})}).floats();
+    EXPECT_TRUE(all_equal(std::span(a).first(numel - 11), std::span(b).subspan(11)));
+  }
+}
+
+TEST(CompressorLaws, ThreadsDoNotChangeBytes) {
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    const std::vector<float> values = layered(70 * kChunk + 123, kSeed);
+    const Sample one = make_sample(spec, DType::kFloat32, values, 1);
+    for (const int threads : {2, 5}) {
+      const Sample many = make_sample(spec, DType::kFloat32, values, threads);
+      EXPECT_EQ(one.payload, many.payload);
+      EXPECT_TRUE(all_equal(one.e_next, many.e_next));
+      Rig rig(spec, {.numel = values.size()}, threads);
+      EXPECT_TRUE(all_equal(one.decoded, rig.decompress({many.payload}).floats()));
+    }
+  }
+}
+
+TEST(CompressorLaws, SumOfRanksIsSumOfParts) {
+  for (const std::string& spec : all_specs()) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(concat(spec, " ", to_string(dtype)));
+      const size_t numel = 3 * kChunk + 1;
+      std::vector<double> expected(numel), magnitude(numel);
+      std::vector<std::vector<std::byte>> payloads;
+      constexpr int kRanks = 4;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const Sample s = make_sample(spec, dtype, normal(numel, kSeed + 10 + rank), 1, rank);
+        payloads.push_back(s.payload);
+        for (size_t i = 0; i < numel; ++i) {
+          expected[i] += static_cast<double>(s.decoded[i]) / kRanks;
+          magnitude[i] += std::abs(static_cast<double>(s.decoded[i]));
+        }
+      }
+      Rig rig(spec, {.numel = numel, .dtype = dtype});
+      const std::vector<float> mean = rig.decompress(payloads, 1.0f / kRanks).floats();
+      const double rounding = dtype == DType::kFloat32   ? 0x1p-24
+                              : dtype == DType::kFloat16 ? 0x1p-11
+                                                         : 0x1p-8;
+      for (size_t i = 0; i < numel; ++i) {
+        ASSERT_NEAR(mean[i], expected[i],
+                    rounding * std::abs(expected[i]) + kRanks * 0x1p-24 * magnitude[i] + 0x1p-25)
+            << "element " << i;
+      }
+    }
+  }
+}
+
+TEST(CompressorLaws, SlicesTileThePayload) {
+  for (const std::string& spec : all_specs()) {
+    for (const size_t numel : odd_sizes()) {
+      SCOPED_TRACE(concat(spec, " ", numel));
+      Rig rig(spec, {.numel = numel, .seed = kSeed});
+      OwnedTensor g = tensor_of(normal(numel, kSeed), DType::kFloat32);
+      const auto payload = rig.compress(g, {}, {});
+      std::vector<std::vector<std::byte>> slices;
+      for (const Region region : tiles(numel, 2)) {
+        slices.push_back(rig.slice(payload, region));
+        const PayloadHeader header = read_header(slices.back());
+        EXPECT_EQ(header.first_chunk * kChunk, region.begin);
+        EXPECT_EQ(header.numel, region.numel());
+      }
+      EXPECT_TRUE(all_equal(rig.decompress({payload}).floats(), rig.decompress(slices).floats()));
+      EXPECT_EQ(rig.slice(payload, {0, numel}), payload) << "the whole is a slice of itself";
+    }
+  }
+}
+
+TEST(CompressorLaws, MergeKeepsWhatItDrops) {
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    constexpr int kRanks = 3;
+    constexpr float kScale = 1.0f / kRanks;
+    const size_t numel = 5 * kChunk + 33;
+    Rig rig(spec, {.numel = numel, .seed = kSeed});
+    std::vector<std::vector<std::byte>> payloads;
+    std::vector<double> sent(numel), magnitude(numel);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const Sample s = make_sample(spec, DType::kFloat32, heavy_tailed(numel, kSeed + rank), 1, rank);
+      payloads.push_back(s.payload);
+      for (size_t i = 0; i < numel; ++i) {
+        sent[i] += s.decoded[i];
+        magnitude[i] += std::abs(s.decoded[i]);
+      }
+    }
+    const std::vector<float> before = normal(numel, kSeed + 7, 0.01f);
+    std::vector<float> e_next = before;
+    std::vector<std::vector<std::byte>> merged;
+    for (const Region region : tiles(numel, 2)) {
+      std::vector<std::vector<std::byte>> slices;
+      for (const auto& payload : payloads) {
+        slices.push_back(rig.slice(payload, region));
+      }
+      merged.push_back(rig.merge(slices, region, kScale, e_next));
+    }
+    const std::vector<float> mean = rig.decompress(merged).floats();
+    for (size_t i = 0; i < numel; ++i) {
+      const double put_back = static_cast<double>(e_next[i]) - before[i];
+      ASSERT_NEAR(static_cast<double>(mean[i]) / kScale + put_back, sent[i],
+                  0x1p-22 * (magnitude[i] + std::abs(before[i]) + std::abs(e_next[i]) +
+                             std::abs(mean[i]) / kScale))
+          << "element " << i;
+    }
+  }
+}
+
+TEST(CompressorLaws, MergeOfPartsAlreadyMergedIsPossible) {
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    const size_t numel = 2 * kChunk + 9;
+    Rig rig(spec, {.numel = numel, .seed = kSeed});
+    OwnedTensor g = tensor_of(normal(numel, kSeed), DType::kFloat32);
+    const auto payload = rig.compress(g, {}, {});
+    const auto once = rig.merge({payload, payload}, {0, numel}, 0.5f, {});
+    const auto twice = rig.merge({once, once}, {0, numel}, 0.5f, {});
+    EXPECT_LE(twice.size(), rig.compressor().capacity_bytes());
+  }
+}
+
+TEST(CompressorLaws, PayloadNeverExceedsCapacity) {
+  for (const std::string& spec : all_specs()) {
+    for (const size_t numel : odd_sizes()) {
+      SCOPED_TRACE(concat(spec, " ", numel));
+      Rig rig(spec, {.numel = numel, .seed = kSeed});
+      // Spikes spread so that the chunks' counts are odd as often as possible.
+      std::vector<float> spikes(numel);
+      for (size_t i = 0; i < numel; i += 97) {
+        spikes[i] = 1.0f + static_cast<float>(i % kChunk);
+      }
+      for (const std::vector<float>& values :
+           {normal(numel, kSeed), spikes, std::vector<float>(numel, 1.0f)}) {
+        OwnedTensor g = tensor_of(values, DType::kFloat32);
+        const size_t bytes = rig.compress(g, {}, {}).size();  // cut to the header's length
+        EXPECT_LE(bytes, rig.compressor().capacity_bytes());
+        if (rig.compressor().fixed_length()) {
+          EXPECT_EQ(bytes, rig.compressor().capacity_bytes());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::testing

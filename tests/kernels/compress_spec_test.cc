@@ -1,0 +1,195 @@
+#include <gtest/gtest.h>
+
+#include "gradwire/kernels/compress/compressor.h"
+#include "tests/kernels/compress_cases.h"
+
+namespace gradwire::testing {
+namespace {
+
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string parse_error(std::string_view text) {
+  return message_of([&] { parse_spec(text); });
+}
+
+TEST(Spec, ParsesWhatUsersWrite) {
+  EXPECT_EQ(parse_spec("none"), CompressorSpec{});
+  EXPECT_EQ(parse_spec("fp16"),
+            (CompressorSpec{.name = "fp16", .values = ValueCodec::kFloat16}));
+  EXPECT_EQ(parse_spec("topk:1%"),
+            (CompressorSpec{.name = "topk", .density = 0.01, .values = ValueCodec::kFloat32,
+                            .error_feedback = true}));
+  EXPECT_EQ(parse_spec("topk:0.25,int4,noef"),
+            (CompressorSpec{.name = "topk", .density = 0.25, .values = ValueCodec::kInt4}));
+  EXPECT_EQ(parse_spec("int8,stochastic,block=64"),
+            (CompressorSpec{.name = "int8", .values = ValueCodec::kInt8,
+                            .rounding = Rounding::kStochastic, .block = 64,
+                            .error_feedback = true}));
+}
+
+TEST(Spec, PrintsTheCanonicalText) {
+  EXPECT_EQ(to_string(parse_spec("topk:0.01,fp32,ef")), "topk:1%");
+  EXPECT_EQ(to_string(parse_spec("topk:0.1%,int4")), "topk:0.1%,int4");
+  EXPECT_EQ(to_string(parse_spec("int8,nearest,block=256,ef")), "int8");
+  EXPECT_EQ(to_string(parse_spec("int4,noef,block=32,stochastic")), "int4,stochastic,block=32,noef");
+  EXPECT_EQ(to_string(parse_spec("bf16,ef")), "bf16,ef");
+}
+
+TEST(Spec, RoundTripsThroughText) {
+  std::vector<std::string> specs = all_specs();
+  for (const char* density : {"1", "0.3", "1e-5", "0.0123456789012345", "33.3%", "100%", "7%"}) {
+    specs.push_back(std::string("topk:") + density);
+  }
+  for (const std::string& text : specs) {
+    const CompressorSpec spec = parse_spec(text);
+    EXPECT_EQ(parse_spec(to_string(spec)), spec) << text << " -> " << to_string(spec);
+  }
+  CompressorSpec odd = parse_spec("topk:1%");
+  for (double density = 1e-7; density < 1; density *= 1.0712345) {
+    odd.density = density;
+    EXPECT_EQ(parse_spec(to_string(odd)), odd) << to_string(odd);
+  }
+}
+
+TEST(Spec, EveryErrorSaysWhatWasExpected) {
+  EXPECT_EQ(parse_error("foo"),
+            "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, topk");
+  EXPECT_EQ(parse_error("topk:2"), "topk: density is 2, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:0"), "topk: density is 0, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:-1%"), "topk: density is -0.01, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:nan"), "topk: density is nan, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:x%"), "topk: density is 'x', must be a number");
+  EXPECT_EQ(parse_error("topk:"), "topk: density is '', must be a number");
+  EXPECT_EQ(parse_error("topk"), "topk: density is missing, expected for example topk:1%");
+  EXPECT_EQ(parse_error("int8:1%"), "int8: density is '1%', but only selectors take one");
+  EXPECT_EQ(parse_error("int8,fp16"),
+            "int8: option is 'fp16', but its values have one fixed type; only selectors take a "
+            "value codec");
+  EXPECT_EQ(parse_error("topk:1%,stochastic"),
+            "topk: option is 'stochastic', but it has no blocks to round; int8 and int4 have");
+  EXPECT_EQ(parse_error("int8,block=100"),
+            "int8: block is 100, must be a power of two from 8 to 4096");
+  EXPECT_EQ(parse_error("int8,block=8192"),
+            "int8: block is 8192, must be a power of two from 8 to 4096");
+  EXPECT_EQ(parse_error("int8,block=x"), "int8: block is 'x', must be a number");
+  EXPECT_EQ(parse_error("int8,nearest,stochastic"),
+            "int8: option 'stochastic' decides again what an earlier option decided");
+  for (const char* text : {"int8,", "int8,,ef", "int8,quick", "topk:1%,raw"}) {
+    EXPECT_NE(parse_error(text).find("known: fp32, fp16, bf16"), std::string::npos) << text;
+  }
+  EXPECT_NE(parse_error(""), "no error");
+}
+
+TEST(Spec, FieldsFilledByHandAreValidated) {
+  CompressorSpec spec = parse_spec("int8");
+  spec.values = ValueCodec::kInt4;
+  EXPECT_EQ(message_of([&] { validate(spec); }), "int8: value codec is 4, must be 3");
+  spec = parse_spec("topk:1%");
+  spec.values = ValueCodec::kRaw;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "topk: value codec is 5, must be fp32, fp16, bf16, int8 or int4");
+  spec = parse_spec("none");
+  spec.density = 0.5;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "none: density is 0.5, must be 1: only selectors take one");
+}
+
+TEST(Spec, FingerprintsDiffer) {
+  std::vector<uint32_t> seen;
+  for (const std::string& text : all_specs()) {
+    seen.push_back(fingerprint(parse_spec(text)));
+  }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end());
+}
+
+TEST(Spec, KeptElementsRoundUp) {
+  EXPECT_EQ(kept_elements(0.01, 0), 0u);
+  EXPECT_EQ(kept_elements(0.01, 1), 1u);
+  EXPECT_EQ(kept_elements(0.01, 100), 1u);
+  EXPECT_EQ(kept_elements(0.01, 101), 2u);
+  EXPECT_EQ(kept_elements(1.0, 12345), 12345u);
+}
+
+TEST(Registry, EveryRowsExampleIsItsOwn) {
+  for (const CompressorRow& row : compressor_registry()) {
+    EXPECT_EQ(parse_spec(row.example).name, row.name);
+    EXPECT_FALSE(row.summary.empty() || row.source.empty()) << row.name;
+  }
+}
+
+TEST(MakeCompressor, RefusesBadShapes) {
+  const CompressorSpec spec = parse_spec("int8");
+  const auto error = [&](CompressorShape shape) {
+    return message_of([&] { make_compressor(spec, std::move(shape)); });
+  };
+  EXPECT_EQ(error({.numel = size_t{1} << 32}),
+            "compressor shape: numel is 4294967296, must be at most 4294967295");
+  EXPECT_EQ(error({.numel = 5, .rank = -1}), "compressor shape: rank is -1, must not be negative");
+  EXPECT_EQ(error({.numel = 5, .segments = {{0, 0, 4}}}),
+            "compressor shape: segments cover 4 elements, must cover all 5");
+  EXPECT_EQ(error({.numel = 5, .segments = {{0, 0, 4}, {1, 0, 2}}}),
+            "compressor shape: segments cover more than 5 elements");
+}
+
+TEST(MakeCompressor, SaysThatThereIsNoCudaBackend) {
+  for (const CompressorRow& row : compressor_registry()) {
+    try {
+      make_compressor(parse_spec(row.example), {.numel = 5, .device = {DeviceType::kCuda, 0}});
+      FAIL() << row.name;
+    } catch (const DeviceError& error) {
+      EXPECT_NE(std::string(error.what()).find("no CUDA backend in this build"), std::string::npos);
+    }
+  }
+}
+
+/// Arguments that do not fit are refused at the call, before anything is enqueued.
+TEST(Arguments, AreCheckedAtTheCall) {
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    Rig rig(spec, {.numel = 5000});
+    Compressor& c = rig.compressor();
+    Context context = rig.context();
+    OwnedTensor g = tensor_of(normal(5000, 1), DType::kFloat32);
+    OwnedTensor half = tensor_of(normal(5000, 1), DType::kFloat16);
+    std::vector<float> e(5000), e_next(5000), both(5001);
+    std::vector<std::byte> out(c.capacity_bytes());
+    const auto compress = [&](ConstGradient gradient, ConstResidual a, Residual b, Payload p) {
+      return message_of([&] { c.compress(gradient, a, b, p, context); });
+    };
+    const std::string name = c.spec().name;
+    EXPECT_EQ(compress(g.view().subview(0, 9), e, e_next, out),
+              name + ": gradient has 9 elements, must have 5000");
+    EXPECT_EQ(compress(half.view(), e, e_next, out),
+              name + ": gradient dtype is float16, must be float32");
+    EXPECT_EQ(compress(g.view(), std::span(e).first(7), e_next, out),
+              name + ": residual e has 7 elements, must have 5000 or none");
+    EXPECT_EQ(compress(g.view(), e, {}, out),
+              name + ": residual e_next has 0 elements, must have 5000 as e has");
+    EXPECT_EQ(compress(g.view(), e, e, out),
+              name + ": e and e_next share memory, must be distinct buffers");
+    EXPECT_EQ(compress(g.view(), std::span(both).first(5000), std::span(both).last(5000), out),
+              name + ": e and e_next share memory, must be distinct buffers");
+    EXPECT_NE(compress(g.view(), e, e_next, std::span(out).first(40)).find("must have at least"),
+              std::string::npos);
+    EXPECT_EQ(message_of([&] { c.slice(out, {1, 4096}, out, context); }),
+              name + ": region is [1, 4096), must begin and end on multiples of 4096");
+    EXPECT_EQ(message_of([&] { c.slice_capacity_bytes({0, 5001}); }),
+              name + ": region is [0, 5001), must lie within [0, 5000)");
+    EXPECT_EQ(message_of([&] { c.merge({{}, {0, 5000}, 0.0f}, {}, out, context); }),
+              name + ": scale is 0, must be positive and finite");
+    EXPECT_EQ(message_of([&] { c.merge({{}, {0, 5000}}, std::span(e).first(3), out, context); }),
+              name + ": residual e_next has 3 elements, must have 5000 or none");
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::testing
