@@ -20,7 +20,7 @@ namespace {
 using gradwire::concat;
 using gradwire::InvalidArgument;
 
-constexpr int kGraceMilliseconds = 1000;
+constexpr int kGraceMilliseconds = 500;
 
 // Written by the handler: a signal handler can reach nothing but a global.
 volatile sig_atomic_t wake_descriptor = -1;

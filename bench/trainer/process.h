@@ -25,7 +25,7 @@ class Interrupted : public std::runtime_error {
 /// Turns SIGTERM and SIGINT into an abort of the attached transports. One per process.
 class SignalWatch {
  public:
-  /// `on_stuck` runs when the process is still there a second after a signal; the process then
+  /// `on_stuck` runs when the process is still there half a second after a signal; the process then
   /// exits. It covers waits that no transport can end, such as the rendezvous.
   explicit SignalWatch(std::function<void(std::string_view reason)> on_stuck);
   ~SignalWatch();

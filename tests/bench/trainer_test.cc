@@ -1,0 +1,304 @@
+// gradwire-trainer as a program, on four quadrants of 8 x 8 pixels.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/bench/idx_files.h"
+#include "tests/bench/subprocess.h"
+
+namespace {
+
+using subprocess::Process;
+using subprocess::Seconds;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kSlower = 6;
+#else
+constexpr double kSlower = 1;
+#endif
+constexpr Seconds kLong{60 * kSlower};
+constexpr Seconds kPrompt{2 * kSlower};
+
+// The text of a field in a line of JSON, "" when it is not there.
+std::string field(const std::string& line, const std::string& key) {
+  const std::string quoted = "\"" + key + "\": ";
+  const size_t begin = line.find(quoted);
+  if (begin == std::string::npos) {
+    return "";
+  }
+  const size_t value = begin + quoted.size();
+  if (line[value] == '"') {
+    return line.substr(value + 1, line.find('"', value + 1) - value - 1);
+  }
+  return line.substr(value, line.find_first_of(",}", value) - value);
+}
+
+std::vector<std::string> events_named(const std::string& text, const std::string& event) {
+  std::vector<std::string> found;
+  for (const std::string& line : subprocess::lines_of(text)) {
+    if (field(line, "event") == event) {
+      found.push_back(line);
+    }
+  }
+  return found;
+}
+
+class Trainer : public testing::Test {
+ protected:
+  void SetUp() override {
+    idx_files::write_quadrants(folder_, "train", 320, 1);
+    idx_files::write_quadrants(folder_, "t10k", 90, 2);
+  }
+
+  std::unique_ptr<Process> start(const std::string& log, std::vector<std::string> more) {
+    std::vector<std::string> command = {GRADWIRE_TRAINER, "--data",       folder_.path(), "--hidden",
+                                        "32,32",          "--batch-size", "16",           "--threads",
+                                        "1",              "--events",     "-"};
+    command.insert(command.end(), more.begin(), more.end());
+    return std::make_unique<Process>(command, folder_.file(log));
+  }
+
+  std::unique_ptr<Process> start_rank(int rank, int ranks, const std::vector<std::string>& more) {
+    std::vector<std::string> options = {
+        "--transport",  "gloo",                "--store", "file:" + folder_.file("store"),
+        "--interface",  "lo",                  "--rank",  std::to_string(rank),
+        "--world-size", std::to_string(ranks), "--die-with-parent", std::to_string(getpid())};
+#ifdef GRADWIRE_GLOO_PLUGIN
+    options.insert(options.end(), {"--plugin", GRADWIRE_GLOO_PLUGIN});
+#endif
+    options.insert(options.end(), more.begin(), more.end());
+    return start("rank" + std::to_string(rank), options);
+  }
+
+  std::vector<std::unique_ptr<Process>> start_ranks(int ranks,
+                                                    const std::vector<std::string>& more) {
+    std::vector<std::unique_ptr<Process>> all;
+    for (int r = 0; r < ranks; ++r) {
+      all.push_back(start_rank(r, ranks, more));
+    }
+    return all;
+  }
+
+  // Waits until rank 0 has printed `steps` steps.
+  static bool has_trained(const Process& rank0, size_t steps) {
+    const auto deadline = std::chrono::steady_clock::now() + kLong;
+    while (events_named(rank0.output(), "step").size() < steps) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+
+  // What every complete run must show; `output` is rank 0's.
+  static void expect_trained(const std::string& output, size_t steps) {
+    const auto all = events_named(output, "step");
+    ASSERT_EQ(all.size(), steps);
+    for (const std::string& step : all) {
+      EXPECT_NE(field(step, "bytes_sent"), "0") << step;
+      EXPECT_EQ(field(step, "bytes_sent"), field(step, "predicted_bytes_sent")) << step;
+    }
+    EXPECT_LT(std::stod(field(all.back(), "loss")), 0.3 * std::stod(field(all.front(), "loss")));
+    for (const std::string& epoch : events_named(output, "epoch")) {
+      EXPECT_EQ(field(epoch, "hashes_equal"), "true") << epoch;
+      EXPECT_EQ(field(epoch, "parameter_hash").size(), 16u) << epoch;
+    }
+    const auto done = events_named(output, "done");
+    ASSERT_FALSE(done.empty());
+    EXPECT_GT(std::stod(field(done[0], "final_accuracy")), 0.9);
+    EXPECT_EQ(field(done[0], "steps"), std::to_string(steps));
+    EXPECT_TRUE(events_named(output, "error").empty()) << output;
+  }
+
+  idx_files::Folder folder_;
+};
+
+TEST_F(Trainer, LearnsWithRanksAsThreads) {
+  for (const std::string method : {"none", "fp16", "int4", "topk:5%", "topk:5%,int4"}) {
+    SCOPED_TRACE(method);
+    const auto run = start("run", {"--world-size", "3", "--epochs", "8", "--method", method});
+    ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+    const std::string output = run->output();
+    EXPECT_EQ(events_named(output, "start").size(), 3u);
+    EXPECT_EQ(events_named(output, "done").size(), 3u);
+    EXPECT_EQ(events_named(output, "epoch").size(), 8u);
+    EXPECT_EQ(events_named(output, "evaluate").size(), 8u);
+    expect_trained(output, 48);  // 320 examples / (3 ranks * 16) = 6 steps
+  }
+}
+
+TEST_F(Trainer, LearnsWithEveryOptimizerAtItsDefaultRate) {
+  for (const std::string optimizer : {"sgd", "lars", "lamb"}) {
+    SCOPED_TRACE(optimizer);
+    const auto run = start("run", {"--world-size", "2", "--epochs", "6", "--optimizer", optimizer});
+    ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+    expect_trained(run->output(), 60);
+  }
+}
+
+TEST_F(Trainer, ParametersDoNotDependOnOverlap) {
+  std::vector<std::string> hashes;
+  for (const std::string overlap : {"0", "1"}) {
+    const auto run = start("run", {"--world-size", "2", "--epochs", "1", "--overlap", overlap});
+    ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+    hashes.push_back(field(events_named(run->output(), "epoch").at(0), "parameter_hash"));
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST_F(Trainer, StopsAtTheTargetAndReportsItOnce) {
+  const auto run = start("run", {"--world-size", "2", "--epochs", "50", "--target-accuracy", "0.8",
+                                 "--stop-at-target", "1", "--eval-every", "2"});
+  ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+  const auto target = events_named(run->output(), "target");
+  ASSERT_EQ(target.size(), 1u);
+  EXPECT_GE(std::stod(field(target[0], "accuracy")), 0.8);
+  const auto done = events_named(run->output(), "done");
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(field(done[0], "steps"), field(target[0], "step"));
+  EXPECT_NE(field(done[0], "seconds_to_target"), "null");
+  EXPECT_LT(std::stoul(field(done[0], "steps")), 500u);
+}
+
+TEST_F(Trainer, TrainsAloneWithoutExchange) {
+  const auto run =
+      start("run", {"--world-size", "2", "--max-steps", "5", "--no-exchange", "1"});
+  ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+  const auto steps = events_named(run->output(), "step");
+  ASSERT_EQ(steps.size(), 5u);
+  EXPECT_EQ(field(steps[0], "bytes_sent"), "0");
+  EXPECT_EQ(field(events_named(run->output(), "start").at(0), "no_exchange"), "true");
+  EXPECT_EQ(field(events_named(run->output(), "epoch").at(0), "hashes_equal"), "null");
+}
+
+TEST_F(Trainer, WritesTheTrace) {
+  const auto run = start(
+      "run", {"--world-size", "2", "--max-steps", "3", "--chrome-trace", folder_.file("trace.json")});
+  ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+  EXPECT_NE(subprocess::read_file(folder_.file("trace.json")).find("traceEvents"),
+            std::string::npos);
+}
+
+TEST_F(Trainer, AFolderWithoutFilesIsARunErrorThatListsThem) {
+  const auto run = start("run", {"--data", folder_.file("nothing")});
+  EXPECT_EQ(run->wait(kLong), 1);
+  EXPECT_NE(run->errors().find("gradwire-trainer: rank 0: "), std::string::npos) << run->errors();
+  EXPECT_NE(run->errors().find("t10k-labels-idx1-ubyte"), std::string::npos) << run->errors();
+  const auto errors = events_named(run->output(), "error");
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(field(errors[0], "kind"), "invalid_argument");
+}
+
+TEST_F(Trainer, TooFewExamplesEndAllRanksWithTheNumbers) {
+  const auto run = start("run", {"--world-size", "3", "--batch-size", "200"});
+  EXPECT_EQ(run->wait(kLong), 1);
+  EXPECT_NE(run->errors().find("320 training examples for 3 ranks"), std::string::npos)
+      << run->errors();
+}
+
+TEST_F(Trainer, BadArgumentsExitWith2) {
+  const auto run = start("run", {"--epohcs", "3"});
+  EXPECT_EQ(run->wait(kLong), 2);
+  EXPECT_NE(run->errors().find("unknown option '--epohcs', known: --help"), std::string::npos)
+      << run->errors();
+  EXPECT_EQ(run->output(), "");
+}
+
+TEST_F(Trainer, DivergenceEndsWithAnErrorAndNotWithNumbers) {
+  const auto run = start("run", {"--world-size", "2", "--epochs", "50", "--learning-rate", "1e30",
+                                 "--warmup-steps", "0"});
+  EXPECT_EQ(run->wait(kLong), 1);
+  const auto errors = events_named(run->output(), "error");
+  ASSERT_FALSE(errors.empty());
+  EXPECT_EQ(field(errors[0], "kind"), "non_finite_gradient") << errors[0];
+}
+
+TEST_F(Trainer, StopsPromptlyOnSignals) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    SCOPED_TRACE(signal);
+    const auto run = start("run", {"--world-size", "2", "--epochs", "1000000"});
+    ASSERT_TRUE(has_trained(*run, 3)) << run->errors();
+    run->send(signal);
+    EXPECT_EQ(run->wait(kPrompt), 128 + signal) << run->errors();
+    const auto errors = events_named(run->output(), "error");
+    ASSERT_EQ(errors.size(), 2u);
+    EXPECT_EQ(field(errors[0], "kind"), "interrupted");
+  }
+}
+
+#if GRADWIRE_WITH_GLOO
+
+TEST_F(Trainer, LearnsWithRanksAsProcesses) {
+  const auto ranks = start_ranks(3, {"--epochs", "8", "--method", "topk:5%"});
+  for (const auto& rank : ranks) {
+    ASSERT_EQ(rank->wait(kLong), 0) << rank->errors();
+    EXPECT_EQ(events_named(rank->output(), "start").size(), 1u);
+    EXPECT_EQ(events_named(rank->output(), "done").size(), 1u);
+  }
+  expect_trained(ranks[0]->output(), 48);
+  EXPECT_TRUE(events_named(ranks[1]->output(), "step").empty());
+}
+
+TEST_F(Trainer, ThreadsAndProcessesEndWithTheSameParameters) {
+  const std::vector<std::string> options = {"--epochs", "2", "--method", "int4"};
+  const auto ranks = start_ranks(2, options);
+  for (const auto& rank : ranks) {
+    ASSERT_EQ(rank->wait(kLong), 0) << rank->errors();
+  }
+  std::vector<std::string> threads = options;
+  threads.insert(threads.end(), {"--world-size", "2"});
+  const auto run = start("run", threads);
+  ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+  EXPECT_EQ(field(events_named(run->output(), "epoch").at(1), "parameter_hash"),
+            field(events_named(ranks[0]->output(), "epoch").at(1), "parameter_hash"));
+}
+
+TEST_F(Trainer, AKilledRankEndsTheOthersAtOnce) {
+  const auto ranks = start_ranks(3, {"--epochs", "1000000", "--timeout-s", "60"});
+  ASSERT_TRUE(has_trained(*ranks[0], 5)) << ranks[0]->errors();
+  ranks[1]->send(SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
+  for (const int r : {0, 2}) {
+    SCOPED_TRACE(r);
+    EXPECT_EQ(ranks[r]->wait(kPrompt), 1);
+    const auto errors = events_named(ranks[r]->output(), "error");
+    ASSERT_EQ(errors.size(), 1u);
+    EXPECT_EQ(field(errors[0], "kind"), "transport");
+    EXPECT_NE(field(errors[0], "message").find("rank "), std::string::npos) << errors[0];
+    EXPECT_NE(ranks[r]->errors().find("gradwire-trainer: rank " + std::to_string(r) + ": "),
+              std::string::npos)
+        << ranks[r]->errors();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, kPrompt);
+}
+
+TEST_F(Trainer, ARankThatCannotReadItsDataEndsTheOthersAtOnce) {
+  const auto good = start_rank(0, 2, {"--timeout-s", "60"});
+  const auto bad = start_rank(1, 2, {"--timeout-s", "60", "--data", folder_.file("nothing")});
+  EXPECT_EQ(bad->wait(kLong), 1);
+  EXPECT_EQ(good->wait(kPrompt), 1);
+  EXPECT_NE(good->errors().find("rank 1"), std::string::npos) << good->errors();
+}
+
+TEST_F(Trainer, RanksWithDifferentMethodsFindOut) {
+  const auto first = start_rank(0, 2, {"--method", "int4"});
+  const auto second = start_rank(1, 2, {"--method", "int8"});
+  EXPECT_EQ(first->wait(kLong), 1);
+  EXPECT_EQ(second->wait(kLong), 1);
+  EXPECT_NE(first->errors().find("int8"), std::string::npos) << first->errors();
+}
+
+TEST_F(Trainer, StopsPromptlyWhileItWaitsForOtherRanks) {
+  const auto lonely = start_rank(0, 2, {"--timeout-s", "60"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300) * kSlower);
+  EXPECT_EQ(lonely->wait(Seconds(0)), std::nullopt) << lonely->errors();
+  lonely->send(SIGTERM);
+  EXPECT_EQ(lonely->wait(kPrompt), 143) << lonely->errors();
+  EXPECT_EQ(events_named(lonely->output(), "error").size(), 1u);
+}
+
+#endif
+
+}  // namespace
