@@ -1,0 +1,207 @@
+#pragma once
+// One exchange of one bucket on all ranks, with everything that went in and came out.
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gradwire/comm/exchange.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire::test {
+
+struct ExchangeCase {
+  std::string exchange;
+  std::vector<CompressorSpec> specs;  ///< of each group
+  std::vector<size_t> numels;         ///< of each group
+  DType dtype = DType::kFloat32;
+  int world_size = 1;
+
+  std::string text() const {
+    std::string all = concat(exchange, " world_size=", world_size, " ", to_string(dtype));
+    for (size_t g = 0; g < specs.size(); ++g) {
+      all += concat(" ", to_string(specs[g]), "[", numels[g], "]");
+    }
+    return all;
+  }
+};
+
+/// One group on one rank.
+struct GroupResult {
+  std::vector<float> gradient;  ///< rounded to the dtype
+  std::vector<float> before;    ///< residual e; zeros without feedback
+  std::vector<float> sent;      ///< what the payload decodes to
+  std::vector<float> after;     ///< e_next when the exchange has ended; zeros without feedback
+  std::vector<float> kept;      ///< e_next when compression had ended
+  std::vector<std::byte> mean;
+  size_t payload_bytes = 0, capacity_bytes = 0;
+  bool fixed_length = false;
+
+  float mean_at(size_t i, DType dtype) const {
+    return dispatch(dtype, [&]<class T>() {
+      T value;
+      std::memcpy(&value, mean.data() + i * sizeof(T), sizeof(T));
+      return to_float(value);
+    });
+  }
+};
+
+struct RankResult {
+  std::vector<GroupResult> groups;
+  ExchangeReport report;
+  TrafficCounters counters;
+  uint64_t predicted_from_capacity = 0;
+  bool reencodes = false;
+};
+
+/// Normal values over several magnitudes; the seed is the case's own, so every run is the same.
+inline std::vector<float> random_values(size_t numel, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(numel);
+  for (float& value : values) {
+    value = normal(generator) * std::exp(0.5f * normal(generator));
+  }
+  return values;
+}
+
+inline std::vector<std::byte> as_bytes(const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * size_of(dtype));
+  dispatch(dtype, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const T value = from_float<T>(values[i]);
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+  return bytes;
+}
+
+/// What `payload` says, in float32.
+inline std::vector<float> decode(const CompressorSpec& spec, DType dtype, const GroupResult& group,
+                                 ConstPayload payload, Context& context) {
+  std::vector<float> decoded(group.gradient.size());
+  if (spec.values == ValueCodec::kRaw) {  // the elements as they are, behind the header
+    dispatch(dtype, [&]<class T>() {
+      for (size_t i = 0; i < decoded.size(); ++i) {
+        T value;
+        std::memcpy(&value, payload.data() + 32 + i * sizeof(T), sizeof(T));
+        decoded[i] = to_float(value);
+      }
+    });
+    return decoded;
+  }
+  CompressorShape shape;
+  shape.numel = decoded.size();
+  const auto reader = make_compressor(spec, shape);
+  reader->decompress({&payload, 1}, 1.0f, view_of(std::span(decoded)), context);
+  context.stream.wait();
+  return decoded;
+}
+
+/// Memory of one group while it is exchanged.
+struct GroupMemory {
+  std::unique_ptr<Compressor> compressor;
+  std::vector<std::byte> gradient, payload;
+  std::vector<float> before, after;
+};
+
+inline GroupMemory make_group(const ExchangeCase& c, size_t g, int rank, GroupResult& result) {
+  CompressorShape shape;
+  shape.numel = c.numels[g];
+  shape.dtype = c.dtype;
+  shape.seed = 11;
+  shape.rank = rank;
+  GroupMemory memory;
+  memory.compressor = make_compressor(c.specs[g], shape);
+  const auto seed = static_cast<unsigned>(1000 * g) + static_cast<unsigned>(rank);
+  memory.gradient = as_bytes(random_values(shape.numel, seed), c.dtype);
+  result.mean = memory.gradient;
+  for (size_t i = 0; i < shape.numel; ++i) {
+    result.gradient.push_back(result.mean_at(i, c.dtype));
+  }
+  result.before.assign(shape.numel, 0.0f);
+  if (c.specs[g].error_feedback) {
+    result.before = random_values(shape.numel, seed + 500);
+    memory.before = result.before;
+    memory.after.assign(shape.numel, 0.0f);
+  }
+  memory.payload.resize(memory.compressor->capacity_bytes());
+  result.capacity_bytes = memory.payload.size();
+  result.fixed_length = memory.compressor->fixed_length();
+  return memory;
+}
+
+/// Compresses and exchanges on one rank; blocks.
+inline RankResult exchange_on_rank(const ExchangeCase& c, Transport& transport) {
+  const auto stream = make_inline_stream();
+  Workspace workspace;
+  Context context{*stream, workspace};
+  RankResult result;
+  result.groups.resize(c.specs.size());
+  std::vector<GroupMemory> memory;
+  std::vector<GroupSlot> slots;
+  ExchangeContext made_from{.compressors = {}, .transport = &transport, .tag = {5, "bucket 7"}};
+  std::vector<size_t> capacities;
+  for (size_t g = 0; g < c.specs.size(); ++g) {
+    memory.push_back(make_group(c, g, transport.rank(), result.groups[g]));
+  }
+  for (size_t g = 0; g < c.specs.size(); ++g) {
+    GroupMemory& m = memory[g];
+    const Gradient gradient{m.gradient.data(), c.numels[g], c.dtype, {}};
+    m.compressor->compress(gradient, m.before, m.after, m.payload, context);
+    stream->wait();
+    GroupResult& group = result.groups[g];
+    group.kept = m.after;
+    std::memcpy(&group.payload_bytes, m.payload.data() + 24, 8);  // the header's `bytes`
+    group.sent = decode(c.specs[g], c.dtype, group, m.payload, context);
+    slots.push_back({m.compressor.get(), m.payload, m.after, gradient});
+    made_from.compressors.push_back(m.compressor.get());
+    capacities.push_back(group.capacity_bytes);
+  }
+  const auto exchange = make_exchange(c.exchange, made_from);
+  result.reencodes = exchange->reencodes();
+  result.predicted_from_capacity = exchange->bytes_sent(capacities);
+  exchange->run(slots, result.report, context);
+  stream->wait();
+  result.counters = transport.counters();
+  for (size_t g = 0; g < c.specs.size(); ++g) {
+    result.groups[g].mean = memory[g].gradient;
+    result.groups[g].after = memory[g].after;
+    result.groups[g].after.resize(c.numels[g], 0.0f);
+    result.groups[g].kept.resize(c.numels[g], 0.0f);
+  }
+  return result;
+}
+
+/// Every compressor an exchange accepts for this dtype, with feedback on and off, selectors with
+/// every value codec.
+inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, DType dtype) {
+  std::vector<CompressorSpec> specs;
+  for (const CompressorRow& row : compressor_registry()) {
+    std::vector<CompressorSpec> variants{parse_spec(row.example)};
+    if (row.selector) {
+      for (const ValueCodec codec : {ValueCodec::kFloat32, ValueCodec::kFloat16,
+                                     ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4}) {
+        variants.push_back(variants[0]);
+        variants.back().values = codec;
+      }
+      variants.erase(variants.begin());
+    }
+    for (CompressorSpec spec : variants) {
+      for (const bool feedback : {false, true}) {
+        spec.error_feedback = feedback;
+        CompressorShape shape;
+        shape.numel = 1;
+        shape.dtype = dtype;
+        if (exchange.accepts(*make_compressor(spec, shape))) {
+          specs.push_back(spec);
+        }
+      }
+    }
+  }
+  return specs;
+}
+
+}  // namespace gradwire::test

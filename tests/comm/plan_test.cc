@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include "gradwire/comm/exchange.h"
+#include "gradwire/comm/plan.h"
+#include "tests/comm/reducer_case.h"
+
+namespace gradwire::test {
+namespace {
+
+std::vector<ParamId> members(const PlanGroup& group) {
+  std::vector<ParamId> ids;
+  for (const Segment& segment : group.segments) {
+    ids.push_back(segment.parameter);
+  }
+  return ids;
+}
+
+using Ids = std::vector<ParamId>;
+
+PlanOptions options(const std::string& spec, size_t bucket_bytes) {
+  PlanOptions made;
+  made.spec = parse_spec(spec);
+  made.bucket_bytes = bucket_bytes;
+  return made;
+}
+
+TEST(Plan, FillsBucketsFromTheLastParameterWithoutExceedingTheirBytes) {
+  const std::vector<ParamInfo> parameters{{"a", {100}}, {"b", {2, 50}}, {"c", {60}}, {"d", {40}}};
+  const Plan plan = make_plan(parameters, options("none", 800));
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_EQ(members(plan.buckets[0].groups.at(0)), (Ids{3, 2, 1}));  // 40 + 60 + 100 floats
+  EXPECT_EQ(members(plan.buckets[1].groups.at(0)), (Ids{0}));
+  EXPECT_EQ(plan.buckets[0].numel, 200u);
+  EXPECT_EQ(plan.places[3].offset, 0u);
+  EXPECT_EQ(plan.places[2].offset, 40u);
+  EXPECT_EQ(plan.places[1].offset, 100u);
+  EXPECT_EQ(plan.places[0].bucket, 1u);
+}
+
+TEST(Plan, GivesAParameterLargerThanABucketABucketOfItsOwn) {
+  const std::vector<ParamInfo> parameters{{"a", {10}}, {"huge", {1000}}, {"c", {10}}};
+  const Plan plan = make_plan(parameters, options("none", 100));
+  ASSERT_EQ(plan.buckets.size(), 3u);
+  EXPECT_EQ(members(plan.buckets[1].groups.at(0)), (Ids{1}));
+}
+
+TEST(Plan, CountsBytesInTheGradientsDType) {
+  const std::vector<ParamInfo> parameters{{"a", {100}}, {"b", {100}}};
+  PlanOptions half = options("none", 400);
+  half.dtype = DType::kFloat16;
+  EXPECT_EQ(make_plan(parameters, half).buckets.size(), 1u);
+  EXPECT_EQ(make_plan(parameters, options("none", 400)).buckets.size(), 2u);
+}
+
+TEST(Plan, PutsExemptParametersInABf16GroupInFrontOfTheOthers) {
+  const Plan plan = make_plan(model(), options("int8", 1 << 20));
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  const auto& groups = plan.buckets[0].groups;
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(to_string(groups[0].spec), "bf16");
+  EXPECT_EQ(members(groups[0]), (Ids{7, 5, 3, 2}));  // biases and the scalar
+  EXPECT_EQ(groups[0].numel, 10u + 200 + 1 + 33);
+  EXPECT_EQ(to_string(groups[1].spec), "int8");
+  EXPECT_EQ(members(groups[1]), (Ids{6, 4, 1, 0}));
+  EXPECT_EQ(groups[1].offset, groups[0].numel);
+  EXPECT_EQ(plan.places[6].offset, groups[0].numel);
+  EXPECT_EQ(plan.places[3].offset, 210u);
+}
+
+TEST(Plan, ExemptsForSelectorsWithAnyValueCodecButNotForWideDenseSpecs) {
+  for (const char* spec : {"topk:1%", "topk:1%,fp16", "topk:1%,int4", "int4"}) {
+    EXPECT_EQ(make_plan(model(), options(spec, 1 << 20)).buckets[0].groups.size(), 2u) << spec;
+  }
+  for (const char* spec : {"none", "fp16", "bf16"}) {
+    EXPECT_EQ(make_plan(model(), options(spec, 1 << 20)).buckets[0].groups.size(), 1u) << spec;
+  }
+  PlanOptions never = options("int4", 1 << 20);
+  never.exempt_1d = PlanOptions::Exempt1D::kNever;
+  EXPECT_EQ(make_plan(model(), never).buckets[0].groups.size(), 1u);
+}
+
+TEST(Plan, SendsExempt16BitGradientsAsTheyAre) {
+  PlanOptions half = options("int8", 1 << 20);
+  half.dtype = DType::kFloat16;
+  EXPECT_EQ(to_string(make_plan(model(), half).buckets[0].groups[0].spec), "none");
+}
+
+TEST(Plan, AllowsABucketOfExemptParametersOnly) {
+  const Plan plan = make_plan(std::vector<ParamInfo>{{"weight", {100, 10}}, {"bias", {10}}},
+                              options("int8", 64));
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  ASSERT_EQ(plan.buckets[0].groups.size(), 1u);
+  EXPECT_EQ(to_string(plan.buckets[0].groups[0].spec), "bf16");
+}
+
+TEST(Plan, TilesEveryBucketWithItsParameters) {
+  for (const char* spec : {"none", "int8", "topk:1%"}) {
+    for (const size_t bytes : {64u, 1000u, 16384u, 1u << 20}) {
+      const Plan plan = make_plan(model(), options(spec, bytes));
+      std::vector<int> seen(model().size(), 0);
+      for (size_t b = 0; b < plan.buckets.size(); ++b) {
+        size_t end = 0;
+        for (const PlanGroup& group : plan.buckets[b].groups) {
+          EXPECT_EQ(group.offset, end);
+          for (const Segment& segment : group.segments) {
+            EXPECT_EQ(plan.places[segment.parameter].bucket, b);
+            EXPECT_EQ(plan.places[segment.parameter].offset, end);
+            EXPECT_EQ(segment.numel, model()[segment.parameter].numel());
+            EXPECT_EQ(segment.offset_in_parameter, 0u);
+            end += segment.numel;
+            ++seen[segment.parameter];
+          }
+        }
+        EXPECT_EQ(plan.buckets[b].numel, end);
+      }
+      EXPECT_EQ(seen, std::vector<int>(model().size(), 1)) << spec << " " << bytes;
+    }
+  }
+}
+
+TEST(Plan, ChoosesDenseForWideDenseSpecsAndGatherForTheOthers) {
+  EXPECT_EQ(make_plan(model(), options("fp16", 4096)).buckets[0].exchange, "dense");
+  EXPECT_EQ(make_plan(model(), options("int8", 4096)).buckets[0].exchange, "gather");
+  EXPECT_EQ(default_exchange(parse_spec("none")), "dense");
+  EXPECT_EQ(default_exchange(parse_spec("topk:1%")), "gather");
+}
+
+TEST(Plan, DescribesItselfInOneFactALine) {
+  const std::vector<ParamInfo> parameters{{"w", {3, 4}}, {"b", {4}}};
+  PlanOptions made = options("none", 1 << 20);
+  made.seed = 9;
+  EXPECT_EQ(make_plan(parameters, made).describe(),
+            "plan: 2 parameters, 16 elements, float32, seed 9, 1 buckets\n"
+            "bucket 0: dense, 16 elements, 64 bytes\n"
+            "  group 0: none, 16 elements, capacity 96 bytes\n"
+            "    parameter 1: b [4] at 0\n"
+            "    parameter 0: w [3, 4] at 4\n");
+}
+
+TEST(Plan, FingerprintIsFnv1aOfTheDescription) {
+  const Plan plan = make_plan(model(), options("int8", 4096));
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : plan.describe()) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001b3;
+  }
+  EXPECT_EQ(plan.fingerprint(), hash);
+  EXPECT_NE(plan.fingerprint(), make_plan(model(), options("int4", 4096)).fingerprint());
+}
+
+std::string refusal(const std::vector<ParamInfo>& parameters, const PlanOptions& made) {
+  return message_of<InvalidArgument>([&] { make_plan(parameters, made); });
+}
+
+TEST(Plan, RefusesBadRequestsInWords) {
+  const PlanOptions none = options("none", 4096);
+  EXPECT_EQ(refusal({}, none), "plan: 0 parameters, expected at least one");
+  EXPECT_EQ(refusal({{"a", {1}}, {"a", {2}}}, none),
+            "plan: two parameters are named 'a', expected different names");
+  EXPECT_EQ(refusal({{"a", {3, 0}}}, none),
+            "plan: parameter 'a' of shape [3, 0] has no elements, expected at least one");
+  EXPECT_EQ(refusal({{"a", {1}}}, options("none", 0)), "plan: bucket_bytes is 0, must be positive");
+  PlanOptions bad = options("topk:1%", 4096);
+  bad.exchange = "dense";
+  EXPECT_EQ(refusal({{"a", {8, 8}}}, bad),
+            "plan: exchange 'dense' cannot carry 'topk:1%', expected a dense compressor of 16 bits "
+            "or wider (none, fp16, bf16)");
+  bad.exchange = "telepathy";
+  EXPECT_EQ(refusal({{"a", {8, 8}}}, bad),
+            "exchange: unknown name 'telepathy', known: dense, gather");
+}
+
+}  // namespace
+}  // namespace gradwire::test
