@@ -14,19 +14,19 @@ namespace gradwire {
 /// One group of a bucket while the bucket is exchanged.
 struct GroupSlot {
   Compressor* compressor = nullptr;
-  Payload mine;      ///< compressed, capacity_bytes() long; the header gives the true length
-  Residual e_next;   ///< takes put-backs; empty without error feedback
-  Gradient mean;     ///< written
+  Payload mine;     ///< compressed, capacity_bytes() long; the header gives the true length
+  Residual e_next;  ///< takes put-backs; empty without error feedback
+  Gradient mean;    ///< written
 };
 
 /// What one run moved and what it found. Valid once the stream has passed run().
 struct ExchangeReport {
-  uint64_t bytes_sent = 0;      ///< frames included, from the transport's counters
+  uint64_t bytes_sent = 0;  ///< frames included, from the transport's counters
   uint64_t bytes_received = 0;
   uint64_t predicted_bytes_sent = 0;  ///< the closed form on the true payload lengths
-  int nonfinite_rank = -1;      ///< lowest rank whose payload carried the flag, -1 if none
-  int64_t transfer_us = 0;      ///< time inside the transport
-  int64_t codec_us = 0;         ///< slicing, merging and decompressing
+  int nonfinite_rank = -1;            ///< lowest rank whose payload carried the flag, -1 if none
+  int64_t transfer_us = 0;            ///< time inside the transport
+  int64_t codec_us = 0;               ///< slicing, merging and decompressing
 };
 
 /// Exchanges one bucket. Owns the receive buffers, allocated once.

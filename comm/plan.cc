@@ -139,8 +139,8 @@ uint64_t Plan::fingerprint() const { return fnv1a(describe()); }
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options) {
   validate(options.spec);
   check_parameters(parameters, options);
-  const ExchangeRow& row = find_exchange(
-      options.exchange == "auto" ? default_exchange(options.spec) : options.exchange);
+  const ExchangeRow& row =
+      find_exchange(options.exchange == "auto" ? default_exchange(options.spec) : options.exchange);
   const bool exempts = options.exempt_1d == PlanOptions::Exempt1D::kAuto &&
                        narrower_than_16_bits(options.spec, options.dtype);
 

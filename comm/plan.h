@@ -39,7 +39,8 @@ struct PlanBucket {
 struct PlanOptions {
   CompressorSpec spec{};
   std::string exchange = "auto";  ///< "auto": default_exchange(spec)
-  size_t bucket_bytes = size_t{1} << 20;  ///< of dense gradient; a larger parameter is a bucket alone
+  size_t bucket_bytes =
+      size_t{1} << 20;  ///< of dense gradient; a larger parameter is a bucket alone
   DType dtype = DType::kFloat32;
   /// Lossy specs narrower than 16 bits send 1-D parameters as bf16 in a group of their own.
   enum class Exempt1D { kAuto, kNever } exempt_1d = Exempt1D::kAuto;
@@ -66,8 +67,8 @@ struct Plan {
   uint64_t fingerprint() const;
 };
 
-/// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements, an
-/// exchange that cannot carry the spec.
+/// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements,
+/// an exchange that cannot carry the spec.
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options);
 
 }  // namespace gradwire

@@ -124,8 +124,9 @@ void Reducer::set_plan(Plan plan) {
   s.throw_if_finished();
   check(!s.any_ready, "set_plan: step ", s.step,
         " has begun, expected a call between wait() and the next grad_ready()");
-  check(same_parameters(s.plan, plan),
-        "set_plan: the new plan's parameters or dtype differ from the old one's, expected the same");
+  check(
+      same_parameters(s.plan, plan),
+      "set_plan: the new plan's parameters or dtype differ from the old one's, expected the same");
   s.check_everywhere(plan);
   std::deque<Bucket> buckets = s.make_buckets(plan);
   for (size_t p = 0; p < plan.places.size(); ++p) {

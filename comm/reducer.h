@@ -17,8 +17,8 @@ enum class StepOutcome : uint8_t { kCommitted, kSkipped };
 
 struct ReducerOptions {
   OnNonFinite on_nonfinite = OnNonFinite::kError;
-  int threads = 1;           ///< of the reducer's own stream, for compression loops
-  size_t trace_steps = 64;   ///< steps the trace keeps
+  int threads = 1;          ///< of the reducer's own stream, for compression loops
+  size_t trace_steps = 64;  ///< steps the trace keeps
 };
 
 /// Names a bucket handed over whole.
@@ -55,9 +55,9 @@ class Reducer {
   Ticket bucket_ready(BucketId bucket, Gradient gradient);
 
   /// Blocks until every bucket of the step is reduced, then commits. Nothing is committed, on any
-  /// rank, when some rank's gradient was not finite: kError throws NonFiniteGradient naming rank and
-  /// bucket, kSkip fills the means with zeros and returns kSkipped. Either way the reducer is ready
-  /// for the next step.
+  /// rank, when some rank's gradient was not finite: kError throws NonFiniteGradient naming rank
+  /// and bucket, kSkip fills the means with zeros and returns kSkipped. Either way the reducer is
+  /// ready for the next step.
   /// @throws InvalidArgument naming the parameters that were never ready (the step can go on:
   /// nothing was committed); TransportError naming the rank and the bucket (the group is finished).
   StepOutcome wait();

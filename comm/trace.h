@@ -1,5 +1,6 @@
 #pragma once
-// What happened to each bucket of a step: bytes and microseconds, hidden behind backward or exposed.
+// What happened to each bucket of a step: bytes and microseconds, hidden behind backward or
+// exposed.
 
 #include <cstdint>
 #include <string>
@@ -12,22 +13,22 @@ namespace gradwire {
 /// Times in microseconds since the Reducer was made (steady clock).
 struct BucketTrace {
   BucketId bucket = 0;
-  int64_t ready_us = 0;      ///< its last gradient appeared
-  int64_t begin_us = 0;      ///< compression began
-  int64_t compressed_us = 0; ///< compression ended, exchange began
-  int64_t end_us = 0;        ///< the mean was in place
-  int64_t transfer_us = 0;   ///< of [compressed, end]: inside the transport
-  int64_t codec_us = 0;      ///< compress + slice + merge + decompress
-  int64_t hidden_us = 0;     ///< of [begin, end]: before the caller entered wait()
-  int64_t exposed_us = 0;    ///< of [begin, end]: while the caller was in wait()
+  int64_t ready_us = 0;       ///< its last gradient appeared
+  int64_t begin_us = 0;       ///< compression began
+  int64_t compressed_us = 0;  ///< compression ended, exchange began
+  int64_t end_us = 0;         ///< the mean was in place
+  int64_t transfer_us = 0;    ///< of [compressed, end]: inside the transport
+  int64_t codec_us = 0;       ///< compress + slice + merge + decompress
+  int64_t hidden_us = 0;      ///< of [begin, end]: before the caller entered wait()
+  int64_t exposed_us = 0;     ///< of [begin, end]: while the caller was in wait()
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t predicted_bytes_sent = 0;
 };
 
 struct StepTrace {
-  uint64_t step = 0;          ///< counts calls of wait()
-  int64_t first_ready_us = 0; ///< the first grad_ready of the step
+  uint64_t step = 0;           ///< counts calls of wait()
+  int64_t first_ready_us = 0;  ///< the first grad_ready of the step
   int64_t wait_begin_us = 0;
   int64_t wait_end_us = 0;
   bool committed = false;

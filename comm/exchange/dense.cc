@@ -13,9 +13,8 @@ namespace {
 
 bool rounds_the_mean(const Compressor& c) {
   const ValueCodec values = c.spec().values;
-  const bool as_gradient =
-      (values == ValueCodec::kFloat16 && c.shape().dtype == DType::kFloat16) ||
-      (values == ValueCodec::kBFloat16 && c.shape().dtype == DType::kBFloat16);
+  const bool as_gradient = (values == ValueCodec::kFloat16 && c.shape().dtype == DType::kFloat16) ||
+                           (values == ValueCodec::kBFloat16 && c.shape().dtype == DType::kBFloat16);
   return values != ValueCodec::kRaw && values != ValueCodec::kFloat32 && !as_gradient;
 }
 
@@ -78,7 +77,7 @@ class DenseExchange final : public Exchange {
       const size_t width = (payload_bytes[g] - sizeof(PayloadHeader)) / numel;
       const size_t kept = regions_[g][own_].numel();
       sent += 2 * (ranks_ - 1) * sizeof(PayloadHeader);
-      sent += width * (numel - kept);         // slices of the others' regions
+      sent += width * (numel - kept);       // slices of the others' regions
       sent += width * kept * (ranks_ - 1);  // the merged region, to everyone
     }
     return sent;
@@ -165,12 +164,10 @@ class DenseExchange final : public Exchange {
         length += write_empty_payload(*compressors_[g], nonfinite, out);
         continue;
       }
-      const MergeInput input{.slices = payloads_of(g),
-                             .region = region,
-                             .scale = 1.0f / static_cast<float>(ranks_)};
-      blame_sender({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, context, [&] {
-        compressors_[g]->merge(input, groups[g].e_next, out, context);
-      });
+      const MergeInput input{
+          .slices = payloads_of(g), .region = region, .scale = 1.0f / static_cast<float>(ranks_)};
+      blame_sender({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, context,
+                   [&] { compressors_[g]->merge(input, groups[g].e_next, out, context); });
       length += payload_bytes(out);
     }
     merged_.length(own_) = length;
@@ -200,9 +197,8 @@ class DenseExchange final : public Exchange {
           tiles_.push_back(payloads_of(g)[r]);
         }
       }
-      blame_sender({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, context, [&] {
-        compressors_[g]->decompress(tiles_, 1.0f, groups[g].mean, context);
-      });
+      blame_sender({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, context,
+                   [&] { compressors_[g]->decompress(tiles_, 1.0f, groups[g].mean, context); });
     }
   }
 

@@ -1,6 +1,6 @@
 #pragma once
-// One message per (rank, bucket): the payloads of the bucket's groups one after another, each at its
-// true length. What exchanges share to write and to read such messages.
+// One message per (rank, bucket): the payloads of the bucket's groups one after another, each at
+// its true length. What exchanges share to write and to read such messages.
 
 #include <chrono>
 #include <cstddef>

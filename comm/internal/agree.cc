@@ -50,8 +50,9 @@ std::string_view take_line(std::string_view& text) {
     check(has == should, "rank ", rank, "'s ", what, " differs from rank 0's at line ", line, ": '",
           has, "' expected '", should, "'");
   }
-  throw InvalidArgument(concat("rank ", rank, "'s ", what, " differs from rank 0's behind its first ",
-                               kComparedBytes, " bytes, expected the same"));
+  throw InvalidArgument(concat("rank ", rank, "'s ", what,
+                               " differs from rank 0's behind its first ", kComparedBytes,
+                               " bytes, expected the same"));
 }
 
 }  // namespace

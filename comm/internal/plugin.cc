@@ -35,7 +35,8 @@ fs::path own_folder() {
 
 }  // namespace
 
-std::vector<std::string> plugin_candidates(std::string_view file, const std::string& explicit_path) {
+std::vector<std::string> plugin_candidates(std::string_view file,
+                                           const std::string& explicit_path) {
   if (!explicit_path.empty()) {
     return {explicit_path};
   }
@@ -54,7 +55,8 @@ void* open_plugin(const std::vector<std::string>& candidates) {
     if (fs::exists(path, error)) {
       void* const plugin = dlopen(path.c_str(), kFlags);
       // dlerror() is only asked after a failure, where it is never null.
-      check(plugin != nullptr, "plug-in: cannot open ", path, ": ", plugin == nullptr ? dlerror() : "");
+      check(plugin != nullptr, "plug-in: cannot open ", path, ": ",
+            plugin == nullptr ? dlerror() : "");
       return plugin;
     }
     list += (list.empty() ? "" : ", ") + path;

@@ -28,9 +28,8 @@ void check_plan(const Plan& plan) {
 
 // What ranks must agree on before the first payload travels.
 std::string agreement_text(const Plan& plan, const ReducerOptions& options) {
-  return plan.describe() +
-         (options.on_nonfinite == OnNonFinite::kSkip ? "on_nonfinite: skip\n"
-                                                     : "on_nonfinite: error\n");
+  return plan.describe() + (options.on_nonfinite == OnNonFinite::kSkip ? "on_nonfinite: skip\n"
+                                                                       : "on_nonfinite: error\n");
 }
 
 }  // namespace
@@ -50,8 +49,8 @@ Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions th
 Reducer::State::~State() {
   // Peers cannot finish a step this rank has left; better they hear of it now.
   if (launched > 0) {
-    transport.abort(concat("rank ", transport.rank(),
-                           "'s reducer ended in the middle of step ", step));
+    transport.abort(
+        concat("rank ", transport.rank(), "'s reducer ended in the middle of step ", step));
   }
 }
 
@@ -135,8 +134,7 @@ void Reducer::State::run_bucket(size_t b) {
 void Reducer::State::fail(size_t b, std::string_view what, int peer) {
   const std::string& label = buckets[b].label();
   const bool labelled = what.find(label) != std::string_view::npos;
-  failure.emplace(labelled ? std::string(what) : concat(label, ", step ", step, ": ", what),
-                  peer);
+  failure.emplace(labelled ? std::string(what) : concat(label, ", step ", step, ": ", what), peer);
   transport.abort(failure->what());
 }
 

@@ -113,8 +113,8 @@ Socket connect_to(const std::string& host, const std::string& port, Deadline dea
       return socket;
     }
     if (steady_clock::now() + pause >= deadline) {
-      throw TransportError(concat("rank 0 does not answer at ", host, ":", port, ": ",
-                                  std::strerror(error)), 0);
+      throw TransportError(
+          concat("rank 0 does not answer at ", host, ":", port, ": ", std::strerror(error)), 0);
     }
     std::this_thread::sleep_for(pause);  // rank 0 may not be up yet
     pause = std::min(pause * 2, milliseconds(50));

@@ -37,7 +37,9 @@ constexpr uint32_t kMaxBytes = 1 << 20;
 class Server {
  public:
   explicit Server(Socket listener)
-      : listener_(std::move(listener)), stop_(::eventfd(0, EFD_CLOEXEC)), thread_([this] { run(); }) {}
+      : listener_(std::move(listener)),
+        stop_(::eventfd(0, EFD_CLOEXEC)),
+        thread_([this] { run(); }) {}
   ~Server() {
     const uint64_t one = 1;
     // An eventfd at zero takes eight bytes without blocking.
@@ -125,7 +127,8 @@ class Server {
   void answer(Connection& connection, Verb verb, const std::string& key, std::vector<char> value) {
     Answer answer;
     if (verb == Verb::kSet) {
-      answer.outcome = values_.emplace(key, std::move(value)).second ? Outcome::kDone : Outcome::kExists;
+      answer.outcome =
+          values_.emplace(key, std::move(value)).second ? Outcome::kDone : Outcome::kExists;
       value.clear();
     } else if (const auto found = values_.find(key); found != values_.end()) {
       value = found->second;
@@ -134,7 +137,8 @@ class Server {
     }
     answer.value_bytes = static_cast<uint32_t>(value.size());
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    write_all(connection.socket, {reinterpret_cast<const char*>(&answer), sizeof(answer)}, deadline);
+    write_all(connection.socket, {reinterpret_cast<const char*>(&answer), sizeof(answer)},
+              deadline);
     write_all(connection.socket, value, deadline);
   }
 
@@ -210,7 +214,8 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank,
   const bool digits = !port.empty() && port.size() <= 5 &&
                       port.find_first_not_of("0123456789") == std::string::npos;
   check(!host.empty() && digits && std::stoi(port) >= 1 && std::stoi(port) <= 65535,
-        "store: address is 'tcp:", host_port, "', expected tcp:HOST:PORT with a port of 1 to 65535");
+        "store: address is 'tcp:", host_port,
+        "', expected tcp:HOST:PORT with a port of 1 to 65535");
   return std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, rank,
                                     std::chrono::steady_clock::now() + timeout);
 }

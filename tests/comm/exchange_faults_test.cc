@@ -21,9 +21,7 @@ struct Fault {
 
 template <class T>
 std::function<void(Parts)> overwrite(size_t offset, T value) {
-  return [=](Parts parts) {
-    std::memcpy(parts.part(1).data() + offset, &value, sizeof value);
-  };
+  return [=](Parts parts) { std::memcpy(parts.part(1).data() + offset, &value, sizeof value); };
 }
 
 std::vector<Fault> header_faults() {
@@ -175,9 +173,10 @@ TEST(ExchangeFaults, UnknownNamesAndCompressorsThatDoNotFitAreRefused) {
         [&] { make_exchange(name, {{compressor.get()}, group[0].get(), {}}); });
   };
   EXPECT_EQ(made("ring"), "exchange: unknown name 'ring', known: dense, gather");
-  EXPECT_EQ(made("dense"),
-            "exchange 'dense': cannot carry 'int8', expected a dense compressor of 16 bits or wider "
-            "(none, fp16, bf16)");
+  EXPECT_EQ(
+      made("dense"),
+      "exchange 'dense': cannot carry 'int8', expected a dense compressor of 16 bits or wider "
+      "(none, fp16, bf16)");
   EXPECT_EQ(message_of<InvalidArgument>([&] { make_exchange("gather", {{}, group[0].get(), {}}); }),
             "exchange 'gather': 0 compressors, expected one per group of the bucket");
 }

@@ -1,4 +1,5 @@
-// What every exchange promises, over every row x every compressor it accepts x dtypes x world sizes.
+// What every exchange promises, over every row x every compressor it accepts x dtypes x world
+// sizes.
 
 #include <gtest/gtest.h>
 
@@ -210,7 +211,8 @@ TEST_P(ExchangeLaws, HoldWhenTheGroupsOfABucketShareAMessage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, ExchangeLaws, testing::ValuesIn(exchange_registry().begin(), exchange_registry().end()),
+INSTANTIATE_TEST_SUITE_P(Rows, ExchangeLaws,
+                         testing::ValuesIn(exchange_registry().begin(), exchange_registry().end()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(Exchange, OfNoneInFloat32IsTheSerialSumOfTheGradients) {

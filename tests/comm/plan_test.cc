@@ -86,8 +86,8 @@ TEST(Plan, SendsExempt16BitGradientsAsTheyAre) {
 }
 
 TEST(Plan, AllowsABucketOfExemptParametersOnly) {
-  const Plan plan = make_plan(std::vector<ParamInfo>{{"weight", {100, 10}}, {"bias", {10}}},
-                              options("int8", 64));
+  const Plan plan =
+      make_plan(std::vector<ParamInfo>{{"weight", {100, 10}}, {"bias", {10}}}, options("int8", 64));
   ASSERT_EQ(plan.buckets.size(), 2u);
   ASSERT_EQ(plan.buckets[0].groups.size(), 1u);
   EXPECT_EQ(to_string(plan.buckets[0].groups[0].spec), "bf16");

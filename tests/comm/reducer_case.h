@@ -16,7 +16,7 @@ namespace gradwire::test {
 
 /// Weights, biases and a scalar: 18 954 elements, several buckets of 16 KiB.
 inline std::vector<ParamInfo> model() {
-  return {{"embed.weight", {50, 40}},  {"one.weight", {64, 33}}, {"one.bias", {33}},
+  return {{"embed.weight", {50, 40}},  {"one.weight", {64, 33}},  {"one.bias", {33}},
           {"temperature", {}},         {"two.weight", {33, 200}}, {"two.bias", {200}},
           {"three.weight", {200, 40}}, {"three.bias", {10}}};
 }

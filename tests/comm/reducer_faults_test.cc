@@ -50,8 +50,8 @@ TEST(ReducerFaults, ANonFiniteGradientOnOneRankLeavesNoTraceOnAny) {
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
     const auto clean = run_bad_step(spec, false, 0.0f);
-    for (const float value : {std::numeric_limits<float>::quiet_NaN(),
-                              -std::numeric_limits<float>::infinity()}) {
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
       const auto bad = run_bad_step(spec, true, value);
       const std::string bucket = concat("bucket ", plan_of(spec).places[4].bucket, " (");
       for (size_t r = 0; r < 3; ++r) {
@@ -93,9 +93,10 @@ TEST(ReducerFaults, MissingGradientsAreNamedAndTheStepGoesOn) {
     const Values mine = gradients(transport.rank(), 0);
     hand_over(reducer, mine, {7, 6});
     const std::string many = message_of<InvalidArgument>([&] { reducer.wait(); });
-    check(many == "wait: 6 of 8 parameters have no gradient in step 0: 'embed.weight', "
-                  "'one.weight', 'one.bias', 'temperature', 'two.weight', ..., expected "
-                  "grad_ready() for each",
+    check(many ==
+              "wait: 6 of 8 parameters have no gradient in step 0: 'embed.weight', "
+              "'one.weight', 'one.bias', 'temperature', 'two.weight', ..., expected "
+              "grad_ready() for each",
           many);
     hand_over(reducer, mine, {0, 1, 2, 4, 5});
     const std::string one = message_of<InvalidArgument>([&] { reducer.wait(); });
@@ -113,8 +114,9 @@ TEST(ReducerFaults, WrongCallsAreRefusedAndTheStepGoesOn) {
     reducer.grad_ready(3);
     const auto refusal = [](const auto& call) { return message_of<InvalidArgument>(call); };
     const std::string twice = refusal([&] { reducer.grad_ready(3); });
-    check(twice == "grad_ready: parameter 3 ('temperature') is already ready in step 0, expected "
-                   "once a step",
+    check(twice ==
+              "grad_ready: parameter 3 ('temperature') is already ready in step 0, expected "
+              "once a step",
           twice);
     const std::string unknown = refusal([&] { reducer.grad_ready(8); });
     check(unknown == "grad_ready: parameter 8 is not in the plan of 8 parameters", unknown);
@@ -122,9 +124,8 @@ TEST(ReducerFaults, WrongCallsAreRefusedAndTheStepGoesOn) {
     check(!refusal([&] { reducer.residual(8); }).empty(), "residual(8) was given");
 
     std::vector<float> whole(reducer.plan().buckets[reducer.plan().places[3].bucket].numel);
-    const std::string mixed = refusal([&] {
-      reducer.bucket_ready(reducer.plan().places[3].bucket, view_of(std::span(whole)));
-    });
+    const std::string mixed = refusal(
+        [&] { reducer.bucket_ready(reducer.plan().places[3].bucket, view_of(std::span(whole))); });
     check(contains(mixed, "parameters of bucket"), mixed);
     whole.resize(3);
     const std::string size = refusal([&] { reducer.bucket_ready(0, view_of(std::span(whole))); });
@@ -177,14 +178,14 @@ TEST(ReducerFaults, RanksWithDifferentPlansAllLearnWhoDiffersWhere) {
                             "three.bias [5, 2] at 0' expected '    parameter 7: three.bias [10] "
                             "at 0'");
 
-  const auto an_option = construct([](int) { return plan_of("none"); },
-                                   [](int rank) {
-                                     return ReducerOptions{
-                                         .on_nonfinite = rank == 1 ? OnNonFinite::kSkip
-                                                                   : OnNonFinite::kError};
-                                   });
+  const auto an_option = construct(
+      [](int) { return plan_of("none"); },
+      [](int rank) {
+        return ReducerOptions{.on_nonfinite = rank == 1 ? OnNonFinite::kSkip : OnNonFinite::kError};
+      });
   for (const RankEnd& end : an_option) {
-    EXPECT_TRUE(contains(end.message, "rank 1's plan differs from rank 0's at line")) << end.message;
+    EXPECT_TRUE(contains(end.message, "rank 1's plan differs from rank 0's at line"))
+        << end.message;
     EXPECT_TRUE(contains(end.message, "'on_nonfinite: skip' expected 'on_nonfinite: error'"));
   }
 }

@@ -29,8 +29,7 @@ std::vector<Outcome> run_steps(int world_size, const std::string& spec, int step
 }
 
 TEST(Reducer, WithoutCompressionGivesTheSerialMean) {
-  const auto outcomes =
-      run_steps(3, "none", 2, [](int, int) { return backward_order(); });
+  const auto outcomes = run_steps(3, "none", 2, [](int, int) { return backward_order(); });
   const Values parts[] = {gradients(0, 1), gradients(1, 1), gradients(2, 1)};
   for (size_t p = 0; p < model().size(); ++p) {
     for (size_t i = 0; i < parts[0][p].size(); ++i) {
@@ -204,8 +203,8 @@ TEST(Reducer, RefusesANewPlanInTheMiddleOfAStepOrForOtherParameters) {
     auto others = model();
     others[2].shape = {34};
     PlanOptions options;
-    const std::string other = message_of<InvalidArgument>(
-        [&] { reducer.set_plan(make_plan(others, options)); });
+    const std::string other =
+        message_of<InvalidArgument>([&] { reducer.set_plan(make_plan(others, options)); });
     check(contains(other, "parameters or dtype differ"), other);
     reducer.grad_ready(4);
     const std::string middle =

@@ -187,9 +187,7 @@ TEST(ReducerTrace, ExportsValidChromeJson) {
   EXPECT_FALSE(Json("{\"a\":1").valid());
 }
 
-TEST(ReducerTrace, OfNoStepHasNoLast) {
-  EXPECT_THROW(Trace().last(), InvalidArgument);
-}
+TEST(ReducerTrace, OfNoStepHasNoLast) { EXPECT_THROW(Trace().last(), InvalidArgument); }
 
 TEST(ReducerTrace, GradReadyAllocatesNothing) {
   const auto ends = run_ranks(2, [](Transport& transport) {

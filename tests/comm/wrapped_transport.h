@@ -7,7 +7,8 @@
 
 namespace gradwire::test {
 
-/// Forwards to `inner`; when all_gather or all_to_all has delivered, calls `arrived` with what came.
+/// Forwards to `inner`; when all_gather or all_to_all has delivered, calls `arrived` with what
+/// came.
 class WrappedTransport final : public Transport {
  public:
   WrappedTransport(Transport& inner, std::function<void(Parts)> arrived)

@@ -36,11 +36,10 @@ struct RankEnd {
   }
 };
 
-/// Runs `body(rank)` on a thread per rank and returns how each ended. A rank that has not ended after
-/// `deadline` can only be a deadlock: says which ranks hang and aborts the program.
-inline std::vector<RankEnd> run_threads(
-    int world_size, const std::function<void(int)>& body,
-    std::chrono::seconds deadline = std::chrono::seconds(100)) {
+/// Runs `body(rank)` on a thread per rank and returns how each ended. A rank that has not ended
+/// after `deadline` can only be a deadlock: says which ranks hang and aborts the program.
+inline std::vector<RankEnd> run_threads(int world_size, const std::function<void(int)>& body,
+                                        std::chrono::seconds deadline = std::chrono::seconds(100)) {
   const auto count = static_cast<size_t>(world_size);
   std::vector<RankEnd> ends(count);
   std::vector<bool> ended(count, false);
