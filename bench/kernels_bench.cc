@@ -1,0 +1,179 @@
+// Compressors at 25 million float32 elements on one thread. `floor` is the time the bytes alone
+// would take: bytes moved over the best bandwidth of a triad and an in-place add, measured in this
+// process. `of_floor` = floor / time: 1 means bound by memory alone. Times are the thread's own.
+
+#include <benchmark/benchmark.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gradwire/kernels/compress/compressor.h"
+
+namespace {
+
+using namespace gradwire;
+
+constexpr size_t kNumel = 25'000'000;
+constexpr int kRanks = 4;
+
+/// Memory shared by all benchmarks: 25M normal elements and their residuals.
+struct Data {
+  Buffer g{kNumel * 4}, e{kNumel * 4}, e_next{kNumel * 4};
+  Data() {
+    std::mt19937_64 random(42);
+    std::normal_distribution<float> normal(0.0f, 1e-3f);
+    const std::span<float> gradient = g.as<float>();
+    const size_t period = 1 << 20;
+    for (size_t i = 0; i < period; ++i) {
+      gradient[i] = normal(random);
+    }
+    for (size_t i = period; i < kNumel; ++i) {
+      gradient[i] = gradient[i - period] * 1.0001f;
+    }
+    for (size_t i = 0; i < kNumel; ++i) {
+      e.as<float>()[i] = 0.5f * gradient[(i + 12345) % kNumel];
+    }
+    std::memset(e_next.data(), 0, e_next.size_bytes());
+  }
+  ConstGradient gradient() const { return {g.data(), kNumel, DType::kFloat32}; }
+};
+
+Data& data() {
+  static Data instance;
+  return instance;
+}
+
+/// Seconds this thread has run: fair to both sides of a ratio on a machine that others use too.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+template <class F>
+double seconds_of(F&& f) {
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const double begin = thread_seconds();
+    f();
+    best = std::min(best, thread_seconds() - begin);
+  }
+  return best;
+}
+
+__attribute__((noinline)) void triad(const float* a, const float* b, float* c, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    c[i] = a[i] + 0.5f * b[i];
+  }
+}
+
+__attribute__((noinline)) void add_in_place(const float* a, float* b, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    b[i] += a[i];
+  }
+}
+
+/// The best of both, each moving 12 bytes per element.
+double bytes_per_second() {
+  static const double best = [] {
+    const float* g = data().g.as<float>().data();
+    const float* e = data().e.as<float>().data();
+    float* out = data().e_next.as<float>().data();
+    const double fastest = std::min(seconds_of([&] { triad(g, e, out, kNumel); }),
+                                    seconds_of([&] { add_in_place(g, out, kNumel); }));
+    return 12.0 * kNumel / fastest;
+  }();
+  return best;
+}
+
+void report(benchmark::State& state, double bytes, double seconds) {
+  const double floor_s = bytes / bytes_per_second();
+  state.counters["floor_ms"] = 1e3 * floor_s;
+  state.counters["of_floor"] =
+      floor_s * static_cast<double>(state.iterations()) / seconds;
+}
+
+/// Error feedback and compression, from one residual buffer into the other.
+void compress(benchmark::State& state, const std::string& spec) {
+  const auto compressor = make_compressor(parse_spec(spec), {.numel = kNumel, .seed = 1});
+  const auto stream = make_inline_stream(1);
+  Workspace workspace;
+  Context context{*stream, workspace};
+  const bool feedback = compressor->spec().error_feedback;
+  Buffer payload(compressor->capacity_bytes());
+  const auto once = [&] {
+    compressor->compress(data().gradient(), feedback ? data().e.as<float>() : ConstResidual(),
+                         feedback ? data().e_next.as<float>() : Residual(), payload.bytes(), context);
+    stream->wait();
+  };
+  once();
+  double seconds = 0;
+  for (auto _ : state) {
+    const double begin = thread_seconds();
+    once();
+    seconds += thread_seconds() - begin;
+  }
+  const double gradient_bytes = 4.0 * kNumel;
+  report(state, gradient_bytes * (feedback ? 3 : 1) +
+                    static_cast<double>(payload_bytes(payload.bytes())), seconds);
+}
+
+/// Four ranks' payloads into one dense mean.
+void decompress(benchmark::State& state, const std::string& spec) {
+  const auto compressor = make_compressor(parse_spec(spec), {.numel = kNumel, .seed = 1});
+  const auto stream = make_inline_stream(1);
+  Workspace workspace;
+  Context context{*stream, workspace};
+  std::vector<Buffer> payloads;
+  std::vector<ConstPayload> parts;
+  double bytes = 4.0 * kNumel;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    payloads.emplace_back(compressor->capacity_bytes());
+    compressor->compress(data().gradient(), {}, {}, payloads.back().bytes(), context);
+    parts.push_back(payloads.back().bytes());
+    bytes += static_cast<double>(payload_bytes(parts.back()));
+  }
+  const Gradient mean{data().e_next.data(), kNumel, DType::kFloat32, {}};
+  double seconds = 0;
+  for (auto _ : state) {
+    const double begin = thread_seconds();
+    compressor->decompress(parts, 1.0f / kRanks, mean, context);
+    stream->wait();
+    seconds += thread_seconds() - begin;
+  }
+  report(state, bytes, seconds);
+}
+
+std::vector<std::string> specs() {
+  std::vector<std::string> all;
+  for (const CompressorRow& row : compressor_registry()) {
+    all.emplace_back(row.example);
+    if (row.takes_rounding) {
+      all.push_back(std::string(row.example) + ",stochastic");
+    }
+    if (row.selector) {
+      all.push_back(std::string(row.name) + ":0.1%");
+      all.push_back(std::string(row.example) + ",int4");
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const std::string& spec : specs()) {
+    benchmark::RegisterBenchmark(("compress/" + spec).c_str(), compress, spec)
+        ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(("decompress_4_ranks/" + spec).c_str(), decompress, spec)
+        ->Unit(benchmark::kMillisecond);
+  }
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

@@ -1,0 +1,179 @@
+// The verbs against naive loops.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradwire/kernels/core/philox.h"
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/random.h"
+#include "gradwire/kernels/ops/select.h"
+#include "gradwire/kernels/ops/sparse.h"
+#include "tests/support/close.h"
+#include "tests/support/generators.h"
+
+namespace gradwire::testing {
+namespace {
+
+uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+
+TEST(Cast, WidensEveryHalfExactly) {
+  std::vector<uint16_t> halves(65536);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = static_cast<uint16_t>(i);
+  }
+  std::vector<float> wide(halves.size());
+  cpu::widen({halves.data(), halves.size(), DType::kFloat16}, wide);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    ASSERT_EQ(bits_of(wide[i]), bits_of(to_float(float16{halves[i]}))) << i;
+  }
+  cpu::widen({halves.data(), halves.size(), DType::kBFloat16}, wide);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    ASSERT_EQ(bits_of(wide[i]), static_cast<uint32_t>(i) << 16) << i;
+  }
+}
+
+TEST(Cast, NarrowsAsTheScalarDefinitionDoes) {
+  // Every 1021st float, and all patterns around the values where the rule changes.
+  std::vector<float> x;
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 1021) {
+    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  }
+  for (const uint32_t edge : {0x00000000u, 0x33000000u, 0x33800000u, 0x38800000u, 0x477FE000u,
+                              0x477FF000u, 0x7F7F0000u, 0x7F7F8000u, 0x7F800000u}) {
+    for (uint32_t near = 0; near < 64; ++near) {
+      x.push_back(std::bit_cast<float>(edge + near));
+      x.push_back(std::bit_cast<float>((edge - near) | 0x80000000u));
+    }
+  }
+  std::vector<uint16_t> narrow(x.size());
+  cpu::narrow(x, {narrow.data(), narrow.size(), DType::kFloat16, {}});
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(narrow[i], to_float16(x[i]).bits) << std::hexfloat << x[i];
+  }
+  cpu::narrow(x, {narrow.data(), narrow.size(), DType::kBFloat16, {}});
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(narrow[i], to_bfloat16(x[i]).bits) << std::hexfloat << x[i];
+  }
+}
+
+TEST(Random, BatchesAreTheScalarPhilox) {
+  const cpu::RoundingStream stream{.seed = 0x123456789ABCDEFull, .step = 7, .parameter = 3,
+                                   .rank_stage = 9};
+  for (const size_t first : {0, 1, 7, 8, 255, 1000003}) {
+    for (const size_t count : {1, 8, 255, 256, 257, 1000}) {
+      std::vector<uint16_t> halves(count);
+      cpu::random_halves(stream, first, halves);
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t element = first + i;
+        const PhiloxCounter drawn = philox(rounding_counter(element, 7, 3, 9), stream.seed);
+        const uint32_t word = drawn.word[element % 8 / 2];
+        ASSERT_EQ(halves[i], static_cast<uint16_t>(element % 2 == 0 ? word : word >> 16)) << i;
+      }
+    }
+  }
+}
+
+TEST(Quantize, RoundsTiesToEven) {
+  const std::vector<float> x = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f, 125.5f};
+  std::vector<float> scales(1), decoded(x.size());
+  std::vector<int8_t> codes(x.size());
+  ASSERT_TRUE(cpu::quantize(x, {.bits = 8, .block = 256, .random = {}}, {scales, codes, decoded}));
+  EXPECT_EQ(scales[0], 1.0f);
+  EXPECT_EQ(codes, (std::vector<int8_t>{127, 0, 2, 2, 0, -2, -2, 126, 126}));
+  EXPECT_EQ(decoded[3], 2.0f);
+}
+
+TEST(Quantize, StochasticIsFloorOfTheSumAsDefined) {
+  const std::vector<float> x = normal(1000, 3);
+  std::vector<uint16_t> random(x.size());
+  cpu::random_halves({.seed = 5}, 0, random);
+  for (const int bits : {8, 4}) {
+    std::vector<float> scales(8), decoded(x.size());
+    std::vector<int8_t> codes(x.size());
+    cpu::quantize(x, {.bits = bits, .block = 128, .random = random}, {scales, codes, decoded});
+    const float limit = bits == 8 ? 127.0f : 7.0f;
+    for (size_t i = 0; i < x.size(); ++i) {
+      float maximum = 0;
+      for (size_t j = i / 128 * 128; j < std::min(x.size(), i / 128 * 128 + 128); ++j) {
+        maximum = std::max(maximum, std::fabs(x[j]));
+      }
+      const float uniform = (static_cast<float>(random[i]) + 0.5f) / 65536.0f;
+      const float code = std::floor(x[i] * (limit / maximum) + uniform);
+      ASSERT_EQ(codes[i], std::clamp(code, -limit, limit)) << i;
+      ASSERT_EQ(decoded[i], static_cast<float>(codes[i]) * (maximum / limit)) << i;
+    }
+  }
+}
+
+TEST(Quantize, NibblesRoundTrip) {
+  for (const size_t count : {1, 2, 3, 4095, 4096}) {
+    std::vector<int8_t> codes(count), back(count);
+    for (size_t i = 0; i < count; ++i) {
+      codes[i] = static_cast<int8_t>(static_cast<int>(i * 5 % 16) - 8);
+    }
+    std::vector<std::byte> packed(cpu::nibble_bytes(count));
+    cpu::pack_nibbles(codes, packed.data());
+    cpu::unpack_nibbles(packed.data(), back);
+    EXPECT_EQ(codes, back) << count;
+  }
+}
+
+TEST(Select, KthLargestIsThatOfASort) {
+  for (const size_t count : {1, 2, 1000, 50000}) {
+    std::vector<uint32_t> magnitudes(count);
+    const std::vector<float> x = heavy_tailed(count, 9);
+    for (size_t i = 0; i < count; ++i) {
+      magnitudes[i] = i % 7 == 0 ? 0x3F800000u : bits_of(std::fabs(x[i]));
+    }
+    std::vector<uint32_t> sorted = magnitudes;
+    std::sort(sorted.rbegin(), sorted.rend());
+    for (size_t k = 1; k <= count; k += 1 + count / 97) {
+      const auto [value, larger] = cpu::kth_largest(magnitudes, k);
+      ASSERT_EQ(value, sorted[k - 1]) << k;
+      ASSERT_EQ(larger, std::ranges::count_if(sorted, [&](uint32_t m) { return m > value; })) << k;
+    }
+  }
+}
+
+TEST(Sparse, IndicesRoundTrip) {
+  for (const size_t count : {0, 1, 2, 3, 1001, 4096}) {
+    std::vector<uint16_t> indices(count), back(count);
+    for (size_t i = 0; i < count; ++i) {
+      indices[i] = static_cast<uint16_t>(i * 4096 / std::max<size_t>(count, 1));
+    }
+    std::vector<std::byte> packed(cpu::packed_index_bytes(count));
+    cpu::pack_indices(indices, packed.data());
+    cpu::unpack_indices(packed.data(), back);
+    EXPECT_EQ(indices, back) << count;
+    std::vector<std::byte> bitmap(512);
+    cpu::pack_bitmap(indices, bitmap);
+    EXPECT_EQ(cpu::unpack_bitmap(bitmap, back), count);
+    EXPECT_EQ(indices, back) << count;
+  }
+}
+
+TEST(Elementwise, MatchesNaiveLoops) {
+  const std::vector<float> a = normal(1003, 1);
+  const std::vector<float> b = normal(1003, 2);
+  std::vector<float> added(1003), subtracted(1003), scaled(1003), residual = b;
+  cpu::add(a, b, added);
+  cpu::subtract(a, b, subtracted);
+  cpu::multiply(a, 0.3f, scaled);
+  cpu::put_back(a, scaled, 0.3f, residual);
+  float largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(added[i], a[i] + b[i]);
+    ASSERT_EQ(subtracted[i], a[i] - b[i]);
+    ASSERT_EQ(scaled[i], a[i] * 0.3f);
+    ASSERT_EQ(residual[i], b[i] + (a[i] - scaled[i] / 0.3f));
+    largest = std::max(largest, std::fabs(a[i]));
+  }
+  EXPECT_EQ(cpu::max_magnitude_bits(a), bits_of(largest));
+}
+
+}  // namespace
+}  // namespace gradwire::testing
