@@ -55,6 +55,9 @@ function(gradwire_layer name)
                         INSTALL_RPATH "$ORIGIN")
   # Symbols of static libraries (the CUDA runtime) stay inside whatever they are linked into.
   target_link_options(gradwire_${name} PRIVATE LINKER:--exclude-libs,ALL)
+  if(NOT GRADWIRE_SANITIZE)  # some sanitizer runtimes are resolved by the program
+    target_link_options(gradwire_${name} PRIVATE LINKER:--no-undefined)
+  endif()
   target_link_options(gradwire_${name}_static INTERFACE LINKER:--exclude-libs,libcudart_static.a)
   foreach(target gradwire_${name} gradwire_${name}_static)
     target_compile_features(${target} PUBLIC cxx_std_20)

@@ -115,7 +115,7 @@ class QueueStream final : public Stream {
       Task task = ring_.pop();
       lock.unlock();
       std::exception_ptr error = dropped ? nullptr : run(task);
-      task = Task();  // what it captured is gone before wait() returns
+      task = Task();  // what it captured is destroyed outside the lock
       lock.lock();
       if (error) {
         error_ = std::move(error);

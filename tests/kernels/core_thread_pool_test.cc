@@ -88,16 +88,38 @@ TEST(ThreadPool, RethrowsTheExceptionAndStaysUsable) {
 }
 
 TEST(ThreadPool, StartsNoFurtherIndexAfterAnException) {
+  constexpr size_t kCount = 2000;
   ThreadPool pool(2);
-  std::atomic<int> calls{0};
+  std::atomic<size_t> calls{0};
   const auto loop = [&] {
-    pool.parallel_for(1000000, [&](size_t) {
+    pool.parallel_for(kCount, [&](size_t i) {
       ++calls;
-      throw std::runtime_error("at once");
+      if (i == 0) {
+        throw std::runtime_error("at once");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     });
   };
   EXPECT_THROW(loop(), std::runtime_error);
-  EXPECT_LE(calls.load(), 2);  // at most the index each thread had in hand
+  EXPECT_LT(calls.load(), kCount);
+}
+
+TEST(ThreadPool, ReturnsOnlyWhenSlowThreadsAreDone) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> started{false}, done{false};
+  pool.parallel_for(2, [&](size_t) {
+    if (std::this_thread::get_id() == caller) {
+      while (!started) {
+        std::this_thread::yield();
+      }
+      return;
+    }
+    started = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // longer than any polling
+    done = true;
+  });
+  EXPECT_EQ(started.load(), done.load());
 }
 
 TEST(ThreadPool, ALoopInsideALoopRuns) {
@@ -109,19 +131,24 @@ TEST(ThreadPool, ALoopInsideALoopRuns) {
 
 TEST(ThreadPool, CallersOnOtherThreadsTakeTurns) {
   ThreadPool pool(2);
-  std::atomic<int> calls{0};
   std::vector<std::thread> callers;
   for (int c = 0; c < 4; ++c) {
-    callers.emplace_back([&] {
-      for (int round = 0; round < 200; ++round) {
-        pool.parallel_for(8, [&](size_t) { ++calls; });
+    callers.emplace_back([&pool] {
+      std::vector<std::atomic<int>> visits(50);
+      for (int round = 1; round <= 100; ++round) {
+        pool.parallel_for(visits.size(), [&](size_t i) {
+          ++visits[i];
+          std::this_thread::yield();
+        });
+        for (const std::atomic<int>& count : visits) {
+          ASSERT_EQ(count.load(), round);
+        }
       }
     });
   }
   for (std::thread& caller : callers) {
     caller.join();
   }
-  EXPECT_EQ(calls.load(), 4 * 200 * 8);
 }
 
 TEST(ThreadPool, RefusesImpossibleSizes) {
