@@ -42,7 +42,7 @@ class Reducer {
   const Plan& plan() const;
 
   /// Where parameter `p`'s gradient belongs, inside its bucket: backward writes it here, and after
-  /// wait() the mean of all ranks is here. Valid as long as the reducer.
+  /// wait() the mean of all ranks is here. Valid until set_plan().
   Gradient gradient(ParamId p);
 
   /// Says that gradient(p) is complete for this step. When the last one of a bucket is, and all
@@ -51,7 +51,8 @@ class Reducer {
   void grad_ready(ParamId p);
 
   /// A whole bucket at once, from memory of the caller laid out as the plan's bucket; the mean is
-  /// written there. Do not mix with grad_ready in one bucket and step.
+  /// written there; it stays valid until wait() returns. Do not mix with grad_ready in one bucket
+  /// and step.
   Ticket bucket_ready(BucketId bucket, Gradient gradient);
 
   /// Blocks until every bucket of the step is reduced, then commits. Nothing is committed, on any
@@ -69,8 +70,9 @@ class Reducer {
   uint64_t committed_steps() const;
   uint64_t skipped_steps() const;
 
-  /// Changes the plan between steps: a new epoch, with residuals carried over by parameter. All
-  /// ranks call it with the same plan. @throws InvalidArgument when parameters differ.
+  /// Changes the plan between steps: a new epoch, with residuals carried over by parameter (into
+  /// the next step's gradient where the new plan keeps none). Collective, as the constructor is.
+  /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays.
   void set_plan(Plan plan);
 
   const Trace& trace() const;

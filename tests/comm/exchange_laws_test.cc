@@ -5,6 +5,12 @@
 
 #include "tests/comm/exchange_case.h"
 
+namespace gradwire {
+
+void PrintTo(const ExchangeRow& row, std::ostream* out) { *out << row.name; }
+
+}  // namespace gradwire
+
 namespace gradwire::test {
 namespace {
 

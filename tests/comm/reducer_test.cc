@@ -95,6 +95,20 @@ TEST(Reducer, LosesNothingOverFiftySteps) {
   }
 }
 
+TEST(Reducer, RoundsAnewInEachCommittedStep) {
+  const auto ends = run_ranks(2, [](Transport& transport) {
+    Reducer reducer(plan_of("int4,stochastic,noef"), transport);
+    const Values mine = gradients(transport.rank(), 0);
+    hand_over(reducer, mine);
+    reducer.wait();
+    const Values first = means(reducer);
+    hand_over(reducer, mine);
+    reducer.wait();
+    check(!same_bits(first, means(reducer)), "two steps drew the same random numbers");
+  });
+  EXPECT_EQ(first_message(ends), "");
+}
+
 TEST(Reducer, WorksAloneAndSendsNothing) {
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
