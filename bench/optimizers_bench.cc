@@ -112,9 +112,8 @@ struct Network {
 
   template <class Loop>
   void for_each_block(ThreadPool& pool, const Loop& loop) const {
-    pool.parallel_for((padded + kBlock - 1) / kBlock, [&](size_t i) {
-      loop(i * kBlock, std::min(kBlock, padded - i * kBlock));
-    });
+    pool.parallel_for((padded + kBlock - 1) / kBlock,
+                      [&](size_t i) { loop(i * kBlock, std::min(kBlock, padded - i * kBlock)); });
   }
 
   size_t padded = 0;

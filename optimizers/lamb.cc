@@ -74,8 +74,7 @@ class Lamb final : public Optimizer {
             .beta2 = static_cast<float>(spec_.beta2),
             .one_minus_beta2 = static_cast<float>(1.0 - spec_.beta2),
             .correction1 = static_cast<float>(1.0 / (1.0 - power(spec_.beta1, t))),
-            .root_correction2 =
-                static_cast<float>(1.0 / std::sqrt(1.0 - power(spec_.beta2, t))),
+            .root_correction2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(spec_.beta2, t))),
             .epsilon = static_cast<float>(spec_.epsilon),
             .weight_decay = 0.0f};
   }

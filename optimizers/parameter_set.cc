@@ -90,8 +90,8 @@ void ParameterSet::check_gradients(ThreadPool& pool) {
   }
   const Block& block = blocks_[static_cast<size_t>(found - finite_.begin())];
   const std::span<const float> gradient = block.gradient();
-  const auto element = std::find_if(gradient.begin(), gradient.end(),
-                                    [](float x) { return !std::isfinite(x); });
+  const auto element =
+      std::find_if(gradient.begin(), gradient.end(), [](float x) { return !std::isfinite(x); });
   throw NonFiniteGradient(concat("gradient of parameter '", block.item->name, "': element ",
                                  block.offset + static_cast<size_t>(element - gradient.begin()),
                                  " is ", *element, ", expected finite values"));

@@ -84,8 +84,7 @@ void check_learning_rate(std::string_view optimizer, double learning_rate);
 
 /// A step size as the loops use it; what float cannot hold becomes its largest value.
 inline float to_rate(double rate) {
-  return static_cast<float>(
-      std::min(rate, static_cast<double>(std::numeric_limits<float>::max())));
+  return static_cast<float>(std::min(rate, static_cast<double>(std::numeric_limits<float>::max())));
 }
 
 /// The sum of an item's blocks' sums, in block order.

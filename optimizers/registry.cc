@@ -15,14 +15,14 @@ constexpr std::array<std::string_view, 4> kLarsKeys{"momentum", "trust_coefficie
 constexpr std::array<std::string_view, 4> kLambKeys{"beta1", "beta2", "epsilon", "weight_decay"};
 
 constexpr std::array kRows{
-    OptimizerRow{
-        .name = "sgd",
-        .summary = "stochastic gradient descent with heavy-ball or Nesterov momentum",
-        .formula = "d = g + wd w; v = mu v + d; w -= lr v (nesterov: w -= lr (d + mu v))",
-        .source = "Sutskever et al., On the importance of initialization and momentum in deep "
-                  "learning, ICML 2013",
-        .keys = kSgdKeys,
-        .make = make_sgd},
+    OptimizerRow{.name = "sgd",
+                 .summary = "stochastic gradient descent with heavy-ball or Nesterov momentum",
+                 .formula = "d = g + wd w; v = mu v + d; w -= lr v (nesterov: w -= lr (d + mu v))",
+                 .source =
+                     "Sutskever et al., On the importance of initialization and momentum in deep "
+                     "learning, ICML 2013",
+                 .keys = kSgdKeys,
+                 .make = make_sgd},
     OptimizerRow{
         .name = "lars",
         .summary = "SGD whose learning rate follows each layer's ratio of weight to gradient norm",
@@ -31,16 +31,16 @@ constexpr std::array kRows{
                   "arXiv 1708.03888",
         .keys = kLarsKeys,
         .make = make_lars},
-    OptimizerRow{
-        .name = "lamb",
-        .summary = "Adam whose update is scaled to each layer's weight norm",
-        .formula = "m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t); "
-                   "v^ = v / (1 - b2^t); u = m^ / (sqrt v^ + eps) + wd w; "
-                   "w -= lr ||w|| / ||u|| u",
-        .source = "You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 "
-                  "minutes, arXiv 1904.00962",
-        .keys = kLambKeys,
-        .make = make_lamb},
+    OptimizerRow{.name = "lamb",
+                 .summary = "Adam whose update is scaled to each layer's weight norm",
+                 .formula = "m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t); "
+                            "v^ = v / (1 - b2^t); u = m^ / (sqrt v^ + eps) + wd w; "
+                            "w -= lr ||w|| / ||u|| u",
+                 .source =
+                     "You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 "
+                     "minutes, arXiv 1904.00962",
+                 .keys = kLambKeys,
+                 .make = make_lamb},
 };
 
 }  // namespace

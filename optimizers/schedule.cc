@@ -19,8 +19,8 @@ double PolynomialSchedule::at(uint64_t step) const {
     return 0.0;
   }
   // The decay begins where the warm-up ends, so that the peak is reached.
-  const double progress = static_cast<double>(step - warmup_steps) /
-                          static_cast<double>(total_steps - warmup_steps);
+  const double progress =
+      static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
   return base * std::pow(1.0 - progress, power);
 }
 

@@ -67,8 +67,7 @@ const Field& known_field(const OptimizerRow& row, std::string_view key) {
 }
 
 void check_range(std::string_view optimizer, const Field& which, double value) {
-  check(which.accepts(value), optimizer, ": ", which.key, " is ", value, ", must be ",
-        which.range);
+  check(which.accepts(value), optimizer, ": ", which.key, " is ", value, ", must be ", which.range);
 }
 
 double parse_number(std::string_view optimizer, const Field& which, std::string_view text) {

@@ -9,9 +9,9 @@ namespace gradwire::cpu {
 
 bool all_finite(std::span<const float> x);
 
-/// Summed per 1024 elements in 32 strided float lanes folded pairwise, then in double. Where squares
-/// leave float's range (values above 1e19, or a sum below 1e-30) those 1024 are summed in double:
-/// the result is infinite or NaN if and only if an element is.
+/// Summed per 1024 elements in 32 strided float lanes folded pairwise, then in double. Where
+/// squares leave float's range (values above 1e19, or a sum below 1e-30) those 1024 are summed in
+/// double: the result is infinite or NaN if and only if an element is.
 double sum_of_squares(std::span<const float> x);
 
 /// What the update of a block works on; the spans have equal size.
@@ -52,7 +52,8 @@ struct LambFactors {
   float epsilon;
   float weight_decay;
 };
-/// The sum of squares of u = m^ / (sqrt v^ + eps) + wd w as this step will make it. Changes nothing.
+/// The sum of squares of u = m^ / (sqrt v^ + eps) + wd w as this step will make it. Changes
+/// nothing.
 double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors);
 /// Advances m and v, then w -= rate u.
 void lamb_update(const LambBlock& block, const LambFactors& factors, float rate);

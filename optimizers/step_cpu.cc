@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kLanes = 32;
 constexpr size_t kChunk = 1024;
-// Above the largest finite float there is no need to look at a sum in float; below this one, squares
-// may have been subnormal and lost bits.
+// Above the largest finite float there is no need to look at a sum in float; below this one,
+// squares may have been subnormal and lost bits.
 constexpr float kSmallestSum = 0x1p-100f;
 
 template <class T>
@@ -57,8 +57,7 @@ struct LambElement {
   float update;
 };
 
-GRADWIRE_INLINE LambElement lamb_element(float w, float m, float v, float g,
-                                         const LambFactors& f) {
+GRADWIRE_INLINE LambElement lamb_element(float w, float m, float v, float g, const LambFactors& f) {
   const float next_m = f.beta1 * m + f.one_minus_beta1 * g;
   const float grown_v = f.beta2 * v + (f.one_minus_beta2 * g) * g;
   const float next_v = std::min(std::numeric_limits<float>::max(), grown_v);

@@ -12,15 +12,16 @@ namespace {
 std::atomic<size_t> allocations{0};
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: gcc would see new and free as a mismatch at the call.
+__attribute__((noinline)) void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) {
     return memory;
   }
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace gradwire {
 namespace {

@@ -121,9 +121,10 @@ TEST(OptimizerFormula, LambFollowsThePaper) {
 std::vector<float> run(const char* spec, std::vector<float> value, double learning_rate,
                        const std::vector<std::vector<float>>& gradients) {
   std::vector<float> gradient(value.size());
-  const auto optimizer = make_optimizer(
-      parse_optimizer(spec),
-      {{.name = "w", .value = view_of(std::span(value)), .gradient = view_of(std::span(gradient))}});
+  const auto optimizer =
+      make_optimizer(parse_optimizer(spec), {{.name = "w",
+                                              .value = view_of(std::span(value)),
+                                              .gradient = view_of(std::span(gradient))}});
   for (const std::vector<float>& g : gradients) {
     std::copy(g.begin(), g.end(), gradient.begin());
     step(*optimizer, learning_rate);
@@ -161,7 +162,8 @@ TEST(OptimizerGolden, LambsFirstStepByHand) {
 // The next two were computed with Python's decimal module at 40 digits from the formulas on top of
 // lars.cc and lamb.cc, over two steps from w = (1, 2, -2).
 const std::vector<float> kGoldenValue{1, 2, -2};
-const std::vector<std::vector<float>> kGoldenGradients{{0.5f, -1.0f, 0.25f}, {-0.125f, 0.75f, 1.5f}};
+const std::vector<std::vector<float>> kGoldenGradients{{0.5f, -1.0f, 0.25f},
+                                                       {-0.125f, 0.75f, 1.5f}};
 
 TEST(OptimizerGolden, LarsOverTwoSteps) {
   const char* spec = "lars:trust_coefficient=0.125,weight_decay=0.0625";
@@ -184,7 +186,9 @@ TEST(OptimizerFormula, RatioIsOneWhereANormIsZero) {
   EXPECT_NEAR(run("lars", {0, 0}, 0.5, {{1, -2}})[1], 1.0, 1e-7);
   EXPECT_NEAR(run("lars:weight_decay=0.5", {2, 4}, 0.5, {{0, 0}})[1], 3.0, 1e-6);
   EXPECT_NEAR(run("lamb", {0, 0}, 0.5, {{1, -2}})[1], 0.5, 1e-6);
-  EXPECT_EQ(run("lamb", {2, 4}, 0.5, {{0, 0}}), (std::vector<float>{2, 4}));
+  for (double learning_rate : {0.0, 0.5}) {
+    EXPECT_EQ(run("lamb", {2, 4}, learning_rate, {{0, 0}}), (std::vector<float>{2, 4}));
+  }
 }
 
 // Squares of these leave float's range on either side; the norms must not.

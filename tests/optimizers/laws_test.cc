@@ -29,13 +29,12 @@ class OptimizerLaws : public testing::TestWithParam<OptimizerSpec> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Registry, OptimizerLaws, testing::ValuesIn(all_specs()),
-                         [](const auto& row) {
-                           std::string name = to_string(row.param);
-                           std::replace_if(
-                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Registry, OptimizerLaws, testing::ValuesIn(all_specs()), [](const auto& row) {
+      std::string name = to_string(row.param);
+      std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+      return name;
+    });
 
 TEST_P(OptimizerLaws, AnyNumberOfThreadsGivesTheSameBits) {
   Model expected;
@@ -108,14 +107,13 @@ TEST_P(OptimizerLaws, ANonFiniteGradientChangesNothing) {
   const auto optimizer = make(model);
   step(*optimizer, 0.1);
   const State state = read_state(*optimizer);
-  for (const Place& place : {Place{0, 0, std::nanf("")}, Place{1, 6, kInfinity},
-                             Place{4, 1024, -kInfinity}, Place{5, 100002, std::nanf("")},
-                             Place{5, 50000, kInfinity}}) {
+  for (const Place& place :
+       {Place{0, 0, std::nanf("")}, Place{1, 6, kInfinity}, Place{4, 1024, -kInfinity},
+        Place{5, 100002, std::nanf("")}, Place{5, 50000, kInfinity}}) {
     const std::string name = "layer" + std::to_string(place.parameter);
     SCOPED_TRACE(name);
     const float good = std::exchange(model.gradients[place.parameter][place.element], place.value);
-    const std::string message =
-        message_of<NonFiniteGradient>([&] { step(*optimizer, 0.1, 2); });
+    const std::string message = message_of<NonFiniteGradient>([&] { step(*optimizer, 0.1, 2); });
     EXPECT_NE(message.find("'" + name + "': element " + std::to_string(place.element) + " is "),
               std::string::npos)
         << message;
@@ -199,8 +197,8 @@ TEST_P(OptimizerLaws, ARateOfZeroLeavesTheParametersAndARateOutOfRangeIsRefused)
   EXPECT_EQ(model.values, before.values);
   for (double rate : {-0.1, HUGE_VAL, std::nan(""), 1e300}) {
     const std::string message = message_of<InvalidArgument>([&] { step(*optimizer, rate); });
-    EXPECT_EQ(message, concat(GetParam().name, ": learning_rate is ", rate,
-                              ", must be finite and >= 0"));
+    EXPECT_EQ(message,
+              concat(GetParam().name, ": learning_rate is ", rate, ", must be finite and >= 0"));
   }
 }
 
@@ -229,8 +227,7 @@ TEST(OptimizerParameters, AreCheckedWithTheNameOfTheOneAtFault) {
   EXPECT_EQ(refusal({bad}), "parameter 'layer0': gradient is bfloat16, expected float32");
   bad = good;
   bad.value.device.type = DeviceType::kCuda;
-  EXPECT_EQ(refusal({bad}),
-            "parameter 'layer0': value is in CUDA memory, expected CPU memory");
+  EXPECT_EQ(refusal({bad}), "parameter 'layer0': value is in CUDA memory, expected CPU memory");
   bad = good;
   bad.gradient.data = nullptr;
   EXPECT_EQ(refusal({bad}),

@@ -116,11 +116,11 @@ inline bool same_bits(const std::vector<std::vector<float>>& a,
 }
 
 inline bool same_bits(const State& a, const State& b) {
-  return a.scalars == b.scalars &&
-         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
-                    [](const auto& x, const auto& y) {
-                      return x.first == y.first && same_bits(x.second, y.second);
-                    });
+  return a.scalars == b.scalars && std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(),
+                                              b.tensors.end(), [](const auto& x, const auto& y) {
+                                                return x.first == y.first &&
+                                                       same_bits(x.second, y.second);
+                                              });
 }
 
 /// One step on a stream of its own.

@@ -57,8 +57,7 @@ struct LambSettings {
 };
 
 /// arXiv 1904.00962, algorithm 2 with phi(z) = z; t is 1 at the first step.
-inline void lamb(Vector& w, Vector& m, Vector& v, const Vector& g, int t,
-                 const LambSettings& s) {
+inline void lamb(Vector& w, Vector& m, Vector& v, const Vector& g, int t, const LambSettings& s) {
   Vector u(w.size());
   for (size_t i = 0; i < w.size(); ++i) {
     m[i] = s.beta1 * m[i] + (1.0 - s.beta1) * g[i];
