@@ -95,7 +95,10 @@ TEST(ThreadPool, StartsNoFurtherIndexAfterAnException) {
     pool.parallel_for(kCount, [&](size_t i) {
       ++calls;
       if (i == 0) {
-        throw std::runtime_error("at once");
+        while (calls < 2) {  // the other thread is at work
+          std::this_thread::yield();
+        }
+        throw std::runtime_error("index 0");
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     });
