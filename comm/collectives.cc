@@ -270,11 +270,15 @@ void Collectives::post_all(const Call& call) {
                                        take_frame());
   }
   for (const Outgoing& message : outgoing_) {
-    send_one(call, message, take_frame());
+    send_first(call, message, take_frame());
+  }
+  // After all headers, so that on a slow link nobody waits for a header behind others' chunks.
+  for (const Outgoing& message : outgoing_) {
+    send_chunks(call, message);
   }
 }
 
-void Collectives::send_one(const Call& call, const Outgoing& message, std::span<std::byte> frame) {
+void Collectives::send_first(const Call& call, const Outgoing& message, std::span<std::byte> frame) {
   FrameHeader header;
   header.verb = static_cast<uint8_t>(call.verb);
   header.sequence = call.sequence;
@@ -290,13 +294,17 @@ void Collectives::send_one(const Call& call, const Outgoing& message, std::span<
   const int peer = group_.members[static_cast<size_t>(message.peer)];
   sends_.push_back(engine_->post_send(peer, message_tag(group_.id, call.sequence, 0),
                                       frame.first(kFrameHeaderBytes + head.size())));
+  bytes_sent_ += kFrameHeaderBytes + message.bytes.size();
+  frames_sent_ += 1;
+}
+
+void Collectives::send_chunks(const Call& call, const Outgoing& message) {
+  const int peer = group_.members[static_cast<size_t>(message.peer)];
   for (size_t i = 0; i < chunk_count(message.bytes.size()); ++i) {
     const auto part = static_cast<uint16_t>(i + 1);
     sends_.push_back(engine_->post_send(peer, message_tag(group_.id, call.sequence, part),
                                         chunk_of(message.bytes, i)));
   }
-  bytes_sent_ += kFrameHeaderBytes + message.bytes.size();
-  frames_sent_ += 1;
 }
 
 void Collectives::accept(const Call& call, Incoming& message, std::span<const std::byte> frame) {

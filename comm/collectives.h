@@ -80,7 +80,8 @@ class Collectives {
   /// Runs what outgoing_ and incoming_ describe.
   void exchange(Verb verb, CallTag tag);
   void post_all(const Call& call);
-  void send_one(const Call& call, const Outgoing& message, std::span<std::byte> frame);
+  void send_first(const Call& call, const Outgoing& message, std::span<std::byte> frame);
+  void send_chunks(const Call& call, const Outgoing& message);
   void accept(const Call& call, Incoming& message, std::span<const std::byte> frame);
   void verify(const Call& call, const Incoming& message, const struct FrameHeader& header) const;
   void finish();

@@ -99,11 +99,11 @@ struct TransportOptions {
   Pacing pacing{};
   /// Where ranks meet: "file:DIR" (an empty or new directory all ranks see) or "tcp:HOST:PORT"
   /// (rank 0 listens there). Unused by in_process.
-  std::string store;
+  std::string store{};
   /// Network interface to bind, e.g. "eth0"; empty: the one that routes to the store, else "lo".
-  std::string network_interface;
+  std::string network_interface{};
   /// Path of the plug-in; empty: searched beside this library, then in the package.
-  std::string plugin_path;
+  std::string plugin_path{};
 };
 
 /// One row per transport that joins processes.
@@ -127,7 +127,8 @@ std::vector<std::unique_ptr<Transport>> make_in_process_group(
 namespace comm {
 /// Rank, world size and store from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR,
 /// MASTER_PORT) or GRADWIRE_RANK, GRADWIRE_WORLD_SIZE, GRADWIRE_STORE, GRADWIRE_INTERFACE, which
-/// win. The one place in the library that reads the environment.
+/// win. Under torchrun itself, whose own store holds MASTER_PORT, the port after it. The one place
+/// in the library that reads the environment.
 /// @throws InvalidArgument naming the variable that is missing or malformed.
 TransportOptions from_environment();
 }  // namespace comm

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "gradwire/comm/collectives.h"
+#include "gradwire/comm/transport/paced.h"
 
 namespace gradwire {
 namespace {
@@ -152,6 +153,9 @@ std::unique_ptr<Transport> make_point_to_point_transport(std::string_view name,
                                                          const TransportOptions& options) {
   check(options.timeout.count() > 0, name, ": timeout is ", options.timeout.count(),
         " ms, must be positive");
+  if (options.pacing.bits_per_second != 0) {
+    engine = make_paced_engine(std::move(engine), options.pacing);
+  }
   RankGroup group = RankGroup::everyone(*engine);
   return std::make_unique<PointToPointTransport>(name, std::make_shared<Wire>(std::move(engine)),
                                                  std::move(group), options.timeout);

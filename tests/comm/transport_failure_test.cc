@@ -1,0 +1,293 @@
+// What ranks see when they disagree, come late, give up or are told to stop: an error on every rank,
+// naming a rank, and the same one ever after.
+
+#include <atomic>
+#include <chrono>
+
+#include "tests/comm/transport_ranks.h"
+
+namespace gradwire::transport_test {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+class Failures : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = unavailable(GetParam()); !why.empty()) {
+      GTEST_SKIP() << why;
+    }
+  }
+
+  /// Runs `body` on three ranks; every rank must fail, with the same error at a second call.
+  std::vector<std::string> fail(const std::function<void(Rank)>& body,
+                                milliseconds timeout = milliseconds(20000)) const {
+    TransportOptions options;
+    options.timeout = timeout;
+    const auto errors = run_ranks(GetParam(), 3, options, [&](Rank self) {
+      std::string first;
+      try {
+        body(self);
+        // A rank that was served before the others failed finds out at its next call.
+        self.transport.barrier({0, "the next call"}, self.context);
+        self.context.stream.wait();
+      } catch (const TransportError& error) {
+        first = error.what();
+      }
+      ASSERT_NE(first, "") << "rank " << self.rank << " did not fail";
+      try {
+        self.transport.barrier({}, self.context);
+        self.context.stream.wait();
+        FAIL() << "rank " << self.rank << " went on after: " << first;
+      } catch (const TransportError& error) {
+        EXPECT_EQ(error.what(), first) << "the first failure is kept";
+      }
+      throw TransportError(first);
+    });
+    for (size_t r = 0; r < errors.size(); ++r) {
+      EXPECT_NE(errors[r].find("rank "), std::string::npos)
+          << "rank " << r << " names nobody: " << errors[r];
+    }
+    return errors;
+  }
+
+  static bool one_says(const std::vector<std::string>& errors, const std::string& text) {
+    for (const std::string& error : errors) {
+      if (error.find(text) != std::string::npos) {
+        return true;
+      }
+    }
+    std::string all;
+    for (const std::string& error : errors) {
+      all += "\n  " + error;
+    }
+    ADD_FAILURE() << "none says '" << text << "':" << all;
+    return false;
+  }
+};
+
+TEST_P(Failures, RanksThatDisagreeOnTheFingerprintAreTold) {
+  const auto errors = fail([](Rank self) {
+    std::vector<std::byte> mine(1000), all(3000);
+    std::vector<size_t> lengths(3);
+    const CallTag tag{self.rank == 2 ? uint64_t{0xBAD} : uint64_t{0x600D}, "bucket 3"};
+    self.transport.all_gather(mine.size(), mine, {all, 1000, lengths}, tag, self.context);
+    self.context.stream.wait();
+  });
+  const std::string tail = ": ranks disagree on shape, dtype or spec";
+  // Whoever looks first: ranks 0 and 1 see rank 2's, rank 2 sees one of theirs.
+  const bool seen_by_others =
+      errors[0] + errors[1] != "" &&
+      (errors[0] + errors[1])
+              .find("all_gather of bucket 3: rank 2 sent fingerprint 0xbad, expected 0x600d" + tail) !=
+          std::string::npos;
+  const bool seen_by_two = errors[2].find("sent fingerprint 0x600d, expected 0xbad" + tail) !=
+                           std::string::npos;
+  EXPECT_TRUE(seen_by_others || seen_by_two) << errors[0] << "\n" << errors[1] << "\n" << errors[2];
+}
+
+TEST_P(Failures, RanksThatCallDifferentVerbsAreTold) {
+  const auto errors = fail([](Rank self) {
+    std::vector<std::byte> all(300);
+    std::vector<size_t> lengths(3);
+    if (self.rank == 1) {
+      self.transport.barrier({7, "the start"}, self.context);
+    } else {
+      self.transport.all_gather(100, std::span(all).first(100), {all, 100, lengths}, {7, "the start"},
+                                self.context);
+    }
+    self.context.stream.wait();
+  });
+  one_says(errors, ": ranks disagree on the order of calls");
+}
+
+TEST_P(Failures, SendingMoreThanTheReceiverExpectsIsAnErrorNotAnOverrun) {
+  for (const size_t excess : {size_t{1}, 64 * size_t{1024}, 3 * kMiB}) {
+    SCOPED_TRACE(excess);
+    const auto errors = fail([excess](Rank self) {
+      const size_t capacity = 1000, own = self.rank == 1 ? capacity + excess : capacity;
+      std::vector<std::byte> mine(own), all(3 * own), guarded(3 * capacity + 64, std::byte{0x77});
+      std::vector<size_t> lengths(3);
+      if (self.rank == 1) {
+        self.transport.all_gather(own, mine, {all, own, lengths}, {7, "bucket 0"}, self.context);
+      } else {
+        self.transport.all_gather(own, mine, {std::span(guarded).first(3 * capacity), capacity, lengths},
+                                  {7, "bucket 0"}, self.context);
+      }
+      try {
+        self.context.stream.wait();
+      } catch (const TransportError&) {
+        if (self.rank != 1) {
+          EXPECT_EQ(guarded[3 * capacity], std::byte{0x77});
+          EXPECT_EQ(guarded[capacity], std::byte{0x77}) << "rank 1's part was written";
+        }
+        throw;
+      }
+    });
+    one_says(errors, "rank 1 sent " + std::to_string(1000 + excess) + " bytes, expected at most 1000");
+  }
+}
+
+TEST_P(Failures, RanksThatReduceDifferentCountsAreTold) {
+  const auto errors = fail([](Rank self) {
+    std::vector<float> values(self.rank == 0 ? 900 : 903);
+    self.transport.all_reduce_sum(values, {7, "values"}, self.context);
+    self.context.stream.wait();
+  });
+  one_says(errors, "bytes, expected ");
+}
+
+TEST_P(Failures, ALengthAboveCapacityFailsTheCallerAndFreesTheOthers) {
+  const auto errors = run_ranks(GetParam(), 3, {}, [](Rank self) {
+    std::vector<std::byte> mine(2000), all(3000);
+    std::vector<size_t> lengths(3);
+    const size_t length = self.rank == 2 ? 1001 : 1000;
+    self.transport.all_gather(length, mine, {all, 1000, lengths}, {}, self.context);
+    self.context.stream.wait();
+  });
+  EXPECT_NE(errors[2].find("length is 1001, capacity is 1000"), std::string::npos) << errors[2];
+  EXPECT_NE(errors[0].find("rank"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank"), std::string::npos) << errors[1];
+}
+
+TEST_P(Failures, ARankThatNeverCallsIsNamedAtTheDeadline) {
+  std::atomic<int> failed{0};
+  const auto start = std::chrono::steady_clock::now();
+  TransportOptions options;
+  options.timeout = milliseconds(400);
+  // Made before the clock of the call starts: gloo needs its time to connect.
+  const auto errors = run_ranks(GetParam(), 3, options, [&](Rank self) {
+    if (self.rank == 1) {
+      while (failed < 2) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+      self.transport.barrier({}, self.context);
+      self.context.stream.wait();
+      return;
+    }
+    try {
+      self.transport.barrier({3, "step 5"}, self.context);
+      self.context.stream.wait();
+    } catch (...) {
+      ++failed;
+      throw;
+    }
+    ++failed;
+  });
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(400));
+  for (const std::string& error : errors) {
+    EXPECT_NE(error, "");
+  }
+  const std::string both = errors[0] + errors[2];
+  EXPECT_NE(both.find("barrier of step 5: rank 1 stayed silent past the deadline"),
+            std::string::npos)
+      << both;
+}
+
+TEST_P(Failures, AbortFromAnotherThreadWakesEveryone) {
+  // Rank 0 waits for rank 1 in vain; a thread of rank 2 that is in no call at all gives up.
+  const auto group = make_group(GetParam(), 3, {});
+  std::atomic<bool> about_to_wait{false};
+  const auto errors = run_threads(3, [&](int r) {
+    Transport& transport = *group[static_cast<size_t>(r)];
+    const auto stream = make_cpu_stream();
+    Workspace workspace;
+    Context context{*stream, workspace};
+    if (r == 0) {
+      std::vector<float> values(3 * kMiB);
+      transport.all_reduce_sum(values, {1, "a gradient"}, context);
+      about_to_wait = true;
+      stream->wait();
+      return;
+    }
+    while (!about_to_wait) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    if (r == 2) {
+      transport.abort("the user pressed stop");
+    }
+    transport.barrier({1, "late"}, context);
+    stream->wait();
+  });
+  EXPECT_EQ(errors[2], "the user pressed stop");
+  EXPECT_NE(errors[0], "");
+  EXPECT_NE(errors[1], "");
+}
+
+TEST_P(Failures, ARankThatLeavesIsNamed) {
+  auto group = make_group(GetParam(), 3, {});
+  const auto errors = run_threads(3, [&](int r) {
+    auto& transport = group[static_cast<size_t>(r)];
+    const auto stream = make_inline_stream();
+    Workspace workspace;
+    Context context{*stream, workspace};
+    transport->barrier({}, context);
+    stream->wait();
+    if (r == 1) {
+      transport.reset();
+      return;
+    }
+    transport->barrier({1, "step 2"}, context);
+    stream->wait();
+  });
+  EXPECT_EQ(errors[1], "");
+  EXPECT_NE((errors[0] + errors[2]).find("barrier of step 2: rank 1 "), std::string::npos)
+      << errors[0] << "\n" << errors[2];
+  EXPECT_NE(errors[0], "");
+  EXPECT_NE(errors[2], "");
+}
+
+TEST_P(Failures, BuffersThatDoNotFitAreRefusedBeforeAnythingMoves) {
+  expect_all_fine(run_ranks(GetParam(), 2, {}, [](Rank self) {
+    std::vector<std::byte> bytes(100);
+    std::vector<size_t> one(1), two(2);
+    std::vector<float> values(10), out(4);
+    EXPECT_THROW(self.transport.all_gather(1, bytes, {bytes, 10, one}, {}, self.context),
+                 InvalidArgument);
+    EXPECT_THROW(self.transport.all_gather(1, bytes, {bytes, 51, two}, {}, self.context),
+                 InvalidArgument);
+    EXPECT_THROW(self.transport.reduce_scatter(values, out, {}, self.context), InvalidArgument);
+    EXPECT_THROW(self.transport.broadcast(bytes, 2, {}, self.context), InvalidArgument);
+    EXPECT_THROW(self.transport.split(-1), InvalidArgument);
+    self.transport.barrier({}, self.context);  // and the group still works
+    self.context.stream.wait();
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllTransports, Failures, testing::ValuesIn(kinds()),
+                         [](const auto& p) { return p.param; });
+
+TEST(TransportRegistry, NamesWhatItKnows) {
+  try {
+    make_transport("carrier_pigeon", {});
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "transport: unknown name 'carrier_pigeon', known: in_process, gloo");
+  }
+}
+
+TEST(TransportRegistry, ChecksRankAndWorldSize) {
+  EXPECT_THROW(make_transport("in_process", {.rank = 1, .world_size = 1}), InvalidArgument);
+  EXPECT_THROW(make_transport("in_process", {.rank = 0, .world_size = 2}), InvalidArgument);
+  EXPECT_THROW(make_transport("in_process", {.rank = 0, .world_size = 0}), InvalidArgument);
+  EXPECT_THROW(make_in_process_group(0), InvalidArgument);
+  EXPECT_EQ(make_transport("in_process", {})->world_size(), 1);
+}
+
+TEST(TransportRegistry, SaysWhereItLookedForThePlugIn) {
+  TransportOptions options;
+  options.plugin_path = "/nowhere/libgradwire_gloo.so";
+  options.store = "file:/nowhere";
+  try {
+    make_transport("gloo", options);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "plug-in: not found, looked for /nowhere/libgradwire_gloo.so");
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::transport_test
