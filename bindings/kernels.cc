@@ -2,6 +2,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/typing.h>
 
 #include <atomic>
 #include <optional>
@@ -56,7 +57,7 @@ class BoundCompressor {
   const Compressor& compressor() const { return *compressor_; }
 
   py::array_t<uint8_t> compress(py::handle gradient, py::handle residual, py::handle next_residual,
-                      py::object out) {
+                                py::object out) {
     const CompressorShape& shape = compressor_->shape();
     const Array g = Array::input(gradient, {"gradient", shape.dtype, shape.numel});
     check(residual.is_none() == next_residual.is_none(),
@@ -105,7 +106,8 @@ class BoundCompressor {
     for (size_t i = 0; i < owners.size(); ++i) {
       const ConstPayload part = owners[i].bytes();
       if ((read_header(part).flags & kFlagNonFinite) != 0) {
-        throw NonFiniteGradient(concat("payloads[", i, "]: its gradient held NaN or infinity, must be finite"));
+        throw NonFiniteGradient(
+            concat("payloads[", i, "]: its gradient held NaN or infinity, must be finite"));
       }
       check_disjoint(sum, "out", owners[i], "a payload");
       parts.push_back(part);
@@ -144,10 +146,11 @@ void bind_spec(py::module_& module) {
   py::class_<CompressorSpec>(module, "CompressorSpec",
                              "A validated compressor request; read-only. str() gives the canonical "
                              "text, which parse_spec() reads back.")
-      .def_property_readonly("name", [](const CompressorSpec& s) { return s.name; },
-                             "The registry row, e.g. 'topk'.")
-      .def_property_readonly("density", [](const CompressorSpec& s) { return s.density; },
-                             "Kept / all elements, in (0, 1]; 1 unless the row is a selector.")
+      .def_property_readonly(
+          "name", [](const CompressorSpec& s) { return s.name; }, "The registry row, e.g. 'topk'.")
+      .def_property_readonly(
+          "density", [](const CompressorSpec& s) { return s.density; },
+          "Kept / all elements, in (0, 1]; 1 unless the row is a selector.")
       .def_property_readonly(
           "values", [](const CompressorSpec& s) { return name_of(s.values); },
           "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4' or 'raw' (the gradient's own "
@@ -158,21 +161,23 @@ void bind_spec(py::module_& module) {
             return s.rounding == Rounding::kNearest ? "nearest" : "stochastic";
           },
           "'nearest' or 'stochastic'.")
-      .def_property_readonly("block", [](const CompressorSpec& s) { return s.block; },
-                             "Elements sharing one scale (dense int8 and int4).")
-      .def_property_readonly("error_feedback",
-                             [](const CompressorSpec& s) { return s.error_feedback; },
-                             "Whether what a payload leaves out is kept in a residual.")
-      .def_property_readonly("fingerprint", [](const CompressorSpec& s) { return fingerprint(s); },
-                             "FNV-1a over the canonical text, as in every payload's header.")
+      .def_property_readonly(
+          "block", [](const CompressorSpec& s) { return s.block; },
+          "Elements sharing one scale (dense int8 and int4).")
+      .def_property_readonly(
+          "error_feedback", [](const CompressorSpec& s) { return s.error_feedback; },
+          "Whether what a payload leaves out is kept in a residual.")
+      .def_property_readonly(
+          "fingerprint", [](const CompressorSpec& s) { return fingerprint(s); },
+          "FNV-1a over the canonical text, as in every payload's header.")
       .def("__str__", [](const CompressorSpec& s) { return to_string(s); })
-      .def("__repr__",
-           [](const CompressorSpec& s) { return "parse_spec('" + to_string(s) + "')"; })
-      .def("__eq__",
-           [](const CompressorSpec& s, const py::object& other) {
-             return py::isinstance<CompressorSpec>(other) && s == other.cast<CompressorSpec>();
-           },
-           py::arg("other"))
+      .def("__repr__", [](const CompressorSpec& s) { return "parse_spec('" + to_string(s) + "')"; })
+      .def(
+          "__eq__",
+          [](const CompressorSpec& s, const py::object& other) {
+            return py::isinstance<CompressorSpec>(other) && s == other.cast<CompressorSpec>();
+          },
+          py::arg("other"))
       .def("__hash__", [](const CompressorSpec& s) { return fingerprint(s); });
   module.def("parse_spec", &parse_spec, py::arg("text"),
              R"(Reads a compressor spec such as 'topk:1%', 'topk:1%,int4' or 'int8,stochastic'.
@@ -186,9 +191,9 @@ Raises:
 void bind_payload(py::module_& module) {
   module.def(
       "payload_info",
-      [](const py::object& payload) {
+      [](const py::object& payload) -> py::typing::Dict<py::str, py::object> {
         const PayloadHeader header = read_header(Array::input_bytes(payload, "payload").bytes());
-        py::dict info;
+        py::typing::Dict<py::str, py::object> info;
         info["payload_bytes"] = header.bytes;
         info["numel"] = header.numel;
         info["first_element"] = static_cast<uint64_t>(header.first_chunk) * kChunk;
@@ -252,30 +257,33 @@ Raises:
 void bind_compressor(py::module_& module) {
   using Self = BoundCompressor;
   py::class_<Self>(module, "Compressor", kCompressorDoc)
-      .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int>(),
-           py::arg("spec"), py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0,
-           py::arg("rank") = 0, py::arg("threads") = 1)
-      .def_property_readonly("spec",
-                             [](const Self& s) { return to_string(s.compressor().spec()); },
-                             "The canonical spec text.")
-      .def_property_readonly("numel", [](const Self& s) { return s.compressor().shape().numel; },
-                             "Elements of the gradient.")
+      .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int>(), py::arg("spec"),
+           py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0, py::arg("rank") = 0,
+           py::arg("threads") = 1)
+      .def_property_readonly(
+          "spec", [](const Self& s) { return to_string(s.compressor().spec()); },
+          "The canonical spec text.")
+      .def_property_readonly(
+          "numel", [](const Self& s) { return s.compressor().shape().numel; },
+          "Elements of the gradient.")
       .def_property_readonly(
           "dtype", [](const Self& s) { return to_string(s.compressor().shape().dtype); },
           "'float32', 'float16' or 'bfloat16'.")
-      .def_property_readonly("seed", [](const Self& s) { return s.compressor().shape().seed; },
-                             "Seed of stochastic rounding.")
-      .def_property_readonly("rank", [](const Self& s) { return s.compressor().shape().rank; },
-                             "Rank given at construction.")
-      .def_property_readonly("capacity_bytes",
-                             [](const Self& s) { return s.compressor().capacity_bytes(); },
-                             "Upper bound of a payload, the same on all ranks.")
-      .def_property_readonly("fixed_length",
-                             [](const Self& s) { return s.compressor().fixed_length(); },
-                             "Whether every payload has exactly capacity_bytes.")
-      .def_property_readonly("keeps_residual",
-                             [](const Self& s) { return s.compressor().spec().error_feedback; },
-                             "Whether the spec asks for error feedback.")
+      .def_property_readonly(
+          "seed", [](const Self& s) { return s.compressor().shape().seed; },
+          "Seed of stochastic rounding.")
+      .def_property_readonly(
+          "rank", [](const Self& s) { return s.compressor().shape().rank; },
+          "Rank given at construction.")
+      .def_property_readonly(
+          "capacity_bytes", [](const Self& s) { return s.compressor().capacity_bytes(); },
+          "Upper bound of a payload, the same on all ranks.")
+      .def_property_readonly(
+          "fixed_length", [](const Self& s) { return s.compressor().fixed_length(); },
+          "Whether every payload has exactly capacity_bytes.")
+      .def_property_readonly(
+          "keeps_residual", [](const Self& s) { return s.compressor().spec().error_feedback; },
+          "Whether the spec asks for error feedback.")
       .def_property("step", &Self::step, &Self::set_step,
                     "Commits so far; seeds stochastic rounding. Set it from a checkpoint.")
       .def("compress", &Self::compress, kCompressDoc, py::arg("gradient"),
@@ -284,7 +292,8 @@ void bind_compressor(py::module_& module) {
       .def("decompress", &Self::decompress, kDecompressDoc, py::arg("payloads"),
            py::arg("scale") = 1.0f, py::arg("out") = py::none())
       .def("commit", &Self::commit,
-           "Makes what the last compress() drew final: its next_residual is now the committed one.\n\n"
+           "Makes what the last compress() drew final: its next_residual is now the committed "
+           "one.\n\n"
            "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity.")
       .def("__repr__", [](const Self& s) {
         const Compressor& c = s.compressor();

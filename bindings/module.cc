@@ -1,6 +1,7 @@
 // The module gradwire._core: exceptions, what was built, and the layers.
 
 #include <pybind11/pybind11.h>
+#include <pybind11/typing.h>
 
 #include <exception>
 
@@ -49,16 +50,16 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
-py::dict build_info() {
+py::typing::Dict<py::str, py::object> build_info() {
   py::dict features;
   features["cuda"] = static_cast<bool>(GRADWIRE_WITH_CUDA);
   features["gloo"] = static_cast<bool>(GRADWIRE_WITH_GLOO);
   features["mpi"] = static_cast<bool>(GRADWIRE_WITH_MPI);
   features["nccl"] = static_cast<bool>(GRADWIRE_WITH_NCCL);
   features["trainer"] = static_cast<bool>(GRADWIRE_WITH_BENCH);
-  py::dict info;
+  py::typing::Dict<py::str, py::object> info;
   info["version"] = GRADWIRE_VERSION;
-  info["compiler"] = __VERSION__;
+  info["compiler"] = GRADWIRE_COMPILER;
   info["features"] = features;
   info["cuda_devices"] = cuda::device_count();
   info["cuda_unavailable_reason"] = cuda::unavailable_reason();
@@ -72,9 +73,10 @@ PYBIND11_MODULE(_core, module) {
   namespace bindings = gradwire::bindings;
   module.doc() = "The compiled part of gradwire. Use it through the package gradwire.";
   pybind11::register_local_exception_translator(&bindings::translate);
-  module.def("build_info", &bindings::build_info,
-             "What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), "
-             "'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').");
+  module.def(
+      "build_info", &bindings::build_info,
+      "What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), "
+      "'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').");
   bindings::bind_kernels(module);
   bindings::bind_optimizers(module);
   bindings::bind_registries(module);

@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cstring>
 #include <memory>
@@ -21,6 +22,10 @@
 namespace gradwire::bindings {
 namespace {
 
+using Arrays = py::typing::List<py::object>;
+using Scalars = py::typing::Dict<py::str, py::int_>;
+using Tensors = py::typing::Dict<py::str, py::typing::Dict<py::str, py::object>>;
+
 // Copies all state into {"scalars": {name: int}, "tensors": {parameter: {name: array}}}.
 class StateReader : public StateVisitor {
  public:
@@ -35,14 +40,15 @@ class StateReader : public StateVisitor {
     scalars[py::str(std::string(name))] = value;
   }
 
-  py::dict scalars, tensors;
+  Scalars scalars;
+  Tensors tensors;
 };
 
 // Finds every piece of state in a dict of that form and writes it once all of them were found.
 class StateWriter : public StateVisitor {
  public:
-  StateWriter(py::dict scalars, py::dict tensors)
-      : scalars_(std::move(scalars)), tensors_(std::move(tensors)) {}
+  StateWriter(const py::dict& scalars, const py::dict& tensors)
+      : scalars_(scalars), tensors_(tensors) {}
 
   void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
     const py::str key{std::string(parameter)}, piece{std::string(name)};
@@ -75,7 +81,7 @@ class StateWriter : public StateVisitor {
   }
 
  private:
-  py::dict scalars_, tensors_;
+  const py::dict scalars_, tensors_;
   std::vector<std::pair<TensorView, Array>> copies_;
   std::vector<std::pair<uint64_t*, uint64_t>> values_;
 };
@@ -86,11 +92,9 @@ using GroupRow = std::tuple<std::optional<double>, double, bool>;
 // An optimizer, and the arrays it steps on: it keeps them alive.
 class BoundOptimizer {
  public:
-  BoundOptimizer(const std::string& spec, const py::sequence& parameters,
-                 const py::sequence& gradients, const std::vector<std::string>& names,
-                 const std::vector<size_t>& group_of,
-                 const std::vector<GroupRow>& groups,
-                 int threads)
+  BoundOptimizer(const std::string& spec, const Arrays& parameters, const Arrays& gradients,
+                 const std::vector<std::string>& names, const std::vector<size_t>& group_of,
+                 const std::vector<GroupRow>& groups, int threads)
       : worker_(threads) {
     const size_t count = parameters.size();
     check(gradients.size() == count, "gradients: holds ", gradients.size(), " arrays, must hold ",
@@ -105,8 +109,7 @@ class BoundOptimizer {
     for (size_t i = 0; i < count; ++i) {
       const Array& value = keep(parameters[i], concat("parameters[", i, "]"), std::nullopt);
       const TensorView value_view = value.writable_view();
-      const Array& gradient =
-          keep(gradients[i], concat("gradients[", i, "]"), value_view.numel);
+      const Array& gradient = keep(gradients[i], concat("gradients[", i, "]"), value_view.numel);
       list.push_back({names[i], value_view, gradient.writable_view(), group_of[i]});
     }
     std::vector<ParamGroup> settings;
@@ -125,7 +128,7 @@ class BoundOptimizer {
     });
   }
 
-  py::tuple state() {
+  py::typing::Tuple<Scalars, Tensors> state() {
     return worker_.alone([&] {
       StateReader reader;
       optimizer_->visit_state(reader);
@@ -133,7 +136,7 @@ class BoundOptimizer {
     });
   }
 
-  void load_state(const py::dict& scalars, const py::dict& tensors) {
+  void load_state(const Scalars& scalars, const Tensors& tensors) {
     worker_.alone([&] {
       StateWriter writer(scalars, tensors);
       optimizer_->visit_state(writer);
@@ -165,7 +168,7 @@ void bind_optimizers(py::module_& module) {
       "Steps on arrays in place; the classes SGD, LARS and LAMB of the package wrap it.\n\n"
       "groups holds (weight_decay or None, learning_rate_scale, adapt); group_of names one of them "
       "for each parameter.")
-      .def(py::init<const std::string&, const py::sequence&, const py::sequence&,
+      .def(py::init<const std::string&, const Arrays&, const Arrays&,
                     const std::vector<std::string>&, const std::vector<size_t>&,
                     const std::vector<GroupRow>&, int>(),
            py::arg("spec"), py::arg("parameters"), py::arg("gradients"), py::arg("names"),

@@ -1,7 +1,7 @@
 // The registries for Python: one dict per row, made into dataclasses by gradwire/registries.py.
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <string>
 #include <string_view>
@@ -16,9 +16,10 @@ namespace gradwire::bindings {
 namespace {
 
 namespace py = pybind11;
+using Rows = py::typing::List<py::typing::Dict<py::str, py::object>>;
 
-py::list compressors() {
-  py::list rows;
+Rows compressors() {
+  Rows rows;
   for (const CompressorRow& row : compressor_registry()) {
     py::dict fields;
     fields["name"] = row.name;
@@ -33,8 +34,8 @@ py::list compressors() {
   return rows;
 }
 
-py::list optimizers() {
-  py::list rows;
+Rows optimizers() {
+  Rows rows;
   for (const OptimizerRow& row : optimizer_registry()) {
     py::dict fields;
     fields["name"] = row.name;
@@ -51,8 +52,8 @@ py::list optimizers() {
   return rows;
 }
 
-py::list exchanges() {
-  py::list rows;
+Rows exchanges() {
+  Rows rows;
   for (const ExchangeRow& row : exchange_registry()) {
     py::dict fields;
     fields["name"] = row.name;
@@ -64,10 +65,10 @@ py::list exchanges() {
   return rows;
 }
 
-py::list transports(const std::string& plugin_path) {
+Rows transports(const std::string& plugin_path) {
   TransportOptions options;
   options.plugin_path = plugin_path;
-  py::list rows;
+  Rows rows;
   for (const TransportRow& row : transport_registry()) {
     const std::string reason = row.unavailable_reason(options);
     py::dict fields;

@@ -146,8 +146,8 @@ Array Array::input_bytes(py::handle object, std::string_view what) {
 Array Array::output_bytes(py::handle object, std::string_view what, size_t least_bytes) {
   Layout layout = inspect_bytes(object, what);
   check_writable(layout, what);
-  check(layout.numel() >= least_bytes, what, ": has ", layout.numel(), " bytes, must have at least ",
-        least_bytes);
+  check(layout.numel() >= least_bytes, what, ": has ", layout.numel(),
+        " bytes, must have at least ", least_bytes);
   return layout.take(DType::kFloat32);
 }
 

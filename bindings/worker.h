@@ -11,8 +11,8 @@
 
 namespace gradwire::bindings {
 
-/// A stream that runs work in the caller, its scratch memory, and a lock: without the GIL two Python
-/// threads may enter one object.
+/// A stream that runs work in the caller, its scratch memory, and a lock: without the GIL two
+/// Python threads may enter one object.
 class Worker {
  public:
   explicit Worker(int threads) : threads_(threads), stream_(make_inline_stream(threads)) {}

@@ -48,7 +48,7 @@ class Feedback:
         """The committed residual, read-only, or None when the spec keeps none."""
         if self._committed is None:
             return None
-        view = self._committed.view()
+        view: npt.NDArray[np.float32] = self._committed.view()
         view.flags.writeable = False
         return view
 
@@ -69,7 +69,8 @@ class Feedback:
         self, payloads: Union[Any, List[Any]], scale: float = 1.0, out: Any = None
     ) -> npt.NDArray[Any]:
         """Returns scale * (sum of the payloads), as Compressor.decompress does."""
-        return self.compressor.decompress(payloads, scale, out)
+        array: npt.NDArray[Any] = self.compressor.decompress(payloads, scale, out)
+        return array
 
     def commit(self) -> None:
         """Makes the residual of the last compress() the current one.

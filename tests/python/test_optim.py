@@ -1,0 +1,245 @@
+"""Optimizers against the papers' formulas, written here in NumPy float64."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import gradwire
+
+SHAPES = [(40, 30), (30,), (1,), (5000,)]
+STEPS = 7
+
+
+def norm(x):
+    return math.sqrt(float((x * x).sum()))
+
+
+def sgd(w, g, state, lr, group, momentum=0.9, nesterov=False, weight_decay=0.0):
+    decay = group.get("weight_decay", weight_decay)
+    d = g + decay * w
+    v = state["v"] = momentum * state.get("v", 0.0) + d
+    return w - lr * group.get("learning_rate_scale", 1.0) * (d + momentum * v if nesterov else v)
+
+
+def lars(w, g, state, lr, group, momentum=0.9, weight_decay=0.0, trust_coefficient=1e-3, epsilon=1e-6):
+    decay = group.get("weight_decay", weight_decay)
+    ratio = 1.0
+    if group.get("adapt", True) and norm(w) > 0 and norm(g) > 0:
+        ratio = trust_coefficient * norm(w) / (norm(g) + decay * norm(w) + epsilon)
+    rate = lr * group.get("learning_rate_scale", 1.0) * ratio
+    v = state["v"] = momentum * state.get("v", 0.0) + rate * (g + decay * w)
+    return w - v
+
+
+def lamb(w, g, state, lr, group, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.0):
+    decay = group.get("weight_decay", weight_decay)
+    t = state["t"] = state.get("t", 0) + 1
+    m = state["m"] = beta1 * state.get("m", 0.0) + (1 - beta1) * g
+    v = state["s"] = beta2 * state.get("s", 0.0) + (1 - beta2) * g * g
+    r = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + epsilon) + decay * w
+    ratio = 1.0
+    if group.get("adapt", True) and norm(w) > 0 and norm(r) > 0:
+        ratio = norm(w) / norm(r)
+    return w - lr * group.get("learning_rate_scale", 1.0) * ratio * r
+
+
+CASES = [
+    (gradwire.SGD, sgd, {}),
+    (gradwire.SGD, sgd, {"momentum": 0.0}),
+    (gradwire.SGD, sgd, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+    (gradwire.LARS, lars, {}),
+    (gradwire.LARS, lars, {"weight_decay": 0.1, "trust_coefficient": 0.02, "epsilon": 1e-3}),
+    (gradwire.LAMB, lamb, {}),
+    (gradwire.LAMB, lamb, {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-4, "weight_decay": 0.1}),
+]
+
+
+def problem(rng):
+    parameters = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
+    return parameters, [np.zeros_like(p) for p in parameters]
+
+
+def close(actual, expected):
+    # Float32 storage of weights and state over a few steps, relative to the largest weight.
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=4e-6 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("optimizer, reference, settings", CASES)
+def test_steps_follow_the_paper(optimizer, reference, settings, threads, rng):
+    parameters, gradients = problem(rng)
+    groups = [{"parameters": [1], "weight_decay": 0.0, "adapt": False},
+              gradwire.ParamGroup([2], learning_rate_scale=2.0)]
+    group_of = [{}, {"weight_decay": 0.0, "adapt": False}, {"learning_rate_scale": 2.0}, {}]
+    steps = optimizer(parameters, gradients, 0.05, groups=groups, threads=threads, **settings)
+    expected = [p.astype(np.float64) for p in parameters]
+    states = [{} for _ in parameters]
+    for step in range(STEPS):
+        lr = 0.05 if step % 2 else 0.02
+        for i, gradient in enumerate(gradients):
+            gradient[...] = rng.standard_normal(gradient.shape)
+            expected[i] = reference(expected[i], gradient.astype(np.float64), states[i], lr,
+                                    group_of[i], **settings)
+        steps.step(lr if step % 2 == 0 else None)
+    for actual, wanted in zip(parameters, expected):
+        close(actual, wanted)
+
+
+@pytest.mark.parametrize("optimizer, reference, settings", CASES[3:])
+def test_ratio_is_one_when_a_norm_is_zero(optimizer, reference, settings):
+    for w, g in ((np.zeros(4), np.ones(4)), (np.ones(4), np.zeros(4)), (np.zeros(4), np.zeros(4))):
+        parameter, gradient = w.astype(np.float32), g.astype(np.float32)
+        optimizer([parameter], [gradient], 0.1, **settings).step()
+        close(parameter, reference(w, g, {}, 0.1, {}, **settings))
+
+
+def test_steps_happen_in_the_callers_memory(rng):
+    flat = rng.standard_normal(300).astype(np.float32)
+    before = flat.copy()
+    parameters = [flat[:100].reshape(10, 10), flat[100:200]]
+    gradients = [np.ones((10, 10), np.float32), np.ones(100, np.float32)]
+    gradwire.SGD(parameters, gradients, lr=0.5, momentum=0.0).step()
+    np.testing.assert_array_equal(flat[:200], before[:200] - 0.5)
+    np.testing.assert_array_equal(flat[200:], before[200:])
+
+
+def test_the_optimizer_keeps_its_arrays_alive():
+    parameters, gradients = [np.ones(1000, np.float32)], [np.ones(1000, np.float32)]
+    optimizer = gradwire.SGD(parameters, gradients, lr=1.0, momentum=0.0)
+    view = parameters[0][:]
+    del parameters, gradients
+    optimizer.step()
+    assert not view.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("spec", [row.name for row in gradwire.optimizers()])
+def test_a_non_finite_gradient_changes_nothing_and_names_the_parameter(spec, bad, rng):
+    parameters, gradients = problem(rng)
+    optimizer = gradwire.make_optimizer(spec, parameters, gradients, lr=0.1,
+                                        names=["fc.weight", "fc.bias", "scale", "table"])
+    for gradient in gradients:
+        gradient[...] = 1
+    optimizer.step()
+    weights, state = [p.copy() for p in parameters], optimizer.state_dict()
+    gradients[3][4999] = bad
+    with pytest.raises(gradwire.NonFiniteGradient, match="table"):
+        optimizer.step()
+    for kept, parameter in zip(weights, parameters):
+        np.testing.assert_array_equal(kept, parameter)
+    after = optimizer.state_dict()
+    assert after["scalars"] == state["scalars"]
+    for name, pieces in state["tensors"].items():
+        for piece, values in pieces.items():
+            np.testing.assert_array_equal(after["tensors"][name][piece], values)
+
+
+@pytest.mark.parametrize("optimizer, reference, settings", CASES)
+def test_state_dict_resumes_bit_for_bit(optimizer, reference, settings, rng):
+    first, gradients = problem(rng)
+    straight = optimizer(first, gradients, 0.1, **settings)
+    for _ in range(3):
+        for gradient in gradients:
+            gradient[...] = rng.standard_normal(gradient.shape)
+        straight.step()
+    second = [p.copy() for p in first]
+    resumed = optimizer(second, gradients, 0.7, **settings)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(straight.state_dict())))
+    assert resumed.lr == 0.1
+    for _ in range(3):
+        straight.step()
+        resumed.step()
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_state_dict_is_a_copy():
+    w, g = np.ones(3, np.float32), np.ones(3, np.float32)
+    optimizer = gradwire.SGD([w], [g], 0.1)
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.step()
+    np.testing.assert_array_equal(state["tensors"]["0"]["momentum"], [1, 1, 1])
+
+
+def damaged_states(state):
+    for key in state:
+        yield f"state\\['{key}'\\].*missing", {k: v for k, v in state.items() if k != key}
+    yield "spec.*must be 'lamb'", dict(state, spec="sgd")
+    yield "scalars\\['step'\\].*missing", dict(state, scalars={})
+    yield "scalars\\['step'\\]: is -1", dict(state, scalars={"step": -1})
+    yield "scalars\\['step'\\]: is 'x'", dict(state, scalars={"step": "x"})
+    yield "state\\['b'\\]\\['exp_avg'\\].*missing", dict(state, tensors={"a": state["tensors"]["a"]})
+    short = dict(state["tensors"], b={"exp_avg": np.ones(2, np.float32),
+                                      "exp_avg_sq": np.ones(2, np.float32)})
+    yield "state\\['b'\\].*has 2 elements, must have 3", dict(state, tensors=short)
+    wide = dict(state["tensors"], b={k: np.ones(3) for k in ("exp_avg", "exp_avg_sq")})
+    yield "state\\['b'\\].*dtype is float64", dict(state, tensors=wide)
+
+
+def test_a_state_of_something_else_is_refused_and_changes_nothing():
+    arrays = [np.ones(3, np.float32) for _ in range(4)]
+    optimizer = gradwire.LAMB(arrays[:2], arrays[2:], 0.1, names=["a", "b"])
+    optimizer.step()
+    before = optimizer.state_dict()
+    changed = dict(before, tensors={
+        name: {k: np.full(3, 9, np.float32) for k in pieces} for name, pieces in before["tensors"].items()})
+    for message, state in damaged_states(changed):
+        with pytest.raises(gradwire.InvalidArgument, match=message):
+            optimizer.load_state_dict(state)
+        after = optimizer.state_dict()
+        assert after["scalars"] == before["scalars"] and after["lr"] == before["lr"]
+        for name, pieces in before["tensors"].items():
+            for piece, values in pieces.items():
+                np.testing.assert_array_equal(after["tensors"][name][piece], values)
+
+
+def floats(numel=3):
+    return np.zeros(numel, np.float32)
+
+
+def read_only():
+    array = floats()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: gradwire.SGD([], [], 0.1), "parameter"),
+    (lambda: gradwire.SGD([floats()], [], 0.1), "gradients: holds 0 arrays, must hold 1"),
+    (lambda: gradwire.SGD([floats()], [floats(4)], 0.1), "gradients[0]: has 4 elements, must have 3"),
+    (lambda: gradwire.SGD([floats(0)], [floats(0)], 0.1), "0"),
+    (lambda: gradwire.SGD([read_only()], [floats()], 0.1), "parameters[0]: is read-only"),
+    (lambda: gradwire.SGD([np.zeros(3)], [floats()], 0.1), "parameters[0]: dtype is float64"),
+    (lambda: gradwire.SGD([floats(6)[::2]], [floats()], 0.1), "parameters[0]: is not contiguous"),
+    (lambda: gradwire.SGD([[0.0]], [floats()], 0.1), "parameters[0]: is a list"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, momentum=1.0), "momentum is 1"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, momentum="x"), "momentum: is 'x'"),
+    (lambda: gradwire.LAMB([floats()], [floats()], 0.1, beta2=math.nan), "beta2"),
+    (lambda: gradwire.LARS([floats()], [floats()], 0.1, trust_coefficient=0), "trust_coefficient"),
+    (lambda: gradwire.SGD([floats()] * 2, [floats()] * 2, 0.1, names=["a", "a"]), "'a' is there twice"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, names=[]), "names: holds 0"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"parameters": [1]}]),
+     "groups[0]: names parameter 1, must be in [0, 1)"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1,
+                          groups=[{"parameters": [0]}, {"parameters": [0]}]), "groups[0] has already"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"lr": 1}]), "known: parameters"),
+    (lambda: gradwire.make_optimizer("adam", [floats()], [floats()]), "known: sgd, lars, lamb"),
+    (lambda: gradwire.make_optimizer("lamb:beta3=1", [floats()], [floats()]), "beta3"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, threads=0), "threads"),
+    (lambda: gradwire.SGD([floats()], [floats()], -1.0).step(), "learning"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1).step(math.inf), "learning"),
+])
+def test_a_bad_request_is_refused_by_name(call, message):
+    with pytest.raises(gradwire.InvalidArgument) as error:
+        call()
+    assert message in str(error.value)
+
+
+def test_make_optimizer_reads_a_spec():
+    w, g = np.ones(3, np.float32), np.ones(3, np.float32)
+    optimizer = gradwire.make_optimizer("lamb:weight_decay=0.01", [w], [g])
+    assert optimizer.spec == gradwire.LAMB([w], [g], 0.1, weight_decay=0.01).spec
+    assert optimizer.spec == "lamb:weight_decay=0.01"
