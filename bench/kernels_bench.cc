@@ -94,8 +94,7 @@ double bytes_per_second() {
 void report(benchmark::State& state, double bytes, double seconds) {
   const double floor_s = bytes / bytes_per_second();
   state.counters["floor_ms"] = 1e3 * floor_s;
-  state.counters["of_floor"] =
-      floor_s * static_cast<double>(state.iterations()) / seconds;
+  state.counters["of_floor"] = floor_s * static_cast<double>(state.iterations()) / seconds;
 }
 
 /// Error feedback and compression, from one residual buffer into the other.
@@ -108,7 +107,8 @@ void compress(benchmark::State& state, const std::string& spec) {
   Buffer payload(compressor->capacity_bytes());
   const auto once = [&] {
     compressor->compress(data().gradient(), feedback ? data().e.as<float>() : ConstResidual(),
-                         feedback ? data().e_next.as<float>() : Residual(), payload.bytes(), context);
+                         feedback ? data().e_next.as<float>() : Residual(), payload.bytes(),
+                         context);
     stream->wait();
   };
   once();
@@ -119,8 +119,9 @@ void compress(benchmark::State& state, const std::string& spec) {
     seconds += thread_seconds() - begin;
   }
   const double gradient_bytes = 4.0 * kNumel;
-  report(state, gradient_bytes * (feedback ? 3 : 1) +
-                    static_cast<double>(payload_bytes(payload.bytes())), seconds);
+  report(state,
+         gradient_bytes * (feedback ? 3 : 1) + static_cast<double>(payload_bytes(payload.bytes())),
+         seconds);
 }
 
 /// Four ranks' payloads into one dense mean.

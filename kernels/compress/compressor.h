@@ -14,7 +14,7 @@ namespace gradwire {
 
 /// A run of a group's elements that belongs to one parameter. Segments follow one another.
 struct Segment {
-  uint32_t parameter = 0;          ///< id, the same on all ranks
+  uint32_t parameter = 0;  ///< id, the same on all ranks
   uint64_t offset_in_parameter = 0;
   size_t numel = 0;
 };
@@ -25,7 +25,7 @@ struct CompressorShape {
   DType dtype = DType::kFloat32;  ///< of the gradient
   Device device{};
   std::vector<Segment> segments = {};  ///< tile the group; empty: one parameter with id 0
-  uint64_t seed = 0;              ///< of stochastic rounding
+  uint64_t seed = 0;                   ///< of stochastic rounding
   int rank = 0;
 };
 
@@ -40,8 +40,8 @@ struct MergeInput {
   float scale = 1.0f;  ///< the output encodes scale * sum: 1 / world_size for a mean
 };
 
-/// Compresses the gradients of one group. Every method enqueues on the context's stream and returns;
-/// spans, views and what they point at stay valid until the stream has passed them.
+/// Compresses the gradients of one group. Every method enqueues on the context's stream and
+/// returns; spans, views and what they point at stay valid until the stream has passed them.
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else to one rounding of float32). Without feedback both
@@ -83,14 +83,15 @@ class Compressor {
   /// re-encoding (the values' bits stay).
   virtual void slice(ConstPayload payload, Region region, Payload out, Context& context) = 0;
 
-  /// out = encoding of scale * sum of the slices over the region. What the re-encoding drops is kept
-  /// by the rank that drops it: e_next[region] += sum - D(out) / scale, unless e_next is empty.
-  /// `e_next` is the whole group's residual. The flag of any slice is carried over.
+  /// out = encoding of scale * sum of the slices over the region. What the re-encoding drops is
+  /// kept by the rank that drops it: e_next[region] += sum - D(out) / scale, unless e_next is
+  /// empty. `e_next` is the whole group's residual. The flag of any slice is carried over.
   virtual void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) = 0;
 
   /// The committed step: counts commits and seeds stochastic rounding.
   uint32_t step() const { return step_; }
-  /// Makes what the last compress() drew final. Called by the owner of the residual when it commits.
+  /// Makes what the last compress() drew final. Called by the owner of the residual when it
+  /// commits.
   virtual void commit() { ++step_; }
   /// For checkpoints: sets the committed step.
   void set_step(uint32_t step) { step_ = step; }
@@ -112,13 +113,13 @@ std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, Compress
 /// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.
 struct CompressorRow {
   std::string_view name;
-  std::string_view summary;      ///< one line for tables
-  std::string_view example;      ///< a spec string that uses it
-  bool selector;                 ///< takes a density and a value codec
+  std::string_view summary;  ///< one line for tables
+  std::string_view example;  ///< a spec string that uses it
+  bool selector;             ///< takes a density and a value codec
   ValueCodec default_values;
   bool default_error_feedback;
-  bool takes_rounding;           ///< "nearest" or "stochastic" and "block=N"
-  std::string_view source;       ///< paper or definition
+  bool takes_rounding;      ///< "nearest" or "stochastic" and "block=N"
+  std::string_view source;  ///< paper or definition
   std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
 };
 

@@ -75,8 +75,7 @@ bool BlockQuantized::encode(std::span<const float> x, Region region, Draw draw, 
   }
   const size_t scale_bytes = scale_count(x.size()) * sizeof(float);
   const std::span<int8_t> coded(codes, x.size());
-  const bool finite =
-      cpu::quantize(x, how, {{scales, scale_count(x.size())}, coded, decoded});
+  const bool finite = cpu::quantize(x, how, {{scales, scale_count(x.size())}, coded, decoded});
   std::memcpy(record, scales, scale_bytes);
   if (bits_ == 8) {
     std::memcpy(record + scale_bytes, codes, x.size());

@@ -106,8 +106,9 @@ std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, Compress
   validate(spec);
   check_shape(shape);
   if (shape.device.type == DeviceType::kCuda) {
-    throw DeviceError(concat(spec.name, ": the compressor has no CUDA backend in this build, the "
-                                        "shape's device must be the CPU"));
+    throw DeviceError(concat(spec.name,
+                             ": the compressor has no CUDA backend in this build, the "
+                             "shape's device must be the CPU"));
   }
   if (shape.segments.empty()) {
     shape.segments.push_back({.parameter = 0, .offset_in_parameter = 0, .numel = shape.numel});

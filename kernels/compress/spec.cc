@@ -52,8 +52,7 @@ std::string print_density(double density) {
   const auto result = std::to_chars(text.data(), text.data() + text.size(), density * 100,
                                     std::chars_format::general, 12);
   const std::string percent(text.data(), result.ptr);
-  return parse_density("density", percent + "%") == density ? percent + "%"
-                                                            : print_number(density);
+  return parse_density("density", percent + "%") == density ? percent + "%" : print_number(density);
 }
 
 /// What an option decides; giving two options that decide the same thing is an error.
@@ -167,9 +166,10 @@ void validate(const CompressorSpec& spec) {
           spec.name, ": block is ", spec.block, ", must be a power of two from ", kMinBlock, " to ",
           kChunk);
   } else {
-    check(spec.rounding == defaults.rounding, spec.name, ": rounding is stochastic, must be nearest");
-    check(spec.block == defaults.block, spec.name, ": block is ", spec.block,
-          ", must stay ", defaults.block, ": it has no blocks");
+    check(spec.rounding == defaults.rounding, spec.name,
+          ": rounding is stochastic, must be nearest");
+    check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
+          defaults.block, ": it has no blocks");
   }
 }
 

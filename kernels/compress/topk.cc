@@ -1,6 +1,6 @@
 // topk: the k = max(1, ceil(density * n)) elements of g + e with the largest magnitude, ties to the
-// smaller index, zeros never. Aji and Heafield, arXiv:1704.05021; with error feedback: Stich et al.,
-// arXiv:1809.07599.
+// smaller index, zeros never. Aji and Heafield, arXiv:1704.05021; with error feedback: Stich et
+// al., arXiv:1809.07599.
 //   D = values of the chosen elements, 0 elsewhere;   e_next = (g + e) - D
 // What is chosen is exact whatever the value codec; internal/sparse_body.h says how it is stored.
 
@@ -132,7 +132,7 @@ void TopK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                  const Work& work) const {
   Workspace::Frame frame(work.workspace);
   const bool in_place = e.empty() && g.dtype == DType::kFloat32;
-  const std::span<float> room = in_place     ? std::span<float>()
+  const std::span<float> room = in_place    ? std::span<float>()
                                 : e.empty() ? frame.take<float>(g.numel)
                                             : e_next;
   const std::span<const float> x = in_place ? g.as<float>() : std::span<const float>(room);

@@ -1,7 +1,7 @@
 #pragma once
-// Between float32 and the 16-bit types. Bit for bit what kernels/core/dtype.h defines: nearest even,
-// finite values saturate, NaN stays NaN. Nothing here needs aligned memory, because payload bytes
-// are read and written in place.
+// Between float32 and the 16-bit types. Bit for bit what kernels/core/dtype.h defines: nearest
+// even, finite values saturate, NaN stays NaN. Nothing here needs aligned memory, because payload
+// bytes are read and written in place.
 
 #include <span>
 

@@ -38,8 +38,7 @@ bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& o
 
 /// x / scale rounded to nearest and limited to [-limit, limit], for a scale chosen by the caller.
 /// Scale 0 gives zeros.
-void quantize_with_scale(std::span<const float> x, float scale, int limit,
-                         std::span<int8_t> codes);
+void quantize_with_scale(std::span<const float> x, float scale, int limit, std::span<int8_t> codes);
 
 /// sum[i] += codes[i] * scale of i's block.
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,

@@ -9,8 +9,8 @@
 namespace gradwire::cpu {
 namespace {
 
-constexpr size_t kPerCall = 8;   // elements that share one Philox call
-constexpr size_t kBatch = 32;    // calls computed side by side
+constexpr size_t kPerCall = 8;  // elements that share one Philox call
+constexpr size_t kBatch = 32;   // calls computed side by side
 constexpr size_t kBatchElements = kBatch * kPerCall;
 
 /// philox() of kBatch counters that differ in word 0 only, in lanes the compiler vectorises over.

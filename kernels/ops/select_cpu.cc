@@ -40,8 +40,8 @@ GRADWIRE_CLONES uint32_t flag_elements(const float* x, size_t count, int32_t thr
   return static_cast<uint32_t>(largest);
 }
 
-/// Eight flag bytes to eight bits each.
-uint32_t flags_to_mask(const uint8_t* flags, uint64_t* mask) {
+/// Eight flag bytes to eight bits each. @returns how many are set.
+GRADWIRE_CLONES uint32_t flags_to_mask(const uint8_t* flags, uint64_t* mask) {
   uint32_t count = 0;
   for (size_t word = 0; word < kMaskWords; ++word) {
     uint64_t bits = 0;
@@ -68,7 +68,10 @@ void for_each_set(std::span<const uint64_t> mask, F&& f) {
 class Selector {
  public:
   Selector(const SelectInput& input, Workspace::Frame& frame, ThreadPool& pool)
-      : input_(input), frame_(frame), pool_(pool), chunks_((input.x.size() + kSelectChunk - 1) / kSelectChunk) {
+      : input_(input),
+        frame_(frame),
+        pool_(pool),
+        chunks_((input.x.size() + kSelectChunk - 1) / kSelectChunk) {
     result_.mask = frame.take<uint64_t>(chunks_ * kMaskWords);
     result_.counts = frame.take<uint32_t>(chunks_);
   }
@@ -79,7 +82,7 @@ class Selector {
     for (int lowering = 1; finite() && result_.total < wanted() && threshold > kSmallestNonZero;
          ++lowering) {
       threshold = lowering < kLowerings && threshold > (1u << 23) ? threshold - (1u << 22)
-                                                                   : kSmallestNonZero;
+                                                                  : kSmallestNonZero;
       mark(threshold, nullptr);
     }
     if (!finite()) {
@@ -155,8 +158,7 @@ void Selector::mark(uint32_t threshold, const ElementSource* source) {
     }
     alignas(64) uint8_t flags[kSelectChunk];
     std::fill(flags + x.size(), flags + kSelectChunk, uint8_t{0});
-    const uint32_t mine =
-        flag_elements(x.data(), x.size(), static_cast<int32_t>(threshold), flags);
+    const uint32_t mine = flag_elements(x.data(), x.size(), static_cast<int32_t>(threshold), flags);
     result_.counts[index] = flags_to_mask(flags, mask(index).data());
     uint32_t seen = largest.load(std::memory_order_relaxed);
     while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {

@@ -1,5 +1,6 @@
 #pragma once
-// Runs of (index in chunk, value): how the indices are packed, and how values are gathered and added.
+// Runs of (index in chunk, value): how the indices are packed, and how values are gathered and
+// added.
 
 #include <cstddef>
 #include <cstdint>

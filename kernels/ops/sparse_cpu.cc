@@ -61,7 +61,8 @@ size_t unpack_bitmap(std::span<const std::byte> bitmap, std::span<uint16_t> indi
   for (size_t byte = 0; byte < bitmap.size(); ++byte) {
     for (auto bits = std::to_integer<uint32_t>(bitmap[byte]); bits != 0; bits &= bits - 1) {
       if (count < indices.size()) {
-        indices[count] = static_cast<uint16_t>(byte * 8 + static_cast<size_t>(std::countr_zero(bits)));
+        indices[count] =
+            static_cast<uint16_t>(byte * 8 + static_cast<size_t>(std::countr_zero(bits)));
       }
       ++count;
     }

@@ -25,7 +25,8 @@ inline std::vector<std::string> all_specs() {
         }
       }
     } else if (row.takes_rounding) {
-      for (const char* options : {",nearest", ",stochastic", ",stochastic,block=8", ",block=4096"}) {
+      for (const char* options :
+           {",nearest", ",stochastic", ",stochastic,block=8", ",block=4096"}) {
         specs.push_back(name + options);
       }
     } else {
@@ -36,9 +37,8 @@ inline std::vector<std::string> all_specs() {
 }
 
 inline const std::vector<size_t>& odd_sizes() {
-  static const std::vector<size_t> sizes = {0,    1,    2,    255,          256,
-                                            257,  4095, 4096, 4097,         2 * kChunk,
-                                            3 * kChunk + 1, 6 * kChunk + 77};
+  static const std::vector<size_t> sizes = {
+      0, 1, 2, 255, 256, 257, 4095, 4096, 4097, 2 * kChunk, 3 * kChunk + 1, 6 * kChunk + 77};
   return sizes;
 }
 

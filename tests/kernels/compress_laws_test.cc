@@ -29,8 +29,8 @@ Sample make_sample(const std::string& spec, DType dtype, std::vector<float> valu
   s.e_next.assign(values.size(), -1.0f);
   s.payload = rig.compress(gradient, s.e, s.e_next);
   // A payload decodes to float32 in a compressor of that shape; "none" sends the gradient's type.
-  Rig reader(spec, {.numel = values.size(),
-                    .dtype = spec.starts_with("none") ? dtype : DType::kFloat32});
+  Rig reader(spec,
+             {.numel = values.size(), .dtype = spec.starts_with("none") ? dtype : DType::kFloat32});
   s.decoded = reader.decompress({s.payload}).floats();
   return s;
 }
@@ -103,7 +103,8 @@ TEST(CompressorLaws, WritesOnlyItsPayload) {
       const std::vector<float> e(numel);
       std::vector<float> e_next(numel + 2, 7.0f);
       Guarded whole(compressor.capacity_bytes());
-      compressor.compress(g.view(), e, std::span(e_next).subspan(1, numel), whole.payload(), context);
+      compressor.compress(g.view(), e, std::span(e_next).subspan(1, numel), whole.payload(),
+                          context);
       EXPECT_EQ(e_next.front(), 7.0f);
       EXPECT_EQ(e_next.back(), 7.0f);
       const Region half{0, std::min(numel, 2 * kChunk)};
@@ -147,7 +148,8 @@ TEST(CompressorLaws, ARoundingFollowsItsParameterIntoAnotherBucket) {
     Rig alone(spec, {.numel = numel, .segments = {{9, 40, numel}}, .seed = kSeed});
     std::vector<float> both(11, 0.0f);
     both.insert(both.end(), values.begin(), values.end() - 11);
-    Rig behind(spec, {.numel = numel, .segments = {{4, 3, 11}, {9, 40, numel - 11}}, .seed = kSeed});
+    Rig behind(spec,
+               {.numel = numel, .segments = {{4, 3, 11}, {9, 40, numel - 11}}, .seed = kSeed});
     OwnedTensor g = tensor_of(values, DType::kFloat32);
     OwnedTensor shifted = tensor_of(both, DType::kFloat32);
     const auto a = alone.decompress({alone.compress(g, {}, {})}).floats();
@@ -231,7 +233,8 @@ TEST(CompressorLaws, MergeKeepsWhatItDrops) {
     std::vector<std::vector<std::byte>> payloads;
     std::vector<double> sent(numel), magnitude(numel);
     for (int rank = 0; rank < kRanks; ++rank) {
-      const Sample s = make_sample(spec, DType::kFloat32, heavy_tailed(numel, kSeed + rank), 1, rank);
+      const Sample s =
+          make_sample(spec, DType::kFloat32, heavy_tailed(numel, kSeed + rank), 1, rank);
       payloads.push_back(s.payload);
       for (size_t i = 0; i < numel; ++i) {
         sent[i] += s.decoded[i];

@@ -22,16 +22,18 @@ std::string parse_error(std::string_view text) {
 
 TEST(Spec, ParsesWhatUsersWrite) {
   EXPECT_EQ(parse_spec("none"), CompressorSpec{});
-  EXPECT_EQ(parse_spec("fp16"),
-            (CompressorSpec{.name = "fp16", .values = ValueCodec::kFloat16}));
-  EXPECT_EQ(parse_spec("topk:1%"),
-            (CompressorSpec{.name = "topk", .density = 0.01, .values = ValueCodec::kFloat32,
-                            .error_feedback = true}));
+  EXPECT_EQ(parse_spec("fp16"), (CompressorSpec{.name = "fp16", .values = ValueCodec::kFloat16}));
+  EXPECT_EQ(parse_spec("topk:1%"), (CompressorSpec{.name = "topk",
+                                                   .density = 0.01,
+                                                   .values = ValueCodec::kFloat32,
+                                                   .error_feedback = true}));
   EXPECT_EQ(parse_spec("topk:0.25,int4,noef"),
             (CompressorSpec{.name = "topk", .density = 0.25, .values = ValueCodec::kInt4}));
   EXPECT_EQ(parse_spec("int8,stochastic,block=64"),
-            (CompressorSpec{.name = "int8", .values = ValueCodec::kInt8,
-                            .rounding = Rounding::kStochastic, .block = 64,
+            (CompressorSpec{.name = "int8",
+                            .values = ValueCodec::kInt8,
+                            .rounding = Rounding::kStochastic,
+                            .block = 64,
                             .error_feedback = true}));
 }
 
@@ -39,7 +41,8 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("topk:0.01,fp32,ef")), "topk:1%");
   EXPECT_EQ(to_string(parse_spec("topk:0.1%,int4")), "topk:0.1%,int4");
   EXPECT_EQ(to_string(parse_spec("int8,nearest,block=256,ef")), "int8");
-  EXPECT_EQ(to_string(parse_spec("int4,noef,block=32,stochastic")), "int4,stochastic,block=32,noef");
+  EXPECT_EQ(to_string(parse_spec("int4,noef,block=32,stochastic")),
+            "int4,stochastic,block=32,noef");
   EXPECT_EQ(to_string(parse_spec("bf16,ef")), "bf16,ef");
 }
 

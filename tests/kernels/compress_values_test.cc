@@ -38,7 +38,8 @@ TEST(TopK, KeepsWhatASortKeeps) {
     for (const size_t numel : {1, 255, 4097, 50000, 300001}) {
       const std::string spec = concat("topk:", density);
       SCOPED_TRACE(concat(spec, " of ", numel));
-      for (const auto& x : {normal(numel, kSeed), heavy_tailed(numel, kSeed), layered(numel, kSeed)}) {
+      for (const auto& x :
+           {normal(numel, kSeed), heavy_tailed(numel, kSeed), layered(numel, kSeed)}) {
         EXPECT_TRUE(all_equal(round_trip(spec, x), naive_top_k(x, density)));
       }
     }

@@ -40,10 +40,10 @@ TEST(WireFormat, HeaderIs32LittleEndianBytes) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
   }
   const auto byte = [&](int i) { return static_cast<int>((hash >> (8 * i)) & 255); };
-  const Bytes expected = {'G', 'R', 'W', '1', 1, 1, 1, 0, byte(0), byte(1), byte(2), byte(3),
-                          0, 0, 0, 0,                                // first chunk
-                          0x88, 0x13, 0, 0, 0, 0, 0, 0,              // 5000 elements
-                          0x30, 0x27, 0, 0, 0, 0, 0, 0};             // 32 + 10000 bytes
+  const Bytes expected = {'G',     'R',     'W',     '1',     1, 1, 1, 0,
+                          byte(0), byte(1), byte(2), byte(3), 0, 0, 0, 0,   // first chunk
+                          0x88,    0x13,    0,       0,       0, 0, 0, 0,   // 5000 elements
+                          0x30,    0x27,    0,       0,       0, 0, 0, 0};  // 32 + 10000 bytes
   EXPECT_EQ(header, expected);
 }
 
@@ -56,9 +56,9 @@ TEST(WireFormat, DenseIsRawLittleEndianValues) {
 
 TEST(WireFormat, Int8IsScalesThenBytes) {
   // Blocks of 8 with maxima 127 and 2.54: scales 1 and 0.02.
-  EXPECT_EQ(body_of(encode("int8,block=8", {127, -1, 2.5f, 3.5f, 0, 0.4f, -127, 63, 2.54f, -1.27f})),
-            (Bytes{0, 0, 0x80, 0x3F, 0x0A, 0xD7, 0xA3, 0x3C,
-                   127, 255, 2, 4, 0, 0, 129, 63, 127, 192}));
+  EXPECT_EQ(
+      body_of(encode("int8,block=8", {127, -1, 2.5f, 3.5f, 0, 0.4f, -127, 63, 2.54f, -1.27f})),
+      (Bytes{0, 0, 0x80, 0x3F, 0x0A, 0xD7, 0xA3, 0x3C, 127, 255, 2, 4, 0, 0, 129, 63, 127, 192}));
 }
 
 TEST(WireFormat, Int4IsScalesThenNibbles) {
@@ -81,7 +81,7 @@ TEST(WireFormat, TopKIsCountsIndicesValues) {
   x[0xFFF] = 1.0f;
   x[kChunk + 2] = 1.0f;
   EXPECT_EQ(body_of(encode("topk:0.0004,fp16", x)),  // k = 4
-            (Bytes{3, 0, 1, 0,                       // counts
+            (Bytes{3,    0,    1,    0,              // counts
                    0x23, 0xC1, 0xAB, 0xFF, 0x0F,     // chunk 0: a pair and a single
                    0x02, 0x00, 0x00,                 // chunk 1, padding
                    0x00, 0x3C, 0x00, 0xC0, 0x00, 0x3C, 0x00, 0x3C}));
@@ -94,11 +94,9 @@ TEST(WireFormat, TopKWithFourBitValuesHasOneScalePerChunk) {
   x[5] = 1.0f;
   x[kChunk + 2] = 1.75f;
   EXPECT_EQ(body_of(encode("topk:0.0004,int4", x)),
-            (Bytes{3, 0, 1, 0,
-                   0x80, 0x3F, 0x80, 0x3E,           // bf16 scales 1 and 0.25
-                   0x01, 0x20, 0x00, 0x05, 0x00,     // indices
-                   0x02, 0x00, 0x00,
-                   0xD7, 0x01, 0x07}));              // 7 and -3, 1, padding; 7
+            (Bytes{3, 0, 1, 0, 0x80, 0x3F, 0x80, 0x3E,     // bf16 scales 1 and 0.25
+                   0x01, 0x20, 0x00, 0x05, 0x00,           // indices
+                   0x02, 0x00, 0x00, 0xD7, 0x01, 0x07}));  // 7 and -3, 1, padding; 7
 }
 
 TEST(WireFormat, DenseSelectionsUseABitmap) {
@@ -148,7 +146,8 @@ TEST(HostileBytes, TheMessageNamesPartAndField) {
   EXPECT_EQ(with(7, {6}), "payload part 2: flags are 6, must be 0 or 1");
   EXPECT_EQ(with(8, {1, 2, 3, 4}).substr(0, 51),
             "payload part 2: spec fingerprint is 67305985, must ");
-  EXPECT_EQ(with(12, {1}), "payload part 2: covers 32768 elements from 4096 on, must lie within 32768");
+  EXPECT_EQ(with(12, {1}),
+            "payload part 2: covers 32768 elements from 4096 on, must lie within 32768");
   EXPECT_EQ(with(16, {1}),
             "payload part 2: covers 32769 elements from 0 on, must lie within 32768");
   EXPECT_EQ(with(16, {1, 0x7F}),

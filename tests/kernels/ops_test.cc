@@ -61,8 +61,8 @@ TEST(Cast, NarrowsAsTheScalarDefinitionDoes) {
 }
 
 TEST(Random, BatchesAreTheScalarPhilox) {
-  const cpu::RoundingStream stream{.seed = 0x123456789ABCDEFull, .step = 7, .parameter = 3,
-                                   .rank_stage = 9};
+  const cpu::RoundingStream stream{
+      .seed = 0x123456789ABCDEFull, .step = 7, .parameter = 3, .rank_stage = 9};
   for (const size_t first : {0, 1, 7, 8, 255, 1000003}) {
     for (const size_t count : {1, 8, 255, 256, 257, 1000}) {
       std::vector<uint16_t> halves(count);

@@ -16,9 +16,8 @@ inline ::testing::AssertionResult all_equal(std::span<const float> a, std::span<
   }
   for (size_t i = 0; i < a.size(); ++i) {
     if (!(a[i] == b[i])) {
-      return ::testing::AssertionFailure()
-             << "element " << i << " of " << a.size() << ": " << std::hexfloat << a[i]
-             << " against " << b[i];
+      return ::testing::AssertionFailure() << "element " << i << " of " << a.size() << ": "
+                                           << std::hexfloat << a[i] << " against " << b[i];
     }
   }
   return ::testing::AssertionSuccess();
@@ -35,9 +34,8 @@ template <class A, class B>
     const double x = a[i];
     const double y = b[i];
     if (!(std::abs(x - y) <= relative * std::max(std::abs(x), std::abs(y)) + absolute)) {
-      return ::testing::AssertionFailure()
-             << "element " << i << " of " << a.size() << ": " << x << " against " << y
-             << ", apart by " << std::abs(x - y);
+      return ::testing::AssertionFailure() << "element " << i << " of " << a.size() << ": " << x
+                                           << " against " << y << ", apart by " << std::abs(x - y);
     }
   }
   return ::testing::AssertionSuccess();

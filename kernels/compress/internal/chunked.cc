@@ -22,7 +22,8 @@ void check_gradient(const CompressorSpec& spec, const CompressorShape& shape, Co
         shape.numel);
   check(g.dtype == shape.dtype, spec.name, ": gradient dtype is ", to_string(g.dtype), ", must be ",
         to_string(shape.dtype));
-  check(g.device.type == DeviceType::kCpu, spec.name, ": gradient is in CUDA memory, must be on CPU");
+  check(g.device.type == DeviceType::kCpu, spec.name,
+        ": gradient is in CUDA memory, must be on CPU");
 }
 
 void check_residuals(std::string_view name, size_t numel, ConstResidual e, ConstResidual e_next) {
@@ -31,7 +32,8 @@ void check_residuals(std::string_view name, size_t numel, ConstResidual e, Const
   check(e_next.size() == e.size(), name, ": residual e_next has ", e_next.size(),
         " elements, must have ", e.size(), " as e has");
   const std::less<const float*> before;
-  check(e.empty() || !(before(e.data(), e_next.data() + numel) && before(e_next.data(), e.data() + numel)),
+  check(e.empty() ||
+            !(before(e.data(), e_next.data() + numel) && before(e_next.data(), e.data() + numel)),
         name, ": e and e_next share memory, must be distinct buffers");
 }
 
@@ -105,15 +107,13 @@ Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Fra
         ", must end on a multiple of ", kChunk, " or at ", numel);
   check(header.bytes <= capacity_for(region), name, ": length is ", header.bytes,
         " bytes, must be at most ", capacity_for(region));
-  Part part{region, header.flags,
-            payload.subspan(sizeof header, header.bytes - sizeof header), {}};
+  Part part{region, header.flags, payload.subspan(sizeof header, header.bytes - sizeof header), {}};
   open_body(part, name, frame, pool);
   return part;
 }
 
 std::span<const Part> ChunkedCompressor::open_all(std::span<const ConstPayload> payloads,
-                                                  Workspace::Frame& frame,
-                                                  ThreadPool& pool) const {
+                                                  Workspace::Frame& frame, ThreadPool& pool) const {
   const std::span<Part> parts = frame.take<Part>(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i) {
     std::construct_at(&parts[i], open(payloads[i], PartName{i}, frame, pool));
@@ -137,10 +137,9 @@ void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_ne
   check_gradient(spec(), shape(), g);
   check_residuals(spec().name, shape().numel, e, e_next);
   check_room(spec().name, out.size(), capacity_bytes());
-  context.stream.enqueue([this, g, e, e_next, out, &stream = context.stream,
-                          &workspace = context.workspace, step = step()] {
-    write(g, e, e_next, out, {stream.pool(), workspace, step});
-  });
+  context.stream.enqueue(
+      [this, g, e, e_next, out, &stream = context.stream, &workspace = context.workspace,
+       step = step()] { write(g, e, e_next, out, {stream.pool(), workspace, step}); });
 }
 
 void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float scale,
@@ -148,35 +147,35 @@ void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float
   check_on_cpu(spec().name, context);
   check_gradient(spec(), shape(), sum);
   check_scale(spec().name, scale);
-  context.stream.enqueue([this, payloads, scale, sum, &stream = context.stream,
-                          &workspace = context.workspace] {
-    Workspace::Frame frame(workspace);
-    const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
-    cpu::for_each_chunk(stream.pool(), chunks_of(sum.numel), [&](size_t chunk) {
-      const Region region = region_of(chunk);
-      alignas(64) float values[kChunk];
-      const std::span<float> total(values, region.numel());
-      sum_chunk(parts, chunk, total);
-      if (scale != 1.0f) {
-        cpu::multiply(total, scale, total);
-      }
-      cpu::narrow(total, sum.subview(region.begin, region.numel()));
-    });
-  });
+  context.stream.enqueue(
+      [this, payloads, scale, sum, &stream = context.stream, &workspace = context.workspace] {
+        Workspace::Frame frame(workspace);
+        const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
+        cpu::for_each_chunk(stream.pool(), chunks_of(sum.numel), [&](size_t chunk) {
+          const Region region = region_of(chunk);
+          alignas(64) float values[kChunk];
+          const std::span<float> total(values, region.numel());
+          sum_chunk(parts, chunk, total);
+          if (scale != 1.0f) {
+            cpu::multiply(total, scale, total);
+          }
+          cpu::narrow(total, sum.subview(region.begin, region.numel()));
+        });
+      });
 }
 
 void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
   check_on_cpu(spec().name, context);
   check_room(spec().name, out.size(), slice_capacity_bytes(region));
-  context.stream.enqueue([this, payload, region, out, &stream = context.stream,
-                          &workspace = context.workspace] {
-    Workspace::Frame frame(workspace);
-    const Part part = open(payload, PartName{0}, frame, stream.pool());
-    check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
-          ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
-          part.region.begin, ", ", part.region.end, ")");
-    write_slice(part, region, out);
-  });
+  context.stream.enqueue(
+      [this, payload, region, out, &stream = context.stream, &workspace = context.workspace] {
+        Workspace::Frame frame(workspace);
+        const Part part = open(payload, PartName{0}, frame, stream.pool());
+        check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
+              ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
+              part.region.begin, ", ", part.region.end, ")");
+        write_slice(part, region, out);
+      });
 }
 
 void ChunkedCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
@@ -192,7 +191,8 @@ void ChunkedCompressor::merge(const MergeInput& input, Residual e_next, Payload 
     const std::span<const Part> parts = open_all(input.slices, frame, stream.pool());
     for (size_t i = 0; i < parts.size(); ++i) {
       check(parts[i].region == input.region, PartName{i}, ": covers [", parts[i].region.begin, ", ",
-            parts[i].region.end, "), must cover [", input.region.begin, ", ", input.region.end, ")");
+            parts[i].region.end, "), must cover [", input.region.begin, ", ", input.region.end,
+            ")");
     }
     write_merged(parts, input, e_next, out, {stream.pool(), workspace, step});
   });

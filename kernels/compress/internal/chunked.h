@@ -27,7 +27,7 @@ struct ChunkPlace {
 struct Part {
   Region region;
   uint8_t flags = 0;
-  ConstPayload body;                 ///< what follows the header
+  ConstPayload body;                   ///< what follows the header
   std::span<const ChunkPlace> places;  ///< sparse formats: one per chunk of the region
 };
 

@@ -32,8 +32,7 @@ class FixedCompressor : public ChunkedCompressor {
   virtual bool checks_records() const { return false; }
 
   size_t capacity_for(Region region) const final;
-  void open_body(Part& part, PartName name, Workspace::Frame& frame,
-                 ThreadPool& pool) const final;
+  void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) const final;

@@ -39,7 +39,9 @@ void zero(std::byte* body, size_t begin, size_t end) {
 }  // namespace
 
 SparseBody::SparseBody(ValueCodec values, IndexCodec indices)
-    : values_(values), indices_(indices), value_bits_(gradwire::value_bits(values, DType::kFloat32)) {}
+    : values_(values),
+      indices_(indices),
+      value_bits_(gradwire::value_bits(values, DType::kFloat32)) {}
 
 size_t SparseBody::scales_begin(size_t chunks) const { return pad4(2 * chunks); }
 
@@ -61,9 +63,8 @@ size_t SparseBody::capacity_bytes(size_t numel, size_t kept) const {
   // An odd count wastes half a byte of indices and of nibbles: as many of them as can be.
   const size_t most_odd = std::min(kept, chunks);
   const size_t odd = most_odd - (kept - most_odd) % 2;
-  const size_t index_bytes = indices_ == IndexCodec::kBitmap
-                                 ? cpu::bitmap_bytes(numel)
-                                 : (3 * kept + odd) / 2;
+  const size_t index_bytes =
+      indices_ == IndexCodec::kBitmap ? cpu::bitmap_bytes(numel) : (3 * kept + odd) / 2;
   const size_t value_bytes =
       value_bits_ == 4 ? (kept + odd) / 2 : kept * static_cast<size_t>(value_bits_) / 8;
   return indices_begin(chunks) + pad4(index_bytes) + value_bytes;
@@ -253,8 +254,8 @@ size_t SparseBody::copy_chunks(const Part& part, Region region, std::byte* out) 
   const size_t last = first + chunks - 1;
   const size_t index_end = places.back().indices +
                            index_bytes(places.back().count, chunk_numel(part.region.numel(), last));
-  at = static_cast<size_t>(
-      std::copy(from + places.front().indices, from + index_end, out + at) - out);
+  at = static_cast<size_t>(std::copy(from + places.front().indices, from + index_end, out + at) -
+                           out);
   zero(out, at, pad4(at));
   const size_t value_end = places.back().values + value_bytes(places.back().count);
   return static_cast<size_t>(
