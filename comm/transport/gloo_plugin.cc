@@ -5,10 +5,13 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -62,6 +65,35 @@ struct Slot {
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   bool sends = false;
   bool busy = false;  // some thread is inside a call on it
+};
+
+/// Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this process by SIGPIPE.
+/// Keeps the signal from the calling thread, and from threads it starts, without touching the
+/// process's own handling of it.
+class WithoutPipeSignal {
+ public:
+  WithoutPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &previous_);
+  }
+  ~WithoutPipeSignal() {
+    if (!was_pending_) {  // one that came from our writes
+      const timespec at_once{0, 0};
+      while (sigtimedwait(&pipe_, nullptr, &at_once) == -1 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+  }
+  WithoutPipeSignal(const WithoutPipeSignal&) = delete;
+  WithoutPipeSignal& operator=(const WithoutPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_{}, previous_{};
+  bool was_pending_ = false;
 };
 
 void write_error(gradwire_gloo_error* error, const char* text) {
@@ -218,6 +250,7 @@ namespace {
 /// Runs `body` so that no exception leaves the plug-in.
 template <class F>
 int guarded(gradwire_gloo_error* error, F body) {
+  const WithoutPipeSignal quiet;
   try {
     return body();
   } catch (const std::exception& exception) {
@@ -261,7 +294,10 @@ void close_engine(gradwire_gloo_engine* engine) {
   });
 }
 
-void destroy_engine(gradwire_gloo_engine* engine) { delete engine; }
+void destroy_engine(gradwire_gloo_engine* engine) {
+  const WithoutPipeSignal quiet;
+  delete engine;
+}
 
 constexpr gradwire_gloo_table kTable = {GRADWIRE_GLOO_ABI_VERSION,
                                         sizeof(gradwire_gloo_table),
