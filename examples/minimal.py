@@ -1,4 +1,4 @@
-"""Six lines: what four ranks send with top-k, merged into the mean, and what they keep for later."""
+"""Six lines: what four ranks send with top-k, the mean of it, and what each keeps for later."""
 
 import numpy as np
 
@@ -6,12 +6,12 @@ import gradwire
 
 gradients = np.random.default_rng(0).standard_normal((4, 10_000)).astype(np.float32)
 # [readme]
-ranks = [gradwire.Feedback("topk:1%", 10_000) for _ in range(4)]       # one per rank, with its residual
-payloads = [rank.compress(g) for rank, g in zip(ranks, gradients)]     # uint8 arrays: send these
-mean = ranks[0].decompress(payloads, scale=1 / 4)                      # the same bits on every rank
-[rank.commit() for rank in ranks]                                      # the step succeeded everywhere
+ranks = [gradwire.Feedback("topk:1%", 10_000) for _ in range(4)]     # one per rank
+payloads = [rank.compress(g) for rank, g in zip(ranks, gradients)]   # uint8 arrays: send these
+mean = ranks[0].decompress(payloads, scale=1 / 4)                    # the same bits on every rank
+[rank.commit() for rank in ranks]                                    # what was left out is kept
 weights = np.ones(10_000, np.float32)
-gradwire.LAMB([weights], [mean], lr=0.01, weight_decay=0.01).step()    # in place, no copies
+gradwire.LAMB([weights], [mean], lr=0.01, weight_decay=0.01).step()  # in place
 # [readme-end]
 
 dense_bytes, payload_bytes = gradients[0].nbytes, payloads[0].nbytes

@@ -9,7 +9,9 @@ from hypothesis import settings
 SEED = int(os.environ.get("GRADWIRE_TEST_SEED", "20240229"))
 
 # The same examples in every run; no deadline, since machines under test are shared.
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=60, print_blob=True)
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, max_examples=60, print_blob=True
+)
 settings.load_profile("fixed")
 
 

@@ -62,7 +62,8 @@ def test_buffers_of_any_type_and_shape_are_read_in_c_order():
     compressor = gradwire.Compressor("none", 24)
     expected = np.arange(24, dtype=np.float32)
     for gradient in (values, memoryview(values), expected.reshape(2, 3, 4)):
-        np.testing.assert_array_equal(compressor.decompress(compressor.compress(gradient)), expected)
+        decoded = compressor.decompress(compressor.compress(gradient))
+        np.testing.assert_array_equal(decoded, expected)
 
 
 def test_bfloat16_is_ml_dtypes_or_uint16_bits():
@@ -145,15 +146,18 @@ def test_outputs_that_cannot_be_written_are_refused():
     refused("out: is read-only", compress, floats(), out=bytes(capacity))
     refused(f"out: has {capacity - 1} bytes, must have at least {capacity}", compress, floats(),
             out=np.zeros(capacity - 1, np.uint8))
-    refused("out: dtype is int8, must be uint8", compress, floats(), out=np.zeros(capacity, np.int8))
+    refused("out: dtype is int8, must be uint8", compress, floats(),
+            out=np.zeros(capacity, np.int8))
     refused("out: is not contiguous", compress, floats(), out=np.zeros(2 * capacity, np.uint8)[::2])
     refused("next_residual: is read-only", compress, floats(), floats(), read_only(floats()))
     refused("next_residual: has 9 elements", compress, floats(), floats(), floats(9))
     refused("residual: dtype is float64", compress, floats(), np.zeros(10), floats())
     refused("must be both or neither", compress, floats(), floats())
     refused("must be both or neither", compress, floats(), None, floats())
-    refused("next_residual: shares memory with residual", compress, floats(), shared[:10], shared[5:15])
-    refused("next_residual: shares memory with gradient", compress, shared[:10], floats(), shared[:10])
+    refused("next_residual: shares memory with residual", compress, floats(), shared[:10],
+            shared[5:15])
+    refused("next_residual: shares memory with gradient", compress, shared[:10], floats(),
+            shared[:10])
     big = np.zeros(capacity, np.uint8)
     refused("out: shares memory with gradient", compress, big[:40].view(np.float32), out=big)
     refused("out: is read-only", decompress, payload, out=read_only(floats()))

@@ -23,7 +23,8 @@ def sgd(w, g, state, lr, group, momentum=0.9, nesterov=False, weight_decay=0.0):
     return w - lr * group.get("learning_rate_scale", 1.0) * (d + momentum * v if nesterov else v)
 
 
-def lars(w, g, state, lr, group, momentum=0.9, weight_decay=0.0, trust_coefficient=1e-3, epsilon=1e-6):
+def lars(w, g, state, lr, group, momentum=0.9, weight_decay=0.0, trust_coefficient=1e-3,
+         epsilon=1e-6):
     decay = group.get("weight_decay", weight_decay)
     ratio = 1.0
     if group.get("adapt", True) and norm(w) > 0 and norm(g) > 0:
@@ -63,7 +64,8 @@ def problem(rng):
 
 def close(actual, expected):
     # Float32 storage of weights and state over a few steps, relative to the largest weight.
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=4e-6 * max(1.0, np.abs(expected).max()))
+    atol = 4e-6 * max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -171,7 +173,8 @@ def damaged_states(state):
     yield "scalars\\['step'\\].*missing", dict(state, scalars={})
     yield "scalars\\['step'\\]: is -1", dict(state, scalars={"step": -1})
     yield "scalars\\['step'\\]: is 'x'", dict(state, scalars={"step": "x"})
-    yield "state\\['b'\\]\\['exp_avg'\\].*missing", dict(state, tensors={"a": state["tensors"]["a"]})
+    only_a = {"a": state["tensors"]["a"]}
+    yield "state\\['b'\\]\\['exp_avg'\\].*missing", dict(state, tensors=only_a)
     short = dict(state["tensors"], b={"exp_avg": np.ones(2, np.float32),
                                       "exp_avg_sq": np.ones(2, np.float32)})
     yield "state\\['b'\\].*has 2 elements, must have 3", dict(state, tensors=short)
@@ -184,8 +187,9 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing():
     optimizer = gradwire.LAMB(arrays[:2], arrays[2:], 0.1, names=["a", "b"])
     optimizer.step()
     before = optimizer.state_dict()
-    changed = dict(before, tensors={
-        name: {k: np.full(3, 9, np.float32) for k in pieces} for name, pieces in before["tensors"].items()})
+    nines = {name: {k: np.full(3, 9, np.float32) for k in pieces}
+             for name, pieces in before["tensors"].items()}
+    changed = dict(before, tensors=nines)
     for message, state in damaged_states(changed):
         with pytest.raises(gradwire.InvalidArgument, match=message):
             optimizer.load_state_dict(state)
@@ -209,7 +213,8 @@ def read_only():
 @pytest.mark.parametrize("call, message", [
     (lambda: gradwire.SGD([], [], 0.1), "parameter"),
     (lambda: gradwire.SGD([floats()], [], 0.1), "gradients: holds 0 arrays, must hold 1"),
-    (lambda: gradwire.SGD([floats()], [floats(4)], 0.1), "gradients[0]: has 4 elements, must have 3"),
+    (lambda: gradwire.SGD([floats()], [floats(4)], 0.1),
+     "gradients[0]: has 4 elements, must have 3"),
     (lambda: gradwire.SGD([floats(0)], [floats(0)], 0.1), "0"),
     (lambda: gradwire.SGD([read_only()], [floats()], 0.1), "parameters[0]: is read-only"),
     (lambda: gradwire.SGD([np.zeros(3)], [floats()], 0.1), "parameters[0]: dtype is float64"),
@@ -219,12 +224,14 @@ def read_only():
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, momentum="x"), "momentum: is 'x'"),
     (lambda: gradwire.LAMB([floats()], [floats()], 0.1, beta2=math.nan), "beta2"),
     (lambda: gradwire.LARS([floats()], [floats()], 0.1, trust_coefficient=0), "trust_coefficient"),
-    (lambda: gradwire.SGD([floats()] * 2, [floats()] * 2, 0.1, names=["a", "a"]), "'a' is there twice"),
+    (lambda: gradwire.SGD([floats()] * 2, [floats()] * 2, 0.1, names=["a", "a"]),
+     "'a' is there twice"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, names=[]), "names: holds 0"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"parameters": [1]}]),
      "groups[0]: names parameter 1, must be in [0, 1)"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1,
-                          groups=[{"parameters": [0]}, {"parameters": [0]}]), "groups[0] has already"),
+                          groups=[{"parameters": [0]}, {"parameters": [0]}]),
+     "groups[0] has already"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"lr": 1}]), "known: parameters"),
     (lambda: gradwire.make_optimizer("adam", [floats()], [floats()]), "known: sgd, lars, lamb"),
     (lambda: gradwire.make_optimizer("lamb:beta3=1", [floats()], [floats()]), "beta3"),

@@ -42,8 +42,8 @@ def test_a_transport_error_carries_its_peer_through_pickle():
 
 
 def test_the_version_is_that_of_cmake_and_of_the_distribution():
-    written = re.search(r"project\(gradwire VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
-    assert gradwire.__version__ == written.group(1)
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    assert gradwire.__version__ == re.search(r"project\(gradwire VERSION ([0-9.]+)", cmake).group(1)
     try:
         installed = importlib.metadata.version("gradwire")
     except importlib.metadata.PackageNotFoundError:
@@ -57,7 +57,8 @@ def test_every_public_name_exists_and_is_documented():
         assert inspect.getdoc(thing), name
         if inspect.isclass(thing):
             for method, member in vars(thing).items():
-                if not method.startswith("_") and (callable(member) or isinstance(member, property)):
+                public = not method.startswith("_")
+                if public and (callable(member) or isinstance(member, property)):
                     assert inspect.getdoc(getattr(thing, method)), f"{name}.{method}"
 
 
@@ -115,8 +116,8 @@ def test_the_module_exports_nothing_but_its_entry():
 def test_info_names_every_row_and_why_one_is_off(capsys):
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out
-    for rows in (gradwire.compressors, gradwire.exchanges, gradwire.optimizers, gradwire.transports):
-        for row in rows():
+    for registry in ("compressors", "exchanges", "optimizers", "transports"):
+        for row in getattr(gradwire, registry)():
             assert re.search(rf"^  {row.name} +\S", text, re.MULTILINE), row.name
     assert f"gradwire {gradwire.__version__}" in text
     assert gradwire.build_info()["cuda_unavailable_reason"] in text
@@ -148,7 +149,8 @@ def test_the_module_runs_as_a_program():
     assert run_module("info").returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["info", "--nope"], ["info", "--markdown", "x"]])
+@pytest.mark.parametrize("arguments", [
+    [], ["nope"], ["info", "--nope"], ["info", "--markdown", "x"], ["info", "--threads"]])
 def test_bad_arguments_exit_with_2_and_a_line(arguments):
     done = run_module(*arguments)
     assert done.returncode == 2 and done.stdout == ""

@@ -102,11 +102,13 @@ def _facts() -> Dict[str, Any]:
 def _as_text(facts: Dict[str, Any]) -> str:
     devices = facts["cuda_devices"]
     reason = facts["cuda_unavailable_reason"]
+    missing = "not built (OpenBLAS with cblas.h and zlib were missing)"
+    features = ", ".join(f"{k} {'on' if v else 'off'}" for k, v in facts["features"].items())
     lines = [
         f"gradwire {facts['version']} (Python {facts['python']}, compiler {facts['compiler']})",
         f"package     {facts['package']}",
-        f"trainer     {facts['trainer'] or 'not built (OpenBLAS with cblas.h and zlib were missing)'}",
-        "features    " + ", ".join(f"{k} {'on' if v else 'off'}" for k, v in facts["features"].items()),
+        f"trainer     {facts['trainer'] or missing}",
+        f"features    {features}",
         f"CUDA        {devices} device(s)" + (f": {reason}" if reason else ""),
     ]
     for title in ("transports", "compressors", "exchanges", "optimizers"):
@@ -115,23 +117,26 @@ def _as_text(facts: Dict[str, Any]) -> str:
         width = max((len(row["name"]) for row in facts[title]), default=0)
         for row in facts[title]:
             off = row.get("unavailable_reason")
-            lines.append(f"  {row['name']:<{width}}  {row['summary']}" + (f" [off: {off}]" if off else ""))
+            suffix = f" [off: {off}]" if off else ""
+            lines.append(f"  {row['name']:<{width}}  {row['summary']}{suffix}")
     return "\n".join(lines)
+
+
+_YES_NO = {True: "yes", False: "no"}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines)
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def _compressors() -> str:
-    return _table(
-        ["Compressor", "What it sends", "Example", "Error feedback", "Source"],
-        [
-            [f"`{r.name}`", r.summary, f"`{r.example}`", "yes" if r.error_feedback else "no", r.source]
-            for r in registries.compressors()
-        ],
-    )
+    rows = [
+        [f"`{r.name}`", r.summary, f"`{r.example}`", _YES_NO[r.error_feedback], r.source]
+        for r in registries.compressors()
+    ]
+    return _table(["Compressor", "What it sends", "Example", "Error feedback", "Source"], rows)
 
 
 def _exchanges() -> str:

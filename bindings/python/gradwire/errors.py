@@ -23,7 +23,7 @@ class DeviceError(Error, RuntimeError):
 
 
 class TransportError(Error, ConnectionError):
-    """The group of ranks is finished: a peer died, stayed silent, or sent what does not belong here.
+    """The group of ranks is finished: a peer died, stayed silent, or sent what does not fit.
 
     Attributes:
         peer: the rank at fault, -1 when unknown.

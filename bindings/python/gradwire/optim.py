@@ -40,7 +40,7 @@ class Optimizer:
         threads: of the loops; results have the same bits for any number.
 
     Raises:
-        InvalidArgument: for a bad spec, arrays that cannot be viewed in place, or sizes that differ.
+        InvalidArgument: for a bad spec, arrays that cannot be viewed in place, sizes that differ.
     """
 
     def __init__(
@@ -90,7 +90,8 @@ class Optimizer:
         """Takes over what state_dict() returned.
 
         Raises:
-            InvalidArgument: the state is of another spec or of other parameters; nothing was changed.
+            InvalidArgument: the state is of another spec or of other parameters, and nothing was
+                changed.
         """
         for key in ("spec", "lr", "scalars", "tensors"):
             if key not in state:
@@ -129,8 +130,8 @@ class SGD(Optimizer):
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling (You et al., arXiv 1708.03888).
 
-    Each parameter's rate is trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), 1 when a
-    norm is 0, and enters before the momentum. Other arguments: see Optimizer.
+    Each parameter's ratio is trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), 1 when
+    a norm is 0; lr * ratio enters before the momentum. Other arguments: see Optimizer.
     """
 
     def __init__(
@@ -158,8 +159,8 @@ class LARS(Optimizer):
 class LAMB(Optimizer):
     """LAMB, the paper's form (You et al., arXiv 1904.00962, v5): bias-corrected moments.
 
-    r = m / (sqrt(v) + epsilon) + weight_decay * w, w -= lr * |w| / |r| * r, with ratio 1 when a norm
-    is 0. Other arguments: see Optimizer.
+    r = m / (sqrt(v) + epsilon) + weight_decay * w, w -= lr * |w| / |r| * r, with ratio 1 when a
+    norm is 0. Other arguments: see Optimizer.
     """
 
     def __init__(

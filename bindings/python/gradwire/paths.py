@@ -1,4 +1,4 @@
-"""Where the package's compiled files are. In an editable install they are not beside the sources."""
+"""Where the compiled files are: in an editable install they are not beside the sources."""
 
 from pathlib import Path
 from typing import Optional
