@@ -1,12 +1,18 @@
 #pragma once
 // Groups of ranks as threads of this process, over every transport, for the transport tests.
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,6 +59,35 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+};
+
+/// A port of 127.0.0.1 that something else listens on.
+class TakenPort {
+ public:
+  TakenPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd_, 1) != 0 ||
+        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      throw std::runtime_error("no free port");
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~TakenPort() { release(); }
+  int port() const { return port_; }
+  int release() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+      fd_ = -1;
+    }
+    return port_;
+  }
+
+ private:
+  int fd_;
+  int port_ = 0;
 };
 
 /// What one rank's body gets.
