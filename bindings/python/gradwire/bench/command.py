@@ -24,8 +24,11 @@ from gradwire.bench.types import Document
 DEFAULT_LINKS = "50mbit,1gbit,none"
 QUICK_LINKS = "50mbit,none"
 DEFAULT_METHODS = "none,fp16,topk:1%,int4"
+# Few steps to the target on the default data, with every default method (seeds 1 to 3).
+DEFAULT_OPTIMIZER = "sgd:momentum=0.8,nesterov=1"
+DEFAULT_LEARNING_RATE = 0.05
 DEFAULT_BUDGET_S = 240.0  # so that a run with defaults ends within 5 minutes, start included
-QUICK_BUDGET_S = 90.0  # likewise within 120 seconds
+QUICK_BUDGET_S = 95.0  # likewise within 120 seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +70,17 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hidden", default="512,512,512,512,512", metavar="WIDTHS", help="[512,512,512,512,512]"
     )
-    group.add_argument("--optimizer", default="sgd", metavar="SPEC", help="[sgd]")
-    group.add_argument("--learning-rate", type=float, metavar="X", help="[by optimizer]")
+    group.add_argument("--optimizer", metavar="SPEC", help=f"[{DEFAULT_OPTIMIZER}]")
+    group.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="X",
+        help=f"[{DEFAULT_LEARNING_RATE}; with --optimizer, the trainer's for it]",
+    )
     group.add_argument("--schedule", default="constant", choices=("constant", "polynomial"))
-    group.add_argument("--warmup-steps", type=int, default=10, metavar="N", help="[10]")
-    group.add_argument("--batch-size", type=int, default=32, metavar="B", help="per worker [32]")
-    group.add_argument("--epochs", type=int, default=10, metavar="E", help="at most [10]")
+    group.add_argument("--warmup-steps", type=int, default=5, metavar="N", help="[5]")
+    group.add_argument("--batch-size", type=int, default=64, metavar="B", help="per worker [64]")
+    group.add_argument("--epochs", type=int, default=20, metavar="E", help="at most [20]")
     group.add_argument("--max-steps", type=int, default=0, metavar="N", help="0: no limit [0]")
     group.add_argument("--target-accuracy", type=float, default=0.95, metavar="A", help="[0.95]")
     group.add_argument(
@@ -90,7 +98,10 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same as --stop-at-target 0",
     )
     group.add_argument(
-        "--eval-every", type=int, default=5, metavar="N", help="steps; 0: each epoch [5]"
+        "--eval-every",
+        type=int,
+        metavar="N",
+        help="steps between evaluations, 0: each epoch [2; with --data 50]",
     )
 
 
@@ -113,7 +124,7 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-budget",
         type=float,
         metavar="S",
-        help="for all runs together, 0: none [240, with --quick 90; none with several seeds or "
+        help="for all runs together, 0: none [240, with --quick 95; none with several seeds or "
         "--stop-at-target 0]",
     )
     group.add_argument("--trainer", metavar="PATH", help="the trainer program [found]")
@@ -183,6 +194,12 @@ def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
     hidden = arguments.parse_widths(args.hidden)
     trainer = find_trainer(args.trainer)
     data = check_data_folder(Path(args.data)) if args.data else digits_folder()
+    learning_rate = args.learning_rate
+    if learning_rate is None and args.optimizer is None:
+        learning_rate = DEFAULT_LEARNING_RATE
+    eval_every = args.eval_every
+    if eval_every is None:  # the digits' 360 test rows cost next to nothing
+        eval_every = 50 if args.data else 2
     job = Job(
         trainer=trainer,
         data=data.resolve(),
@@ -193,14 +210,14 @@ def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
         exchange=args.exchange,
         bucket_kib=args.bucket_kib,
         overlap=bool(args.overlap),
-        optimizer=args.optimizer,
-        learning_rate=args.learning_rate,
+        optimizer=args.optimizer or DEFAULT_OPTIMIZER,
+        learning_rate=learning_rate,
         schedule=args.schedule,
         warmup_steps=args.warmup_steps,
         batch_size=args.batch_size,
         epochs=args.epochs,
         max_steps=args.max_steps,
-        eval_every=args.eval_every,
+        eval_every=eval_every,
         target_accuracy=args.target_accuracy,
         stop_at_target=bool(args.stop_at_target) and args.target_accuracy > 0,
         timeout_s=args.timeout,

@@ -17,7 +17,7 @@ from gradwire.bench.report import Report
 from gradwire.bench.results import Recorder
 from gradwire.bench.types import Event, Row
 
-_RESERVE_S = 4.0  # what each later run keeps of the budget, however slow an earlier one is
+_RESERVE_S = 5.0  # what each later run keeps of the budget, however slow an earlier one is
 
 
 def rehearse(job: Job, cases: List[Case], scratch: Path) -> None:
@@ -75,7 +75,7 @@ def _measure_one(
 ) -> Row:
     network.set_link(case.link)
     recorder = Recorder(job, case, network)
-    progress.begin(case.describe(), job.epochs, job.max_steps)
+    progress.begin(case.describe(), job.epochs, job.max_steps, end_at)
 
     def observe(event: Event) -> None:
         recorder.observe(event)

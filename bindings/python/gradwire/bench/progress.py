@@ -23,14 +23,16 @@ class Progress:
         self._steps = 0
         self._accuracy: Optional[float] = None
         self._limit = 0
+        self._end_at: Optional[float] = None
         self._shown = time.monotonic()
         self._bar = _Bar() if sys.stderr.isatty() else None
 
-    def begin(self, name: str, epochs: int, max_steps: int) -> None:
+    def begin(self, name: str, epochs: int, max_steps: int, end_at: Optional[float]) -> None:
+        """``end_at``: when the budget ends this run, on the monotonic clock."""
         self._index += 1
         self._name, self._steps, self._accuracy = name, 0, None
         self._epochs, self._max_steps, self._limit = epochs, max_steps, max_steps
-        self._spent_s = 0.0
+        self._spent_s, self._end_at = 0.0, end_at
         if self._bar:
             self._bar.begin(self._title())
 
@@ -74,6 +76,8 @@ class Progress:
         text = f"step {self._steps} of at most {self._limit}, accuracy {accuracy}"
         if self._steps and self._limit > self._steps:
             left_s = self._spent_s / self._steps * (self._limit - self._steps)
+            if self._end_at is not None:
+                left_s = max(0.0, min(left_s, self._end_at - time.monotonic()))
             text += f", at most {left_s:.0f} s left in this run"
         return text
 
