@@ -50,7 +50,10 @@ void check_scale(std::string_view name, float scale) {
 
 ChunkedCompressor::ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape,
                                      Coding coding)
-    : Compressor(spec, std::move(shape)), coding_(coding), fingerprint_(fingerprint(spec)) {}
+    : Compressor(spec, std::move(shape)),
+      coding_(coding),
+      text_(to_string(spec)),
+      fingerprint_(fingerprint(spec)) {}
 
 Region ChunkedCompressor::region_of(size_t chunk) const {
   return {chunk * kChunk, std::min((chunk + 1) * kChunk, shape().numel)};
@@ -97,7 +100,7 @@ Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Fra
   check((header.flags & ~kFlagNonFinite) == 0, name, ": flags are ", int{header.flags},
         ", must be 0 or ", int{kFlagNonFinite});
   check(header.spec_fingerprint == fingerprint_, name, ": spec fingerprint is ",
-        header.spec_fingerprint, ", must be ", fingerprint_, " (", to_string(spec()), ")");
+        header.spec_fingerprint, ", must be ", fingerprint_, " (", text_, ")");
   const size_t begin = size_t{header.first_chunk} * kChunk;
   const size_t numel = shape().numel;
   check(begin <= numel && header.numel <= numel - begin, name, ": covers ", header.numel,

@@ -3,6 +3,7 @@
 // A compressor then says how one chunk is read, and how a group and a region are written.
 
 #include <ostream>
+#include <string>
 
 #include "gradwire/kernels/compress/compressor.h"
 
@@ -85,6 +86,7 @@ class ChunkedCompressor : public Compressor {
                                  ThreadPool& pool) const;
 
   const Coding coding_;
+  const std::string text_;  // the spec, for messages
   const uint32_t fingerprint_;
 };
 
