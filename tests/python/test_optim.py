@@ -189,7 +189,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing():
     before = optimizer.state_dict()
     nines = {name: {k: np.full(3, 9, np.float32) for k in pieces}
              for name, pieces in before["tensors"].items()}
-    changed = dict(before, tensors=nines)
+    changed = dict(before, scalars={"step": 9}, tensors=nines)
     for message, state in damaged_states(changed):
         with pytest.raises(gradwire.InvalidArgument, match=message):
             optimizer.load_state_dict(state)
