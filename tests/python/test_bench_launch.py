@@ -123,7 +123,11 @@ def test_a_killed_launcher_leaves_no_process_no_namespace_and_no_folder(
     before = net_namespaces()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    environment = dict(fake(do="silent", step=2), TMPDIR=str(scratch))
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    environment = dict(
+        fake(do="silent", step=2), TMPDIR=str(scratch), GRADWIRE_FAKE_MARKS=str(marks)
+    )
     process = start(*options, "--link-mode", mode, environment=environment)
 
     def working():
@@ -131,7 +135,10 @@ def test_a_killed_launcher_leaves_no_process_no_namespace_and_no_folder(
         workers = [pid for pid in below if "--transport gloo" in command_of(pid)]
         return below if len(workers) == 3 else None
 
-    below = wait_until(working, 30, "three workers")
+    # All three sleep: none of them would notice by itself that the launcher has gone.
+    wait_until(lambda: len(list(marks.iterdir())) == 3, 30, "three workers that hang")
+    below = working()
+    assert below
     made = net_namespaces() - before
     assert len(made) == (4 if mode == "netns" else 0)  # one per worker and the bridge's
     assert list(scratch.iterdir())
