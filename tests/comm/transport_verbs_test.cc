@@ -136,11 +136,12 @@ TEST_P(Verbs, AllToAllDeliversToEachItsOwnPart) {
   });
 }
 
-/// Element i of a rank's values: signs and sizes differ, so that a sum depends on its order.
+/// Element i of a rank's values: signs and magnitudes differ, so that a sum depends on its order.
 float value_of(int rank, size_t i) {
-  const uint32_t bits = (static_cast<uint32_t>(i) * 2654435761u) ^ (static_cast<uint32_t>(rank) * 40503u);
+  uint32_t bits = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 2246822519u;
+  bits = (bits ^ (bits >> 15)) * 3266489917u;
   const float unit = static_cast<float>(bits >> 8) / 16777216.0f - 0.5f;
-  return bits % 2 == 0 ? unit : 1000.0f * unit;
+  return unit * static_cast<float>(1u << (bits % 13));
 }
 
 std::vector<float> values_of(int rank, size_t count) {
