@@ -12,7 +12,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-/// Ranks on paced links; each body gets a clock that started when all ranks were there.
+/// Runs `body` on ranks with paced links: seconds until each was done, on a clock that started
+/// before the first of them did.
 std::vector<double> timed(const Kind& kind, int size, double bits_per_second,
                           const std::function<void(Rank)>& body) {
   TransportOptions options;
@@ -20,11 +21,11 @@ std::vector<double> timed(const Kind& kind, int size, double bits_per_second,
   std::vector<double> seconds(static_cast<size_t>(size));
   const auto group = kind == "gloo" ? make_group(kind, size, options)
                                     : make_in_process_group(size, options);
+  const auto start = std::chrono::steady_clock::now();
   expect_all_fine(run_threads(size, [&](int r) {
     const auto stream = make_inline_stream();
     Workspace workspace;
     Context context{*stream, workspace};
-    const auto start = std::chrono::steady_clock::now();
     body({*group[static_cast<size_t>(r)], context, r, size});
     stream->wait();
     seconds[static_cast<size_t>(r)] = Seconds(std::chrono::steady_clock::now() - start).count();
