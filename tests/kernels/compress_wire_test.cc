@@ -99,6 +99,12 @@ TEST(WireFormat, TopKWithFourBitValuesHasOneScalePerChunk) {
                    0x02, 0x00, 0x00, 0xD7, 0x01, 0x07}));  // 7 and -3, 1, padding; 7
 }
 
+TEST(WireFormat, MaximaBelowTheSmallestCountAsZero) {
+  EXPECT_EQ(body_of(encode("int8,block=8", {3.6e-37f})), (Bytes{0, 0, 0, 0, 0}));
+  EXPECT_EQ(body_of(encode("topk:100%,int8", {3.6e-37f})),
+            (Bytes{1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}));
+}
+
 TEST(WireFormat, DenseSelectionsUseABitmap) {
   EXPECT_EQ(body_of(encode("topk:25%,bf16", {0, 3, 0, 0, 0, 0, 0, 0, 0, -1, 2, 0})),
             (Bytes{3, 0, 0, 0, 0x02, 0x06, 0, 0, 0x40, 0x40, 0x80, 0xBF, 0x00, 0x40}));

@@ -109,6 +109,20 @@ TEST(Quantize, StochasticIsFloorOfTheSumAsDefined) {
   }
 }
 
+TEST(Quantize, TheLargestElementNeverRoundsPastTheLargestCode) {
+  const std::vector<uint16_t> highest(2, 65535);  // the sum with x * (q / max) may reach q + 1
+  std::vector<float> scales(1);
+  std::vector<int8_t> codes(2);
+  for (float maximum = 1.0f; maximum < 2.0f; maximum += 0.0007f) {
+    const std::vector<float> x = {maximum, -maximum};
+    for (const int bits : {8, 4}) {
+      cpu::quantize(x, {.bits = bits, .block = 8, .random = highest}, {scales, codes, {}});
+      ASSERT_EQ(codes[0], bits == 8 ? 127 : 7) << std::hexfloat << maximum;
+      ASSERT_LE(codes[1], bits == 8 ? -126 : -6) << std::hexfloat << maximum;
+    }
+  }
+}
+
 TEST(Quantize, NibblesRoundTrip) {
   for (const size_t count : {1, 2, 3, 4095, 4096}) {
     std::vector<int8_t> codes(count), back(count);
