@@ -16,6 +16,12 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7};
+// ThreadSanitizer looks for races, which do not depend on the case: a quarter of them in its time.
+#if defined(__SANITIZE_THREAD__)
+constexpr size_t kEvery = 4;
+#else
+constexpr size_t kEvery = 1;
+#endif
 constexpr size_t kNumels[] = {1, 5, 4096, 4097, 40000};
 
 // Largest relative error of rounding to nearest in this dtype, and the absolute one where it is
@@ -187,12 +193,14 @@ TEST_P(ExchangeLaws, HoldForEveryCompressorDTypeWorldSizeAndLength) {
     for (const CompressorSpec& spec : accepted_specs(GetParam(), dtype)) {
       for (const int world_size : kWorldSizes) {
         for (const size_t numel : kNumels) {
+          if (cases++ % kEvery != 0) {
+            continue;
+          }
           expect_laws({.exchange = std::string(GetParam().name),
                        .specs = {spec},
                        .numels = {numel},
                        .dtype = dtype,
                        .world_size = world_size});
-          ++cases;
           if (HasFailure()) {
             return;  // one case says enough
           }
