@@ -20,7 +20,8 @@ std::string describe(const PlanBucket& bucket, std::string_view what) {
 
 }  // namespace
 
-Bucket::Bucket(const Plan& plan, BucketId id, Transport& transport, uint32_t committed_step)
+Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, Transport& transport,
+               uint32_t committed_step)
     : groups_(plan.buckets[id].groups),
       what_(concat("bucket ", id)),
       label_(describe(plan.buckets[id], what_)),
@@ -51,7 +52,7 @@ Bucket::Bucket(const Plan& plan, BucketId id, Transport& transport, uint32_t com
     slots_[g].mine = payload_memory_.bytes().subspan(begin, capacity);
     begin += aligned(capacity);
   }
-  const uint64_t fingerprint = fnv1a(what_, plan.fingerprint());
+  const uint64_t fingerprint = fnv1a(what_, plan_fingerprint);
   exchange_ = make_exchange(plan.buckets[id].exchange, {.compressors = std::move(compressors),
                                                         .transport = &transport,
                                                         .tag = {fingerprint, what_}});

@@ -22,7 +22,9 @@ struct BucketTimes {
 /// residual buffers is the committed one is the reducer's to say (`parity`).
 class Bucket {
  public:
-  Bucket(const Plan& plan, BucketId id, Transport& transport, uint32_t committed_step);
+  /// `plan_fingerprint` is that of `plan`, worked out once for all buckets.
+  Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, Transport& transport,
+         uint32_t committed_step);
   Bucket(const Bucket&) = delete;  // the exchange refers to its members
   Bucket& operator=(const Bucket&) = delete;
 

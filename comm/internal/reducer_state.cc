@@ -65,8 +65,9 @@ int64_t Reducer::State::now_us() const {
 
 std::deque<Bucket> Reducer::State::make_buckets(const Plan& from) {
   std::deque<Bucket> made_buckets;
+  const uint64_t fingerprint = from.fingerprint();
   for (BucketId b = 0; b < from.buckets.size(); ++b) {
-    made_buckets.emplace_back(from, b, transport, static_cast<uint32_t>(committed));
+    made_buckets.emplace_back(from, fingerprint, b, transport, static_cast<uint32_t>(committed));
   }
   return made_buckets;
 }
