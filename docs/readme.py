@@ -1,0 +1,62 @@
+"""Fills README.md's marked parts: example regions, and tables from the registries.
+
+`python docs/readme.py` rewrites README.md; `--check` only says whether it is up to date (exit 1).
+A part begins with `<!-- region readme of FILE -->` before a code block, or with
+`<!-- gradwire info --markdown TABLE -->` and ends at `<!-- end -->`. Needs the installed package.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def region(path: Path, name: str = "readme") -> str:
+    """The lines of `path` between `[name]` and `[name-end]` marks, without common indentation."""
+    lines = path.read_text().splitlines()
+    begin = next(i for i, line in enumerate(lines) if f"[{name}]" in line)
+    end = next(i for i, line in enumerate(lines) if f"[{name}-end]" in line)
+    last = re.sub(rf"\s*(//|#)\s*\[{name}-end\].*", "", lines[end])
+    body = lines[begin + 1 : end] + ([last] if last.strip() else [])
+    indent = min(len(line) - len(line.lstrip()) for line in body if line.strip())
+    return "\n".join(line[indent:].rstrip() for line in body)
+
+
+def table(name: str) -> str:
+    """A registry as the command line prints it."""
+    command = [sys.executable, "-m", "gradwire", "info", "--markdown", name]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def filled(text: str) -> str:
+    """`text` with every marked part made anew."""
+    text = re.sub(
+        r"(<!-- region readme of (\S+) -->\n```(\w+)\n).*?(```)",
+        lambda m: m[1] + region(ROOT / m[2]) + "\n" + m[4],
+        text,
+        flags=re.DOTALL,
+    )
+    return re.sub(
+        r"(<!-- gradwire info --markdown (\w+) -->\n).*?(<!-- end -->)",
+        lambda m: m[1] + table(m[2]) + "\n" + m[3],
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def main() -> int:
+    readme = ROOT / "README.md"
+    old = readme.read_text()
+    new = filled(old)
+    if "--check" in sys.argv[1:]:
+        if old != new:
+            print("README.md is out of date: run python docs/readme.py", file=sys.stderr)
+        return int(old != new)
+    readme.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
