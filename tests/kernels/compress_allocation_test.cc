@@ -12,15 +12,16 @@ namespace {
 std::atomic<size_t> allocations{0};
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: GCC would see free() meet new and warn.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) {
     return memory;
   }
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace gradwire::testing {
 namespace {
