@@ -31,10 +31,15 @@ class LeastSquares {
   }
 
   std::vector<gradwire::ParamInfo> parameters() const { return {{"weight", {kRows, kColumns}}}; }
-  gradwire::TensorView weight() { return gradwire::view_of(std::span(weight_)); }
 
-  void backward(gradwire::Gradient gradient) const {
-    const std::span<float> g = gradient.as<float>();
+  /// What the optimizer updates, and from what.
+  std::vector<gradwire::Parameter> tensors(gradwire::Reducer& reducer) {
+    return {{"weight", gradwire::view_of(std::span(weight_)), reducer.gradient(0)}};
+  }
+
+  /// Writes the gradient where the reducer wants it and says that it is complete.
+  void backward(gradwire::Reducer& reducer) const {
+    const std::span<float> g = reducer.gradient(0).as<float>();
     std::fill(g.begin(), g.end(), 0.0f);
     for (size_t i = 0; i < kExamples; ++i) {
       const float* x = x_.data() + i * kWeights;
@@ -46,6 +51,7 @@ class LeastSquares {
         g[j] += error * x[j] / kExamples;
       }
     }
+    reducer.grad_ready(0);
   }
 
   /// The largest distance of a weight from the one that made the data.
@@ -67,15 +73,15 @@ void train(gradwire::Transport& transport, LeastSquares& model) {
   // [readme]
   auto plan = gradwire::make_plan(model.parameters(), {.spec = gradwire::parse_spec("topk:10%")});
   gradwire::Reducer reducer(plan, transport);
-  auto optimizer = gradwire::make_optimizer(gradwire::parse_optimizer("sgd:momentum=0"),
-                                            {{"weight", model.weight(), reducer.gradient(0)}});
+  auto optimizer = gradwire::make_optimizer({.name = "sgd", .momentum = 0}, model.tensors(reducer));
   auto stream = gradwire::make_cpu_stream();
   gradwire::Workspace workspace;
   gradwire::Context context{*stream, workspace};
-  for (int step = 0; step < 300; ++step, stream->wait()) {
-    model.backward(reducer.gradient(0)), reducer.grad_ready(0);  // leaves while backward goes on
-    reducer.wait();                                              // now it is the mean of all ranks
-    optimizer->apply(0.2, context);                              // the same update on every rank
+  for (int step = 0; step < 300; ++step) {
+    model.backward(reducer);  // calls reducer.grad_ready(p) as each gradient appears
+    reducer.wait();           // reducer.gradient(p) is now the mean of all ranks
+    optimizer->apply(0.2, context);
+    stream->wait();
   }  // [readme-end]
 }
 

@@ -17,7 +17,9 @@ class JsonLine {
 
   /// Escaped; bytes that are not UTF-8 become U+FFFD.
   JsonLine& add(std::string_view key, std::string_view value);
-  JsonLine& add(std::string_view key, const char* value) { return add(key, std::string_view(value)); }
+  JsonLine& add(std::string_view key, const char* value) {
+    return add(key, std::string_view(value));
+  }
   JsonLine& add(std::string_view key, const std::string& value) {
     return add(key, std::string_view(value));
   }

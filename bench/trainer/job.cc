@@ -41,8 +41,7 @@ void report(EventWriter& events, int rank, std::string_view kind, std::string_vi
   std::fputs(gradwire::concat("gradwire-trainer: rank ", rank, ": ", message, "\n").c_str(),
              stderr);
   try {
-    events.write(
-        JsonLine("error").add("rank", rank).add("kind", kind).add("message", message));
+    events.write(JsonLine("error").add("rank", rank).add("kind", kind).add("message", message));
   } catch (const std::system_error& error) {
     std::fputs(gradwire::concat("gradwire-trainer: rank ", rank, ": ", error.what(), "\n").c_str(),
                stderr);
@@ -120,10 +119,9 @@ class Job {
   // Joins before reading the data: a rank that cannot read it can then tell the others.
   bool run_process() {
     std::unique_ptr<gradwire::Transport> transport;
-    return attempt(options_.group.rank,
-                   [&] {
-                     transport = gradwire::make_transport(options_.transport, options_.group);
-                   }) &&
+    return attempt(
+               options_.group.rank,
+               [&] { transport = gradwire::make_transport(options_.transport, options_.group); }) &&
            train_rank(*transport, nullptr);
   }
 
@@ -142,10 +140,10 @@ int run_job(const Options& options) {
     EventWriter events(options.events);
     return Job(options, events).run();
   } catch (const std::exception& error) {
-    std::fputs(gradwire::concat("gradwire-trainer: rank ", options.group.rank, ": ", error.what(),
-                                "\n")
-                   .c_str(),
-               stderr);
+    std::fputs(
+        gradwire::concat("gradwire-trainer: rank ", options.group.rank, ": ", error.what(), "\n")
+            .c_str(),
+        stderr);
     return kExitRunError;
   }
 }

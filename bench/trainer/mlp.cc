@@ -22,7 +22,8 @@ blasint dimension(size_t value) { return static_cast<blasint>(value); }
 void set_math_threads(int threads) { openblas_set_num_threads(threads); }
 
 Mlp::Mlp(std::vector<size_t> widths, size_t max_batch) : max_batch_(max_batch) {
-  check(widths.size() >= 2, "mlp: ", widths.size(), " widths, expected inputs and classes at least");
+  check(widths.size() >= 2, "mlp: ", widths.size(),
+        " widths, expected inputs and classes at least");
   check(max_batch > 0, "mlp: batch is 0, must be at least 1");
   size_t total = 0;
   for (size_t l = 0; l + 1 < widths.size(); ++l) {
@@ -169,10 +170,10 @@ void Mlp::layer_gradients(Layer& layer, std::span<const float> delta, size_t bat
 
 void Mlp::propagate(const Layer& layer, std::span<const float> delta, std::span<float> out,
                     size_t batch) const {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dimension(batch),
-              dimension(layer.inputs), dimension(layer.outputs), 1.0f, delta.data(),
-              dimension(layer.outputs), layer.weight.data(), dimension(layer.inputs), 0.0f,
-              out.data(), dimension(layer.inputs));
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dimension(batch), dimension(layer.inputs),
+              dimension(layer.outputs), 1.0f, delta.data(), dimension(layer.outputs),
+              layer.weight.data(), dimension(layer.inputs), 0.0f, out.data(),
+              dimension(layer.inputs));
   for (size_t i = 0; i < batch * layer.inputs; ++i) {
     out[i] = layer.input[i] > 0.0f ? out[i] : 0.0f;  // ReLU passes what was positive
   }

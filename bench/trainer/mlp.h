@@ -28,8 +28,9 @@ class Mlp {
   size_t parameter_count() const { return values_.size(); }
   size_t max_batch() const { return max_batch_; }
 
-  /// He initialisation (uniform in ±sqrt(6 / inputs); the last layer a tenth of it, so that training
-  /// begins at a loss near log(classes)); biases 0. The same bits for a seed on every machine.
+  /// He initialisation (uniform in ±sqrt(6 / inputs); the last layer a tenth of it, so that
+  /// training begins at a loss near log(classes)); biases 0. The same bits for a seed on every
+  /// machine.
   void initialise(uint64_t seed);
 
   std::span<float> value(gradwire::ParamId p);
@@ -58,7 +59,7 @@ class Mlp {
     std::span<float> bias;
     std::span<float> weight_gradient;
     std::span<float> bias_gradient;
-    std::vector<float> input;   // max_batch x inputs, after the previous layer's ReLU
+    std::vector<float> input;  // max_batch x inputs, after the previous layer's ReLU
   };
 
   void forward_layer(const Layer& layer, std::span<float> out, size_t batch) const;
@@ -70,7 +71,7 @@ class Mlp {
   size_t max_batch_;
   std::vector<Layer> layers_;
   std::vector<gradwire::ParamInfo> parameters_;
-  std::vector<float> values_;   // all parameters, one after another
+  std::vector<float> values_;  // all parameters, one after another
   std::vector<float> logits_;
   std::vector<float> probabilities_;
   std::vector<float> delta_, next_delta_;  // d loss / d z of a layer

@@ -129,7 +129,7 @@ constexpr OptionRow kRows[] = {
     {"learning-rate", "X", "after warm-up [by optimizer]",
      [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
     {"schedule", "NAME", "constant, or polynomial decay to 0 [constant]", set_schedule},
-    {"warmup-steps", "N", "linear warm-up [10]",
+    {"warmup-steps", "N", "linear warm-up [20]",
      [](Options& o, View v) { o.warmup_steps = parse_number<uint64_t>(v, 0, kAnyCount); }},
     {"batch-size", "B", "examples per rank and step [32]",
      [](Options& o, View v) { o.batch_size = parse_number<size_t>(v, 1, size_t{1} << 20); }},
@@ -175,8 +175,8 @@ void complete(Options& o) {
     throw BadArguments("--data is missing, expected a folder of IDX files");
   }
   if (o.group.rank >= o.group.world_size) {
-    throw BadArguments(concat("--rank is ", o.group.rank, ", must be below --world-size ",
-                              o.group.world_size));
+    throw BadArguments(
+        concat("--rank is ", o.group.rank, ", must be below --world-size ", o.group.world_size));
   }
   if (o.transport != "in_process" && o.group.store.empty()) {
     throw BadArguments(concat("--store is missing, expected file:DIR or tcp:HOST:PORT with ",
@@ -210,7 +210,7 @@ double parse_rate(std::string_view text) {
 }
 
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
-  return optimizer.name == "lars" ? 10.0 : optimizer.name == "lamb" ? 0.01 : 0.05;
+  return optimizer.name == "lars" ? 3.0 : optimizer.name == "lamb" ? 0.005 : 0.05;
 }
 
 Options parse_options(std::span<const char* const> arguments) {

@@ -35,7 +35,7 @@ struct Options {
   gradwire::OptimizerSpec optimizer;
   double learning_rate = 0;  ///< 0: default_learning_rate(optimizer)
   Schedule schedule = Schedule::kConstant;
-  uint64_t warmup_steps = 10;
+  uint64_t warmup_steps = 20;
   size_t batch_size = 32;  ///< per rank
   uint64_t epochs = 10;
   uint64_t max_steps = 0;  ///< 0: no limit

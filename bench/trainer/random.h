@@ -27,9 +27,7 @@ class Random {
   }
 
   /// Uniform in [-1, 1), a multiple of 2^-23: exact in float.
-  float symmetric() {
-    return static_cast<float>(engine_() >> 40) * 0x1p-23f - 1.0f;
-  }
+  float symmetric() { return static_cast<float>(engine_() >> 40) * 0x1p-23f - 1.0f; }
 
  private:
   std::mt19937_64 engine_;

@@ -90,8 +90,8 @@ Training::Training(const RankInputs& in)
                 .seed = in.options.seed},
                static_cast<size_t>(in.transport.rank())),
       labels_(in.options.batch_size),
-      steps_per_epoch_(in.data.train.count / (in.options.batch_size *
-                                              static_cast<size_t>(in.transport.world_size()))),
+      steps_per_epoch_(in.data.train.count /
+                       (in.options.batch_size * static_cast<size_t>(in.transport.world_size()))),
       total_steps_(steps_per_epoch_ * in.options.epochs) {
   if (options_.max_steps > 0) {
     total_steps_ = std::min(total_steps_, options_.max_steps);
@@ -310,8 +310,8 @@ void Training::write_done() {
       .add("final_accuracy", evaluation_.accuracy)
       .add("seconds_to_target", seconds_to_target_);
   add_mean_fields(metrics_.mean(), line);
-  in_.events.write(line.add("skipped_steps",
-                            reducer_.has_value() ? reducer_->skipped_steps() : uint64_t{0}));
+  in_.events.write(
+      line.add("skipped_steps", reducer_.has_value() ? reducer_->skipped_steps() : uint64_t{0}));
 }
 
 }  // namespace

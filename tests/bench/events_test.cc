@@ -36,7 +36,11 @@ TEST(JsonLine, EscapesQuotesBackslashesAndControlCharacters) {
 
 TEST(JsonLine, KeepsUtf8AndReplacesWhatIsNot) {
   EXPECT_EQ(JsonLine("e").add("s", "é€😀").text(), R"({"event": "e", "s": "é€😀"})");
-  EXPECT_EQ(JsonLine("e").add("s", "a\xff" "b\xc3").text(),
+  EXPECT_EQ(JsonLine("e")
+                .add("s",
+                     "a\xff"
+                     "b\xc3")
+                .text(),
             R"({"event": "e", "s": "a\ufffdb\ufffd"})");
   EXPECT_EQ(JsonLine("e").add("s", "\xc0\xaf").text(), R"({"event": "e", "s": "\ufffd\ufffd"})");
   EXPECT_EQ(JsonLine("e").add("s", "\xed\xa0\x80").text(),

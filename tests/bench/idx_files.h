@@ -32,7 +32,8 @@ class Folder {
   std::string file(const std::string& name) const { return (path_ / name).string(); }
   void write(const std::string& name, const Bytes& bytes) const {
     std::ofstream out(path_ / name, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    out.write(reinterpret_cast<const char*>(bytes.data()),
+              static_cast<std::streamsize>(bytes.size()));
   }
 
  private:
@@ -52,7 +53,8 @@ inline Bytes labels(uint8_t count, const Bytes& values) {
 }
 
 /// `count` 8 x 8 images of four classes: each class lights one quadrant, with noise everywhere.
-inline void write_quadrants(const Folder& folder, const std::string& set, int count, unsigned seed) {
+inline void write_quadrants(const Folder& folder, const std::string& set, int count,
+                            unsigned seed) {
   std::mt19937 random(seed);
   Bytes pixels, values;
   for (int i = 0; i < count; ++i) {

@@ -26,7 +26,8 @@ std::string message_of(const std::function<void()>& call) {
 
 void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << "message: " << message << "\npart: " << part;
+    EXPECT_NE(message.find(part), std::string::npos)
+        << "message: " << message << "\npart: " << part;
   }
 }
 

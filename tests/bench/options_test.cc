@@ -22,15 +22,64 @@ void expect_error(std::vector<const char*> arguments, const std::vector<std::str
 }
 
 TEST(Options, AreAllRead) {
-  const Options o = parse(
-      {"--rank", "2", "--world-size", "3", "--store", "tcp:host:99", "--interface", "eth7",
-       "--plugin", "/p.so", "--timeout-s", "1.5", "--pace", "50mbit", "--data", "dir", "--hidden",
-       "7,8", "--method", "fp16", "--exchange", "gather", "--bucket-kib", "64", "--optimizer",
-       "lamb:weight_decay=0.01", "--learning-rate", "0.25", "--schedule", "polynomial",
-       "--warmup-steps", "4", "--batch-size", "16", "--epochs", "3", "--max-steps", "9", "--seed",
-       "77", "--target-accuracy", "0.9", "--stop-at-target", "1", "--eval-every", "5", "--threads",
-       "2", "--overlap", "0", "--no-exchange", "1", "--events", "-", "--chrome-trace", "t.json",
-       "--die-with-parent", "1"});
+  const Options o = parse({"--rank",
+                           "2",
+                           "--world-size",
+                           "3",
+                           "--store",
+                           "tcp:host:99",
+                           "--interface",
+                           "eth7",
+                           "--plugin",
+                           "/p.so",
+                           "--timeout-s",
+                           "1.5",
+                           "--pace",
+                           "50mbit",
+                           "--data",
+                           "dir",
+                           "--hidden",
+                           "7,8",
+                           "--method",
+                           "fp16",
+                           "--exchange",
+                           "gather",
+                           "--bucket-kib",
+                           "64",
+                           "--optimizer",
+                           "lamb:weight_decay=0.01",
+                           "--learning-rate",
+                           "0.25",
+                           "--schedule",
+                           "polynomial",
+                           "--warmup-steps",
+                           "4",
+                           "--batch-size",
+                           "16",
+                           "--epochs",
+                           "3",
+                           "--max-steps",
+                           "9",
+                           "--seed",
+                           "77",
+                           "--target-accuracy",
+                           "0.9",
+                           "--stop-at-target",
+                           "1",
+                           "--eval-every",
+                           "5",
+                           "--threads",
+                           "2",
+                           "--overlap",
+                           "0",
+                           "--no-exchange",
+                           "1",
+                           "--events",
+                           "-",
+                           "--chrome-trace",
+                           "t.json",
+                           "--die-with-parent",
+                           "1"});
   EXPECT_EQ(o.group.rank, 2);
   EXPECT_EQ(o.group.world_size, 3);
   EXPECT_EQ(o.group.store, "tcp:host:99");
@@ -98,7 +147,8 @@ TEST(Options, ErrorsNameOptionValueAndExpectation) {
   expect_error({"--exchange", "ring2"}, {"--exchange", "'ring2'", "auto", "dense", "gather"});
   expect_error({"--method", "zip"}, {"--method", "'zip'", "none", "fp16"});
   expect_error({"--optimizer", "adagrad"}, {"--optimizer", "'adagrad'", "sgd", "lamb"});
-  expect_error({"--data", "d", "--world-size", "2", "--rank", "2"}, {"--rank is 2", "--world-size 2"});
+  expect_error({"--data", "d", "--world-size", "2", "--rank", "2"},
+               {"--rank is 2", "--world-size 2"});
 }
 
 TEST(Options, RatesAreInBitsPerSecond) {

@@ -12,9 +12,11 @@ constexpr const char* kTable =
     "Inter-|   Receive                                                |  Transmit\n"
     " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop "
     "fifo colls carrier compressed\n"
-    "    lo:     100       1    0    0    0     0          0         0      101       1    0    0    "
+    "    lo:     100       1    0    0    0     0          0         0      101       1    0    0  "
+    "  "
     "0     0       0          0\n"
-    "  eth0: 5000000000    2    0    0    0     0          0         0 6000000000       3    0    0  "
+    "  eth0: 5000000000    2    0    0    0     0          0         0 6000000000       3    0    "
+    "0  "
     "  0     0       0          0\n";
 
 TEST(InterfaceBytes, AreTheNinthColumnOfTheInterfacesLine) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,14 +45,20 @@ class Process {
       arguments.push_back(const_cast<char*>(argument.c_str()));
     }
     arguments.push_back(nullptr);
-    const std::string out = log + ".out", err = log + ".err";
+    // Opened here, not in the child: a log of an earlier run must be gone when this returns.
+    const int out = create(log + ".out"), err = create(log + ".err");
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
-      dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
+      dup2(out, STDOUT_FILENO);
+      dup2(err, STDERR_FILENO);
       execv(arguments[0], arguments.data());
       _exit(127);
+    }
+    close(out);
+    close(err);
+    if (pid_ < 0) {
+      throw std::runtime_error("fork failed");
     }
   }
   ~Process() {
@@ -68,13 +75,13 @@ class Process {
   std::string output() const { return read_file(log_ + ".out"); }
   std::string errors() const { return read_file(log_ + ".err"); }
 
-  /// The exit code (128 + signal when killed), or nothing when it still runs after `limit`.
+  /// The exit code (-signal when killed by one), or nothing when it still runs after `limit`.
   std::optional<int> wait(Seconds limit) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     while (!status_.has_value()) {
       int status = 0;
       if (waitpid(pid_, &status, WNOHANG) == pid_) {
-        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
       } else if (std::chrono::steady_clock::now() > deadline) {
         return std::nullopt;
       } else {
@@ -85,6 +92,14 @@ class Process {
   }
 
  private:
+  static int create(const std::string& path) {
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file < 0) {
+      throw std::runtime_error("cannot create " + path);
+    }
+    return file;
+  }
+
   std::string log_;
   pid_t pid_ = -1;
   std::optional<int> status_;

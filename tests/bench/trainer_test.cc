@@ -52,18 +52,26 @@ class Trainer : public testing::Test {
   }
 
   std::unique_ptr<Process> start(const std::string& log, std::vector<std::string> more) {
-    std::vector<std::string> command = {GRADWIRE_TRAINER, "--data",       folder_.path(), "--hidden",
-                                        "32,32",          "--batch-size", "16",           "--threads",
-                                        "1",              "--events",     "-"};
+    std::vector<std::string> command = {
+        GRADWIRE_TRAINER, "--data", folder_.path(), "--hidden", "32,32", "--batch-size", "16",
+        "--threads",      "1",      "--events",     "-"};
     command.insert(command.end(), more.begin(), more.end());
     return std::make_unique<Process>(command, folder_.file(log));
   }
 
   std::unique_ptr<Process> start_rank(int rank, int ranks, const std::vector<std::string>& more) {
-    std::vector<std::string> options = {
-        "--transport",  "gloo",                "--store", "file:" + folder_.file("store"),
-        "--interface",  "lo",                  "--rank",  std::to_string(rank),
-        "--world-size", std::to_string(ranks), "--die-with-parent", std::to_string(getpid())};
+    std::vector<std::string> options = {"--transport",
+                                        "gloo",
+                                        "--store",
+                                        "file:" + folder_.file("store"),
+                                        "--interface",
+                                        "lo",
+                                        "--rank",
+                                        std::to_string(rank),
+                                        "--world-size",
+                                        std::to_string(ranks),
+                                        "--die-with-parent",
+                                        std::to_string(getpid())};
 #ifdef GRADWIRE_GLOO_PLUGIN
     options.insert(options.end(), {"--plugin", GRADWIRE_GLOO_PLUGIN});
 #endif
@@ -132,9 +140,10 @@ TEST_F(Trainer, LearnsWithRanksAsThreads) {
 TEST_F(Trainer, LearnsWithEveryOptimizerAtItsDefaultRate) {
   for (const std::string optimizer : {"sgd", "lars", "lamb"}) {
     SCOPED_TRACE(optimizer);
-    const auto run = start("run", {"--world-size", "2", "--epochs", "6", "--optimizer", optimizer});
+    const auto run =
+        start("run", {"--world-size", "2", "--epochs", "12", "--optimizer", optimizer});
     ASSERT_EQ(run->wait(kLong), 0) << run->errors();
-    expect_trained(run->output(), 60);
+    expect_trained(run->output(), 120);
   }
 }
 
@@ -163,8 +172,7 @@ TEST_F(Trainer, StopsAtTheTargetAndReportsItOnce) {
 }
 
 TEST_F(Trainer, TrainsAloneWithoutExchange) {
-  const auto run =
-      start("run", {"--world-size", "2", "--max-steps", "5", "--no-exchange", "1"});
+  const auto run = start("run", {"--world-size", "2", "--max-steps", "5", "--no-exchange", "1"});
   ASSERT_EQ(run->wait(kLong), 0) << run->errors();
   const auto steps = events_named(run->output(), "step");
   ASSERT_EQ(steps.size(), 5u);
@@ -174,8 +182,8 @@ TEST_F(Trainer, TrainsAloneWithoutExchange) {
 }
 
 TEST_F(Trainer, WritesTheTrace) {
-  const auto run = start(
-      "run", {"--world-size", "2", "--max-steps", "3", "--chrome-trace", folder_.file("trace.json")});
+  const auto run = start("run", {"--world-size", "2", "--max-steps", "3", "--chrome-trace",
+                                 folder_.file("trace.json")});
   ASSERT_EQ(run->wait(kLong), 0) << run->errors();
   EXPECT_NE(subprocess::read_file(folder_.file("trace.json")).find("traceEvents"),
             std::string::npos);
