@@ -65,7 +65,7 @@ class Compressor:
         seed, rank: of stochastic rounding; ranks of one job pass the same seed.
         threads: of the loops; results have the same bits for any number.
     
-    Arrays are viewed in place, in C order and of any shape; the GIL is released while they are worked on.
+    Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
     
     Raises:
         InvalidArgument: for a bad spec or shape; an unknown name lists the known ones.
