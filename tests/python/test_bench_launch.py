@@ -90,9 +90,7 @@ def test_a_run_over_its_budget_is_stopped_and_its_row_says_so(options, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_launcher_reports_what_is_done_and_leaves_nothing(
-    options, tmp_path, number
-):
+def test_an_interrupted_launcher_reports_what_is_done_and_leaves_nothing(options, tmp_path, number):
     # The second run hangs: by then the first one's row is complete.
     process = start(*options, "--seeds", "1", environment=fake(step=1000))
     for line in process.stderr:

@@ -38,7 +38,7 @@ def test_a_report_is_valid_at_every_moment_and_knows_where_it_was_made(tmp_path)
     document = json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
     assert document["rows"][1]["seconds_to_target"] is None
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
-    assert {"cpu", "kernel", "python"} <= set(document["machine"])
+    assert {"cpu", "kernel", "python", "load_at_start"} <= set(document["machine"])
     assert document["curves"][0]["points"][0]["bytes"] == 1000
     assert document["command_line"] == ["gradwire", "bench"]
 

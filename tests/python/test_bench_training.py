@@ -101,14 +101,15 @@ def test_shaped_namespaces_train_with_every_method_and_the_interface_agrees(opti
     before = net_namespaces()
     code, _, err = bench(
         *options, "--link-mode", "netns", "--links", "50mbit,1gbit,none", "--max-steps", 30,
-        "--methods", "none,fp16,topk:1%+int4", "--stop-at-target", 0,
+        "--methods", "none,fp16,topk:1%+int4", "--stop-at-target", 0, "--eval-every", 100,
     )  # fmt: skip
     assert code == 0, err
     found = document(tmp_path)
     check_rows(found["rows"], METHODS, [50.0, 1000.0, None])
     for row in found["rows"]:
         sent, seen = row["wire_bytes_per_step"], row["interface_bytes_per_step"]
-        assert sent <= seen <= 1.10 * sent + 4096 * (row["world_size"] - 1), row
+        # What a step leaves in its queue may pass the interface while an evaluation runs.
+        assert 0.9 * sent <= seen <= 1.10 * sent + 4096 * (row["world_size"] - 1), row
     assert net_namespaces() == before
 
 

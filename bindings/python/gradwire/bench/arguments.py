@@ -1,6 +1,6 @@
 """Reads the lists of the command line: links, methods, seeds, widths.
 
-A compression spec may itself contain commas ("topk:1%,int4"), and so does a list of specs. The rule:
+A compression spec may contain commas ("topk:1%,int4"), and so does a list of specs. The rule:
 
 * with a ';' anywhere, ';' separates methods and commas belong to the specs;
 * otherwise ',' separates methods, except inside quotes;
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 MAX_WORKERS = 200  # the workers share one /24
 
-METHODS_RULE = """How --methods is read: methods are separated by ',' or, where one is present, by ';'. A comma
-inside one spec is written '+', stands in quotes, or stays as it is where ';' separates:
+METHODS_RULE = """How --methods is read: methods are separated by ',' or, where one is present,
+by ';'. A comma inside one spec is written '+', stands in quotes, or stays where ';' separates:
   none,topk:1%,int4       three methods
   none,topk:1%+int4       two: none and the spec topk:1%,int4
   "none;topk:1%,int4"     the same two"""

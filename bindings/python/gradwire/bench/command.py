@@ -16,6 +16,7 @@ from gradwire.bench.digits import check_data_folder, digits_folder
 from gradwire.bench.errors import BenchError, Interrupted, UsageError
 from gradwire.bench.files import scratch_folder
 from gradwire.bench.job import Case, Job, cores, find_trainer, threads_per_rank
+from gradwire.bench.machine import load
 from gradwire.bench.plots import require_matplotlib, write_plots
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
@@ -266,6 +267,11 @@ def _announce(job: Job, cases: List[Case], network: links.Network) -> None:
     ]
     if bursts:
         lines.append(f"burst (the larger of 8000 bytes and 1 ms of the line): {', '.join(bursts)}")
+    if load() > cores():
+        lines.append(
+            f"this machine is busy (load {load():g} on {cores()} core(s)): steps take longer, and "
+            "shaped links may carry less than their rate"
+        )
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

@@ -12,7 +12,7 @@ from typing import Iterator
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes ``text`` to a temporary name beside ``path`` and renames it: readers never see half."""
+    """Writes ``text`` under a temporary name and renames it: readers never see half."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -13,10 +13,16 @@ from gradwire.bench.job import cores
 from gradwire.bench.types import Document
 
 
+def load() -> float:
+    """Runnable processes over the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
 def machine() -> Document:
     return {
         "cpu": _cpu(),
         "cores": cores(),
+        "load_at_start": load(),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }

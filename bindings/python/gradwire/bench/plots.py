@@ -29,7 +29,7 @@ def require_matplotlib() -> None:
 
 
 def write_plots(document: Document, folder: Path) -> List[Path]:
-    """Writes `accuracy-LINK.svg` for each link that has a curve; the same bytes for the same rows."""
+    """Writes `accuracy-LINK.svg` for each link that has a curve; same rows, same bytes."""
     links = list(dict.fromkeys(curve["link"] for curve in document["curves"] if curve["points"]))
     written = []
     for link in links:

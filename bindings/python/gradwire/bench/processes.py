@@ -20,7 +20,7 @@ def die_with_launcher() -> List[str]:
 
 
 def stop(processes: Iterable[subprocess.Popen[Any]], patience_s: float = 1.0) -> None:
-    """Asks each living process to end, kills by pid what is left after ``patience_s``, reaps all."""
+    """Asks the living to end, kills by pid what is left after ``patience_s``, reaps all."""
     living = [process for process in processes if process.poll() is None]
     for process in living:
         process.terminate()
