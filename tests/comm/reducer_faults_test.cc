@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <limits>
 #include <thread>
 
@@ -193,10 +195,12 @@ TEST(ReducerFaults, RanksWithDifferentPlansAllLearnWhoDiffersWhere) {
 TEST(ReducerFaults, AnAbortInTheMiddleOfAStepEndsItOnEveryRankWithNothingCommitted) {
   for (const char* spec : {"int8", "topk:5%,int4"}) {
     SCOPED_TRACE(spec);
+    std::barrier first_step_over(3);
     const auto ends = run_ranks(3, [&](Transport& transport) {
       Reducer reducer(plan_of(spec), transport);
       hand_over(reducer, gradients(transport.rank(), 0));
       reducer.wait();
+      first_step_over.arrive_and_wait();  // else the abort could hit a slower rank's first step
       const Values before = residuals(reducer);
       if (transport.rank() == 1) {
         transport.abort("the operator pulled the plug");
