@@ -23,31 +23,40 @@ const std::vector<size_t>& sizes() {
   return all;
 }
 
-/// Byte i of what `source` sends to `destination` (-1: to everyone).
-std::byte expected_byte(size_t i, int source, int destination) {
-  return static_cast<std::byte>(i * 31 + (i >> 8) * 7 + static_cast<size_t>(source) * 101 +
-                                static_cast<size_t>(destination + 1) * 59);
+/// What `source` sends to `destination` (-1: to everyone): a stretch of one long row of noise that
+/// begins elsewhere for each pair.
+std::span<const std::byte> expected(size_t length, int source, int destination) {
+  static const std::vector<std::byte> noise = [] {
+    std::vector<std::byte> bytes(4 * kMiB);
+    uint32_t state = 12345;
+    for (std::byte& b : bytes) {
+      state = state * 1664525u + 1013904223u;
+      b = static_cast<std::byte>(state >> 24);
+    }
+    return bytes;
+  }();
+  return std::span(noise).subspan(static_cast<size_t>(source * 16 + destination + 1) * 97, length);
 }
 
 void fill(std::span<std::byte> bytes, int source, int destination) {
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = expected_byte(i, source, destination);
-  }
+  const auto from = expected(bytes.size(), source, destination);
+  std::copy(from.begin(), from.end(), bytes.begin());
 }
 
 size_t first_difference(std::span<const std::byte> bytes, int source, int destination) {
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] != expected_byte(i, source, destination)) {
-      return i;
-    }
+  const auto wanted = expected(bytes.size(), source, destination);
+  if (bytes.empty() || std::memcmp(bytes.data(), wanted.data(), bytes.size()) == 0) {
+    return bytes.size();
   }
-  return bytes.size();
+  return static_cast<size_t>(std::mismatch(bytes.begin(), bytes.end(), wanted.begin()).first -
+                             bytes.begin());
 }
 
 /// Receive buffers with a guard after each part's true length.
 struct Buffers {
+  static constexpr std::byte kGuard{0xA5};
   Buffers(int size, size_t stride)
-      : memory(static_cast<size_t>(size) * stride, std::byte{0xA5}),
+      : memory(static_cast<size_t>(size) * stride, kGuard),
         lengths(static_cast<size_t>(size), 0),
         parts{memory, stride, lengths} {}
   std::vector<std::byte> memory;
@@ -60,7 +69,7 @@ struct Buffers {
     EXPECT_EQ(first_difference(parts.part(index), source, destination), length) << "part " << r;
     const auto guard = parts.bytes.subspan(index * parts.stride + length, parts.stride - length);
     EXPECT_TRUE(std::all_of(guard.begin(), guard.end(),
-                            [](std::byte b) { return b == std::byte{0xA5}; }))
+                            [](std::byte b) { return b == kGuard; }))
         << "bytes after the length of part " << r << " were written";
   }
 };
@@ -181,8 +190,8 @@ TEST_P(Verbs, AllReduceSumsInRankOrderToTheBit) {
       std::vector<float> values = values_of(self.rank, count);
       self.transport.all_reduce_sum(values, kTag, self.context);
       self.context.stream.wait();
-      const std::vector<float> expected = sum_in_rank_order(self.size, count);
-      EXPECT_TRUE(count == 0 || std::memcmp(values.data(), expected.data(), 4 * count) == 0);
+      const std::vector<float> sum = sum_in_rank_order(self.size, count);
+      EXPECT_TRUE(count == 0 || std::memcmp(values.data(), sum.data(), 4 * count) == 0);
     }
   });
 }
@@ -202,8 +211,8 @@ TEST_P(Verbs, ReduceScatterGivesEachRankItsShard) {
       std::vector<float> out(length, -1.0f);
       self.transport.reduce_scatter(values, out, kTag, self.context);
       self.context.stream.wait();
-      const std::vector<float> expected = sum_in_rank_order(self.size, count);
-      EXPECT_TRUE(length == 0 || std::memcmp(out.data(), expected.data() + begin, 4 * length) == 0);
+      const std::vector<float> sum = sum_in_rank_order(self.size, count);
+      EXPECT_TRUE(length == 0 || std::memcmp(out.data(), sum.data() + begin, 4 * length) == 0);
     }
   });
 }
