@@ -17,7 +17,8 @@ void copy(std::span<const std::byte> from, std::span<std::byte> to) {
 }
 
 std::string name_of(Verb verb, const CallTag& tag) {
-  return tag.what.empty() ? std::string(to_string(verb)) : concat(to_string(verb), " of ", tag.what);
+  return tag.what.empty() ? std::string(to_string(verb))
+                          : concat(to_string(verb), " of ", tag.what);
 }
 
 }  // namespace
@@ -48,16 +49,17 @@ void Collectives::all_gather(std::span<const std::byte> mine, Parts all, CallTag
 
 void Collectives::gather_into(Verb verb, std::span<const std::byte> mine, Parts all, bool exact,
                               CallTag tag) {
-  check(mine.size() <= all.stride, to_string(verb), ": length is ", mine.size(),
-        ", capacity is ", all.stride);
+  check(mine.size() <= all.stride, to_string(verb), ": length is ", mine.size(), ", capacity is ",
+        all.stride);
   outgoing_.clear();
   incoming_.clear();
   for (int step = 1; step < group_.size(); ++step) {
     const int source = peer_at(group_.size() - step);
     const auto s = static_cast<size_t>(source);
     outgoing_.push_back({peer_at(step), mine});
-    incoming_.push_back({source, all.bytes.subspan(s * all.stride, exact ? all.lengths[s] : all.stride),
-                         0, exact, 0});
+    incoming_.push_back({source,
+                         all.bytes.subspan(s * all.stride, exact ? all.lengths[s] : all.stride), 0,
+                         exact, 0});
   }
   const auto own = static_cast<size_t>(group_.rank);
   copy(mine, all.bytes.subspan(own * all.stride));
@@ -78,8 +80,9 @@ void Collectives::all_to_all(Parts send, Parts receive, CallTag tag) {
     const int destination = peer_at(step), source = peer_at(group_.size() - step);
     outgoing_.push_back({destination, send.part(static_cast<size_t>(destination))});
     incoming_.push_back(
-        {source, receive.bytes.subspan(static_cast<size_t>(source) * receive.stride, receive.stride),
-         0, false, 0});
+        {source,
+         receive.bytes.subspan(static_cast<size_t>(source) * receive.stride, receive.stride), 0,
+         false, 0});
   }
   copy(send.part(own), receive.bytes.subspan(own * receive.stride));
   exchange(Verb::kAllToAll, tag);
@@ -103,10 +106,10 @@ void Collectives::scatter_sums(Verb verb, std::span<const float> values, std::sp
   for (int step = 1; step < size; ++step) {
     const int destination = peer_at(step), source = peer_at(size - step);
     outgoing_.push_back({destination, bytes_of(shard(destination))});
-    incoming_.push_back(
-        {source,
-         std::as_writable_bytes(received.subspan(static_cast<size_t>(source) * out.size(), out.size())),
-         0, true, 0});
+    incoming_.push_back({source,
+                         std::as_writable_bytes(received.subspan(
+                             static_cast<size_t>(source) * out.size(), out.size())),
+                         0, true, 0});
   }
   exchange(verb, tag);
   add_shards(shard(group_.rank), received, out, context);
@@ -126,9 +129,10 @@ void Collectives::add_shards(std::span<const float> own, std::span<const float> 
     const size_t begin = block * kBlock, end = std::min(begin + kBlock, work.out.size());
     float sum[kBlock];
     for (int r = 0; r < work.self.group_.size(); ++r) {
-      const float* part = r == work.self.group_.rank
-                              ? work.own.data() + begin
-                              : work.others.data() + static_cast<size_t>(r) * work.out.size() + begin;
+      const float* part =
+          r == work.self.group_.rank
+              ? work.own.data() + begin
+              : work.others.data() + static_cast<size_t>(r) * work.out.size() + begin;
       for (size_t i = 0; i < end - begin; ++i) {
         sum[i] = r == 0 ? part[i] : sum[i] + part[i];
       }
@@ -156,11 +160,10 @@ void Collectives::all_reduce_sum(std::span<float> values, CallTag tag, Context& 
     const int source = peer_at(size - step);
     const size_t first = shard_begin(values.size(), size, source);
     outgoing_.push_back({peer_at(step), bytes_of(own)});
-    incoming_.push_back(
-        {source,
-         std::as_writable_bytes(
-             values.subspan(first, shard_begin(values.size(), size, source + 1) - first)),
-         0, true, 0});
+    incoming_.push_back({source,
+                         std::as_writable_bytes(values.subspan(
+                             first, shard_begin(values.size(), size, source + 1) - first)),
+                         0, true, 0});
   }
   exchange(Verb::kAllReduceSum, tag);
 }
@@ -266,8 +269,8 @@ void Collectives::post_all(const Call& call) {
   };
   const uint64_t tag = message_tag(group_.id, call.sequence, 0);
   for (Incoming& message : incoming_) {
-    message.first = engine_->post_recv(group_.members[static_cast<size_t>(message.peer)], tag,
-                                       take_frame());
+    message.first =
+        engine_->post_recv(group_.members[static_cast<size_t>(message.peer)], tag, take_frame());
   }
   for (const Outgoing& message : outgoing_) {
     send_first(call, message, take_frame());
@@ -278,7 +281,8 @@ void Collectives::post_all(const Call& call) {
   }
 }
 
-void Collectives::send_first(const Call& call, const Outgoing& message, std::span<std::byte> frame) {
+void Collectives::send_first(const Call& call, const Outgoing& message,
+                             std::span<std::byte> frame) {
   FrameHeader header;
   header.verb = static_cast<uint8_t>(call.verb);
   header.sequence = call.sequence;

@@ -1,7 +1,7 @@
 #pragma once
 // The verbs, written once over point-to-point messages: rotated order (at step s rank r sends to
-// r + s and receives from r - s), everything posted at once, every sender checked before its payload
-// is accepted.
+// r + s and receives from r - s), everything posted at once, every sender checked before its
+// payload is accepted.
 
 #include <atomic>
 #include <chrono>
@@ -60,8 +60,8 @@ class Collectives {
   struct Incoming {
     int peer = 0;
     std::span<std::byte> into;
-    size_t length = 0;       ///< out: what arrived
-    bool exact = false;      ///< the sender must fill `into`
+    size_t length = 0;   ///< out: what arrived
+    bool exact = false;  ///< the sender must fill `into`
     MessageHandle first = 0;
   };
   struct Call {

@@ -33,8 +33,9 @@ int number(const Variable& variable, int low, int high) {
   int value = 0;
   const char* const end = variable.value.data() + variable.value.size();
   const auto [rest, error] = std::from_chars(variable.value.data(), end, value);
-  check(error == std::errc() && rest == end && value >= low && value <= high, "environment: ",
-        variable.name, " is '", variable.value, "', expected a number from ", low, " to ", high);
+  check(error == std::errc() && rest == end && value >= low && value <= high,
+        "environment: ", variable.name, " is '", variable.value, "', expected a number from ", low,
+        " to ", high);
   return value;
 }
 

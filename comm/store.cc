@@ -42,8 +42,8 @@ class FileStore final : public Store {
     std::error_code error;
     fs::create_directories(folder_, error);
     if (!fs::is_directory(folder_)) {
-      throw TransportError(concat("store file:", folder, ": cannot be made a folder: ",
-                                  error.message()));
+      throw TransportError(
+          concat("store file:", folder, ": cannot be made a folder: ", error.message()));
     }
   }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Where ranks that do not know each other yet meet: a small table of keys and values all of them can
-// write and read.
+// Where ranks that do not know each other yet meet: a small table of keys and values all of them
+// can write and read.
 
 #include <chrono>
 #include <memory>

@@ -37,8 +37,8 @@ std::unique_ptr<Transport> make_transport(std::string_view name, const Transport
     if (row.name == name) {
       check(options.world_size >= 1, name, ": world_size is ", options.world_size,
             ", must be at least 1");
-      check(options.rank >= 0 && options.rank < options.world_size, name, ": rank is ", options.rank,
-            ", must be 0 to ", options.world_size - 1);
+      check(options.rank >= 0 && options.rank < options.world_size, name, ": rank is ",
+            options.rank, ", must be 0 to ", options.world_size - 1);
       return row.make(options);
     }
     known.push_back(row.name);
@@ -50,8 +50,7 @@ std::vector<std::unique_ptr<Transport>> make_in_process_group(int world_size,
                                                               const TransportOptions& options) {
   std::vector<std::unique_ptr<Transport>> transports;
   for (auto& engine : make_in_process_engines(world_size)) {
-    transports.push_back(
-        make_point_to_point_transport("in_process", std::move(engine), options));
+    transports.push_back(make_point_to_point_transport("in_process", std::move(engine), options));
   }
   return transports;
 }

@@ -39,8 +39,9 @@ struct TrafficCounters {
 
 /// Collective operations over one group of ranks. All ranks call the same verbs in the same order.
 /// Each enqueues on the context's stream; its buffers stay valid until the stream has passed it, and
-/// failures surface from the stream's wait(). Every failure is a TransportError that names a rank;
-/// after it the group is finished and every later call throws the same reason.
+/// failures surface from the stream's wait(). Every failure is a TransportError that names a rank (by
+/// its number in the whole world, also in groups made by split());
+/// after it the group, and all that share its world, are finished: later calls throw the same reason.
 class Transport {
  public:
   virtual ~Transport() = default;

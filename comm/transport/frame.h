@@ -83,8 +83,8 @@ template <class Byte>
 std::span<Byte> chunk_of(std::span<Byte> payload, size_t index) {
   const size_t begin = kInlineBytes + index * PointToPoint::kMessageBytes;
   const size_t rest = payload.size() - begin;
-  return payload.subspan(begin, rest < PointToPoint::kMessageBytes ? rest
-                                                                    : PointToPoint::kMessageBytes);
+  return payload.subspan(begin,
+                         rest < PointToPoint::kMessageBytes ? rest : PointToPoint::kMessageBytes);
 }
 
 }  // namespace gradwire

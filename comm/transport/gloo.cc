@@ -67,8 +67,8 @@ class GlooEngine final : public PointToPoint {
              const std::string& network_interface)
       : table_(table), rank_(options.rank), world_size_(options.world_size) {
     StoreCalls calls{store, nullptr};
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(store.deadline() - std::chrono::steady_clock::now());
+    const auto left = std::chrono::duration_cast<milliseconds>(store.deadline() -
+                                                               std::chrono::steady_clock::now());
     const gradwire_gloo_options plugin_options{rank_, world_size_, network_interface.c_str(),
                                                left.count(), calls.table()};
     gradwire_gloo_error error{};
@@ -90,8 +90,9 @@ class GlooEngine final : public PointToPoint {
                           std::span<const std::byte> bytes) override {
     uint64_t message = 0;
     gradwire_gloo_error error{};
-    require(table_.post_send(engine_, destination, tag, bytes.data(), bytes.size(), &message, &error),
-            destination, error);
+    require(
+        table_.post_send(engine_, destination, tag, bytes.data(), bytes.size(), &message, &error),
+        destination, error);
     return handle_of(message, destination);
   }
   MessageHandle post_recv(int source, uint64_t tag, std::span<std::byte> bytes) override {
@@ -164,8 +165,8 @@ std::string gloo_unavailable_reason(const TransportOptions& options) {
 std::unique_ptr<Transport> make_gloo_transport(const TransportOptions& options) {
   const gradwire_gloo_table& table = load_table(options);
   check(options.network_interface.empty() || has_interface(options.network_interface),
-        "gloo: interface '", options.network_interface, "' has no IPv4 address here, known: ",
-        list_interfaces());
+        "gloo: interface '", options.network_interface,
+        "' has no IPv4 address here, known: ", list_interfaces());
   const auto store = make_store(options.store, options.rank, options.timeout);
   const std::string interface = options.network_interface.empty()
                                     ? interface_of(store->local_address())

@@ -109,7 +109,8 @@ struct gradwire_gloo_engine {
     attributes.iface = options.network_interface;
     attributes.ai_family = AF_INET;
     device_ = gloo::transport::tcp::CreateDevice(attributes);
-    const auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
+    const auto context =
+        std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
     // Gloo waits five times this long for a connection.
     context->setTimeout(milliseconds(std::max<int64_t>(options.connect_timeout_ms / 5, 50)));
     CallbackStore store(options.store);
@@ -157,7 +158,8 @@ struct gradwire_gloo_engine {
     int outcome = GRADWIRE_GLOO_DONE;
     try {
       const milliseconds timeout(std::max<int64_t>(timeout_ms, 0));
-      const bool done = sends ? buffer->waitSend(nullptr, timeout) : buffer->waitRecv(nullptr, timeout);
+      const bool done =
+          sends ? buffer->waitSend(nullptr, timeout) : buffer->waitRecv(nullptr, timeout);
       outcome = done ? GRADWIRE_GLOO_DONE : GRADWIRE_GLOO_CLOSED;
     } catch (const std::exception& exception) {
       // Gloo reports a timeout as an error like any other.

@@ -115,8 +115,9 @@ class Mailboxes {
     const Post& from = a.sends ? a : b;
     const Post& to = a.sends ? b : a;
     if (from.size > to.size) {
-      close_locked(rank, peer, concat("rank ", to.peer, " sent ", from.size, " bytes where ", to.size,
-                                      " were posted"));
+      close_locked(
+          rank, peer,
+          concat("rank ", to.peer, " sent ", from.size, " bytes where ", to.size, " were posted"));
       withdraw(lock, rank);
       throw_if_closed(rank);
     }
@@ -159,9 +160,9 @@ class Mailboxes {
 
   void throw_if_closed(int rank) const {
     if (closed_) {
-      throw TransportError(rank == closer_ ? reason_
-                                           : concat("rank ", closer_, " closed the group: ", reason_),
-                           rank == closer_ ? peer_ : closer_);
+      throw TransportError(
+          rank == closer_ ? reason_ : concat("rank ", closer_, " closed the group: ", reason_),
+          rank == closer_ ? peer_ : closer_);
     }
   }
 
@@ -195,8 +196,8 @@ class InProcessEngine final : public PointToPoint {
                                     const_cast<std::byte*>(bytes.data()), bytes.size()});
   }
   MessageHandle post_recv(int source, uint64_t tag, std::span<std::byte> bytes) override {
-    return mailboxes_->post(
-        rank_, {State::kPosted, false, source, tag, bytes.data(), bytes.size()});
+    return mailboxes_->post(rank_,
+                            {State::kPosted, false, source, tag, bytes.data(), bytes.size()});
   }
   void wait(MessageHandle message, Deadline deadline) override {
     mailboxes_->wait(rank_, message, deadline);

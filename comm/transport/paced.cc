@@ -81,8 +81,14 @@ class PacedEngine final : public PointToPoint {
     std::lock_guard lock(mutex_);
     throw_if_failed();
     // Never written through: the inner engine gets it back as a const span.
-    const size_t index = add({State::kQueued, true, destination, tag,
-                              const_cast<std::byte*>(bytes.data()), bytes.size(), 0, {}});
+    const size_t index = add({State::kQueued,
+                              true,
+                              destination,
+                              tag,
+                              const_cast<std::byte*>(bytes.data()),
+                              bytes.size(),
+                              0,
+                              {}});
     messages_[index].passes = egress_.take(bytes.size(), Clock::now());
     queue(kSender, index);
     return index + 1;
@@ -95,8 +101,8 @@ class PacedEngine final : public PointToPoint {
     }
     const MessageHandle inner = engine_->post_recv(source, tag, bytes);
     std::lock_guard lock(mutex_);
-    const size_t index = add(
-        {State::kQueued, false, source, tag, bytes.data(), bytes.size(), inner, {}});
+    const size_t index =
+        add({State::kQueued, false, source, tag, bytes.data(), bytes.size(), inner, {}});
     queue(source, index);
     return index + 1;
   }
@@ -143,7 +149,8 @@ class PacedEngine final : public PointToPoint {
  private:
   static constexpr int kSender = -1;
 
-  /// Messages one thread looks after, in order: all that is sent, or what one rank sends to this one.
+  /// Messages one thread looks after, in order: all that is sent, or what one rank sends to this
+  /// one.
   struct Lane {
     std::deque<size_t> queue;
     std::thread thread;
@@ -202,7 +209,8 @@ class PacedEngine final : public PointToPoint {
       return;
     }
     lock.unlock();
-    const MessageHandle inner = engine_->post_send(message.peer, message.tag, {message.data, message.size});
+    const MessageHandle inner =
+        engine_->post_send(message.peer, message.tag, {message.data, message.size});
     lock.lock();
     messages_[index].inner = inner;
     messages_[index].state = State::kPassed;
@@ -266,8 +274,8 @@ class PacedEngine final : public PointToPoint {
 
 std::shared_ptr<PointToPoint> make_paced_engine(std::shared_ptr<PointToPoint> engine,
                                                 const Pacing& pacing) {
-  check(std::isfinite(pacing.bits_per_second) && pacing.bits_per_second >= 1000,
-        "pacing: rate is ", pacing.bits_per_second, " bit/s, must be at least 1000, or 0 for none");
+  check(std::isfinite(pacing.bits_per_second) && pacing.bits_per_second >= 1000, "pacing: rate is ",
+        pacing.bits_per_second, " bit/s, must be at least 1000, or 0 for none");
   return std::make_shared<PacedEngine>(std::move(engine), pacing);
 }
 

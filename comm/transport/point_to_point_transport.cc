@@ -70,18 +70,17 @@ class PointToPointTransport final : public Transport {
                             shard_begin(values.size(), world_size(), rank());
     check(out.size() == expected, "reduce_scatter: out has ", out.size(), " elements, expected ",
           expected);
-    enqueue(context, [this, values, out, tag, workspace = &context.workspace,
-                      stream = &context.stream] {
-      Context inner{*stream, *workspace};
-      collectives_.reduce_scatter(values, out, tag, inner);
-    });
+    enqueue(context,
+            [this, values, out, tag, workspace = &context.workspace, stream = &context.stream] {
+              Context inner{*stream, *workspace};
+              collectives_.reduce_scatter(values, out, tag, inner);
+            });
   }
   void all_reduce_sum(std::span<float> values, CallTag tag, Context& context) override {
-    enqueue(context,
-            [this, values, tag, workspace = &context.workspace, stream = &context.stream] {
-              Context inner{*stream, *workspace};
-              collectives_.all_reduce_sum(values, tag, inner);
-            });
+    enqueue(context, [this, values, tag, workspace = &context.workspace, stream = &context.stream] {
+      Context inner{*stream, *workspace};
+      collectives_.all_reduce_sum(values, tag, inner);
+    });
   }
   void broadcast(std::span<std::byte> bytes, int root, CallTag tag, Context& context) override {
     check(root >= 0 && root < world_size(), "broadcast: root is ", root, ", must be 0 to ",

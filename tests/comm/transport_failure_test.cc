@@ -1,5 +1,5 @@
-// What ranks see when they disagree, come late, give up or are told to stop: an error on every rank,
-// naming a rank, and the same one ever after.
+// What ranks see when they disagree, come late, give up or are told to stop: an error on every
+// rank, naming a rank, and the same one ever after.
 
 #include <atomic>
 #include <chrono>
@@ -81,10 +81,10 @@ TEST_P(Failures, RanksThatDisagreeOnTheFingerprintAreTold) {
   const bool seen_by_others =
       errors[0] + errors[1] != "" &&
       (errors[0] + errors[1])
-              .find("all_gather of bucket 3: rank 2 sent fingerprint 0xbad, expected 0x600d" + tail) !=
-          std::string::npos;
-  const bool seen_by_two = errors[2].find("sent fingerprint 0x600d, expected 0xbad" + tail) !=
-                           std::string::npos;
+              .find("all_gather of bucket 3: rank 2 sent fingerprint 0xbad, expected 0x600d" +
+                    tail) != std::string::npos;
+  const bool seen_by_two =
+      errors[2].find("sent fingerprint 0x600d, expected 0xbad" + tail) != std::string::npos;
   EXPECT_TRUE(seen_by_others || seen_by_two) << errors[0] << "\n" << errors[1] << "\n" << errors[2];
 }
 
@@ -95,8 +95,8 @@ TEST_P(Failures, RanksThatCallDifferentVerbsAreTold) {
     if (self.rank == 1) {
       self.transport.barrier({7, "the start"}, self.context);
     } else {
-      self.transport.all_gather(100, std::span(all).first(100), {all, 100, lengths}, {7, "the start"},
-                                self.context);
+      self.transport.all_gather(100, std::span(all).first(100), {all, 100, lengths},
+                                {7, "the start"}, self.context);
     }
     self.context.stream.wait();
   });
@@ -113,7 +113,8 @@ TEST_P(Failures, SendingMoreThanTheReceiverExpectsIsAnErrorNotAnOverrun) {
       if (self.rank == 1) {
         self.transport.all_gather(own, mine, {all, own, lengths}, {7, "bucket 0"}, self.context);
       } else {
-        self.transport.all_gather(own, mine, {std::span(guarded).first(3 * capacity), capacity, lengths},
+        self.transport.all_gather(own, mine,
+                                  {std::span(guarded).first(3 * capacity), capacity, lengths},
                                   {7, "bucket 0"}, self.context);
       }
       try {
@@ -126,7 +127,8 @@ TEST_P(Failures, SendingMoreThanTheReceiverExpectsIsAnErrorNotAnOverrun) {
         throw;
       }
     });
-    one_says(errors, "rank 1 sent " + std::to_string(1000 + excess) + " bytes, expected at most 1000");
+    one_says(errors,
+             "rank 1 sent " + std::to_string(1000 + excess) + " bytes, expected at most 1000");
   }
 }
 
@@ -234,7 +236,8 @@ TEST_P(Failures, ARankThatLeavesIsNamed) {
   });
   EXPECT_EQ(errors[1], "");
   EXPECT_NE((errors[0] + errors[2]).find("barrier of step 2: rank 1 "), std::string::npos)
-      << errors[0] << "\n" << errors[2];
+      << errors[0] << "\n"
+      << errors[2];
   EXPECT_NE(errors[0], "");
   EXPECT_NE(errors[2], "");
 }
@@ -264,8 +267,7 @@ TEST(TransportRegistry, NamesWhatItKnows) {
     make_transport("carrier_pigeon", {});
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "transport: unknown name 'carrier_pigeon', known: in_process, gloo");
+    EXPECT_STREQ(error.what(), "transport: unknown name 'carrier_pigeon', known: in_process, gloo");
   }
 }
 

@@ -19,8 +19,8 @@ std::vector<double> timed(const Kind& kind, int size, double bits_per_second,
   TransportOptions options;
   options.pacing.bits_per_second = bits_per_second;
   std::vector<double> seconds(static_cast<size_t>(size));
-  const auto group = kind == "gloo" ? make_group(kind, size, options)
-                                    : make_in_process_group(size, options);
+  const auto group =
+      kind == "gloo" ? make_group(kind, size, options) : make_in_process_group(size, options);
   const auto start = std::chrono::steady_clock::now();
   expect_all_fine(run_threads(size, [&](int r) {
     const auto stream = make_inline_stream();
@@ -45,7 +45,8 @@ class Paced : public testing::TestWithParam<Kind> {
 TEST_P(Paced, ALone64KilobyteMessageTakesThreeQuartersOfItsLineTime) {
   for (const double rate : {10e6, 50e6, 100e6}) {
     SCOPED_TRACE(rate);
-    std::vector<std::byte> bytes[2] = {std::vector<std::byte>(64000), std::vector<std::byte>(64000)};
+    std::vector<std::byte> bytes[2] = {std::vector<std::byte>(64000),
+                                       std::vector<std::byte>(64000)};
     const auto seconds = timed(GetParam(), 2, rate, [&](Rank self) {
       self.transport.broadcast(bytes[self.rank], 0, {}, self.context);
     });

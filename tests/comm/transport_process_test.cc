@@ -1,5 +1,5 @@
-// Ranks as real processes over Gloo: what survivors see when one is killed, stopped, exits, or never
-// comes.
+// Ranks as real processes over Gloo: what survivors see when one is killed, stopped, exits, or
+// never comes.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -151,8 +151,10 @@ TEST_F(GlooProcesses, AStoppedRankFailsAllSurvivorsAtTheDeadline) {
   }
   processes.send(1, SIGSTOP);
   const std::string errors[2] = {processes.line_of(0), processes.line_of(2)};
-  EXPECT_NE((errors[0] + errors[1]).find("rank 1 stayed silent past the deadline"), std::string::npos)
-      << errors[0] << "\n" << errors[1];
+  EXPECT_NE((errors[0] + errors[1]).find("rank 1 stayed silent past the deadline"),
+            std::string::npos)
+      << errors[0] << "\n"
+      << errors[1];
   for (const std::string& error : errors) {
     EXPECT_NE(error.find("all_reduce_sum of bucket 0: rank "), std::string::npos) << error;
   }
@@ -199,7 +201,8 @@ TEST_F(GlooProcesses, FinishedRanksMayLeaveWhileOthersAreStillWorking) {
 
 TEST_F(GlooProcesses, RanksThatNeverAppearAreNamed) {
   const int size = 4;  // of which ranks 1 and 3 stay away
-  for (const std::string& store : {"file:" + folder_.path(), "tcp:127.0.0.1:" + std::to_string(TakenPort().port())}) {
+  for (const std::string& store :
+       {"file:" + folder_.path(), "tcp:127.0.0.1:" + std::to_string(TakenPort().port())}) {
     SCOPED_TRACE(store);
     Processes processes(3, [&](int rank, const auto&) {
       if (rank == 1) {

@@ -143,7 +143,8 @@ inline std::vector<std::unique_ptr<Transport>> make_group(const Kind& kind, int 
 
 /// Runs `body` on every rank of a new group, each with an inline stream. Transports are destroyed
 /// after all bodies have returned.
-inline std::vector<std::string> run_ranks(const Kind& kind, int size, const TransportOptions& options,
+inline std::vector<std::string> run_ranks(const Kind& kind, int size,
+                                          const TransportOptions& options,
                                           const std::function<void(Rank)>& body) {
   const auto group = make_group(kind, size, options);
   return run_threads(size, [&](int r) {

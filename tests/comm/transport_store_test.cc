@@ -47,7 +47,8 @@ void exercise(const std::string& address) {
       expected += '\0';
       EXPECT_EQ(got, bytes_of(expected));
     }
-    EXPECT_NE(message_of<TransportError>([&] { store->set("value/0", value); }), "nothing was thrown");
+    EXPECT_NE(message_of<TransportError>([&] { store->set("value/0", value); }),
+              "nothing was thrown");
     std::vector<char> ignored;
     EXPECT_FALSE(store->try_get("nothing", ignored));
     if (rank == 0) {
@@ -127,24 +128,24 @@ TEST(Stores, MissingRanksAndKeysAreNamed) {
   const TemporaryFolder folder;
   const auto store = make_store("file:" + folder.path(), 1, milliseconds(150));
   EXPECT_EQ(message_of<TransportError>([&] { meet(*store, "here", 1, 4); }),
-            "store file:" + folder.path() +
-                ": 3 of 4 ranks did not appear in time: rank 0, 2, 3");
-  expect_contains(message_of<TransportError>([&] { store->get("x"); }), "'x' did not appear in time");
+            "store file:" + folder.path() + ": 3 of 4 ranks did not appear in time: rank 0, 2, 3");
+  expect_contains(message_of<TransportError>([&] { store->get("x"); }),
+                  "'x' did not appear in time");
 }
 
 TEST(Stores, AFolderThatWasUsedBeforeIsRefused) {
   const TemporaryFolder folder;
   const std::string address = "file:" + folder.path();
   make_store(address, 0, milliseconds(100))->set("here/0", {});
-  expect_contains(message_of<TransportError>([&] {
-                    meet(*make_store(address, 0, milliseconds(100)), "here", 0, 1);
-                  }),
+  expect_contains(message_of<TransportError>(
+                      [&] { meet(*make_store(address, 0, milliseconds(100)), "here", 0, 1); }),
                   "the folder must be empty or new");
 }
 
 TEST(Stores, AnAddressThatIsNoneIsRefused) {
-  for (const char* address : {"", "file:", "tcp:", "tcp:host", "tcp::29500", "tcp:host:", "tcp:host:x",
-                              "tcp:host:0", "tcp:host:65536", "tcp:host:123456", "http://host:1"}) {
+  for (const char* address :
+       {"", "file:", "tcp:", "tcp:host", "tcp::29500", "tcp:host:", "tcp:host:x", "tcp:host:0",
+        "tcp:host:65536", "tcp:host:123456", "http://host:1"}) {
     SCOPED_TRACE(address);
     EXPECT_THROW(make_store(address, 1, milliseconds(50)), InvalidArgument);
   }
@@ -173,9 +174,9 @@ class Environment : public testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-                             "GRADWIRE_RANK", "GRADWIRE_WORLD_SIZE", "GRADWIRE_STORE",
-                             "GRADWIRE_INTERFACE"}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+          "GRADWIRE_RANK", "GRADWIRE_WORLD_SIZE", "GRADWIRE_STORE", "GRADWIRE_INTERFACE"}) {
       unsetenv(name);
     }
   }

@@ -10,16 +10,26 @@
 namespace gradwire::transport_test {
 namespace {
 
-constexpr size_t kHeader = 64;                    // frame header
-constexpr size_t kInline = 65536 - kHeader;       // payload that travels with the header
+constexpr size_t kHeader = 64;               // frame header
+constexpr size_t kInline = 65536 - kHeader;  // payload that travels with the header
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr CallTag kTag{0x1234, "a test"};
 
 const std::vector<size_t>& sizes() {
-  static const std::vector<size_t> all = {
-      0,           1,       63,          64,           kInline - 1,     kInline,
-      kInline + 1, kMiB - 1, kMiB,       kMiB + 1,     kInline + kMiB - 1, kInline + kMiB,
-      kInline + kMiB + 1, 3 * kMiB + 7};
+  static const std::vector<size_t> all = {0,
+                                          1,
+                                          63,
+                                          64,
+                                          kInline - 1,
+                                          kInline,
+                                          kInline + 1,
+                                          kMiB - 1,
+                                          kMiB,
+                                          kMiB + 1,
+                                          kInline + kMiB - 1,
+                                          kInline + kMiB,
+                                          kInline + kMiB + 1,
+                                          3 * kMiB + 7};
   return all;
 }
 
@@ -68,8 +78,7 @@ struct Buffers {
     ASSERT_EQ(lengths[index], length) << "part " << r;
     EXPECT_EQ(first_difference(parts.part(index), source, destination), length) << "part " << r;
     const auto guard = parts.bytes.subspan(index * parts.stride + length, parts.stride - length);
-    EXPECT_TRUE(std::all_of(guard.begin(), guard.end(),
-                            [](std::byte b) { return b == kGuard; }))
+    EXPECT_TRUE(std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; }))
         << "bytes after the length of part " << r << " were written";
   }
 };
@@ -95,7 +104,9 @@ TEST_P(Verbs, AllGatherDeliversEveryPartToEveryone) {
     for (const size_t length : sizes()) {
       SCOPED_TRACE(length);
       // Ranks differ in length: true lengths travel, not capacities.
-      const auto length_of = [&](int r) { return length == 0 ? 0 : length - static_cast<size_t>(r) % 3 % length; };
+      const auto length_of = [&](int r) {
+        return length == 0 ? 0 : length - static_cast<size_t>(r) % 3 % length;
+      };
       Buffers all(self.size, length + 5);
       const size_t mine_length = length_of(self.rank);
       std::vector<std::byte> mine(length + 5);
@@ -147,7 +158,8 @@ TEST_P(Verbs, AllToAllDeliversToEachItsOwnPart) {
 
 /// Element i of a rank's values: signs and magnitudes differ, so that a sum depends on its order.
 float value_of(int rank, size_t i) {
-  uint32_t bits = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 2246822519u;
+  uint32_t bits =
+      static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 2246822519u;
   bits = (bits ^ (bits >> 15)) * 3266489917u;
   const float unit = static_cast<float>(bits >> 8) / 16777216.0f - 0.5f;
   return unit * static_cast<float>(1u << (bits % 13));
