@@ -233,6 +233,8 @@ TrafficCounters Collectives::counters() const {
 
 void Collectives::exchange(Verb verb, CallTag tag) {
   const Call call{verb, tag, sequence_++};
+  receives_.clear();
+  sends_.clear();
   try {
     post_all(call);
     for (size_t i = 0; i < incoming_.size(); ++i) {
@@ -242,11 +244,27 @@ void Collectives::exchange(Verb verb, CallTag tag) {
     finish();
   } catch (const TransportError& error) {
     const std::string reason = concat(name_of(verb, tag), ": ", error.what());
-    engine_->close(reason);
+    close(reason);
     throw TransportError(reason, error.peer());
   } catch (const std::exception& error) {
-    engine_->close(concat(name_of(verb, tag), ": ", error.what()));
+    close(concat(name_of(verb, tag), ": ", error.what()));
     throw;
+  }
+}
+
+// The caller's buffers may go away when this returns: nothing that was posted may still be moving.
+// The first wait that throws has taken all messages back.
+void Collectives::close(std::string_view reason) {
+  engine_->close(reason);
+  try {
+    for (const Incoming& message : incoming_) {
+      if (message.first != 0) {
+        engine_->wait(message.first, deadline());
+      }
+    }
+    finish();
+  } catch (const TransportError&) {
+    // The engine says that it is closed, which is what was asked of it.
   }
 }
 
@@ -259,8 +277,6 @@ void Collectives::post_all(const Call& call) {
   if (frames_.size() < frames * kFirstMessageBytes) {
     frames_.resize(frames * kFirstMessageBytes);
   }
-  receives_.clear();
-  sends_.clear();
   std::span<std::byte> free(frames_);
   const auto take_frame = [&free] {
     const auto frame = free.first(kFirstMessageBytes);

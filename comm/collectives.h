@@ -85,6 +85,7 @@ class Collectives {
   void accept(const Call& call, Incoming& message, std::span<const std::byte> frame);
   void verify(const Call& call, const Incoming& message, const struct FrameHeader& header) const;
   void finish();
+  void close(std::string_view reason);
   Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }
 
   std::shared_ptr<PointToPoint> engine_;

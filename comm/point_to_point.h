@@ -19,9 +19,10 @@ using Deadline = std::chrono::steady_clock::time_point;
 /// A posted message. 0 is "nothing posted".
 using MessageHandle = uint64_t;
 
-/// Messages between ranks. Calls come from one thread at a time (the transport's stream), except
-/// close() and the counters. All errors are TransportError; after the first one the engine is
-/// closed and every later call throws the same reason.
+/// Messages between ranks. Calls may come from several threads, each waiting for messages of its
+/// own. All errors are TransportError; after the first one the engine is closed and every later
+/// call throws the same reason. Once a call has thrown, no buffer that was posted is touched any
+/// more.
 class PointToPoint {
  public:
   virtual ~PointToPoint() = default;

@@ -26,8 +26,8 @@ struct Parts {
 
 /// Names one collective call, so that ranks which disagree find out before any payload is used.
 struct CallTag {
-  uint64_t fingerprint = 0;      ///< of shape, dtype, spec and exchange; the same on all ranks
-  std::string_view what = "";    ///< for messages, e.g. "bucket 3"; outlives the call
+  uint64_t fingerprint = 0;    ///< of shape, dtype, spec and exchange; the same on all ranks
+  std::string_view what = "";  ///< for messages, e.g. "bucket 3"; outlives the call
 };
 
 /// Bytes this rank handed to the wire since construction. `bytes` includes the frame headers.
@@ -38,10 +38,10 @@ struct TrafficCounters {
 };
 
 /// Collective operations over one group of ranks. All ranks call the same verbs in the same order.
-/// Each enqueues on the context's stream; its buffers stay valid until the stream has passed it, and
-/// failures surface from the stream's wait(). Every failure is a TransportError that names a rank (by
-/// its number in the whole world, also in groups made by split());
-/// after it the group, and all that share its world, are finished: later calls throw the same reason.
+/// Each enqueues on the context's stream; its buffers stay valid until the stream has passed it,
+/// and failures surface from the stream's wait(). Every failure is a TransportError that names a
+/// rank (by its number in the whole world, also in groups made by split()); after it the group, and
+/// all that share its world, are finished: later calls throw the same reason.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -49,8 +49,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  /// Rank r's `mine` arrives as part r of `all` on every rank, this one included. The length is read
-  /// when the stream reaches the call. `mine` may be part rank() of `all`.
+  /// Rank r's `mine` arrives as part r of `all` on every rank, this one included. The length is
+  /// read when the stream reaches the call. `mine` may be part rank() of `all`.
   virtual void all_gather(const size_t& length, std::span<const std::byte> mine, Parts all,
                           CallTag tag, Context& context) = 0;
   /// Part d of `send` arrives as part rank() of rank d's `receive`.
@@ -66,8 +66,8 @@ class Transport {
   /// Returns (on the stream) when every rank has entered.
   virtual void barrier(CallTag tag, Context& context) = 0;
 
-  /// A new transport over the ranks that pass the same color (>= 0), ordered by rank. Collective and
-  /// blocking: not enqueued.
+  /// A new transport over the ranks that pass the same color (>= 0), ordered by rank. Collective
+  /// and blocking: not enqueued.
   virtual std::unique_ptr<Transport> split(int color) = 0;
 
   /// Ends the group for everyone, from any thread: pending and later calls throw `reason`.
@@ -122,8 +122,8 @@ std::span<const TransportRow> transport_registry();
 std::unique_ptr<Transport> make_transport(std::string_view name, const TransportOptions& options);
 
 /// `world_size` transports of one process, one per thread; element r is rank r's.
-std::vector<std::unique_ptr<Transport>> make_in_process_group(
-    int world_size, const TransportOptions& options = {});
+std::vector<std::unique_ptr<Transport>> make_in_process_group(int world_size,
+                                                              const TransportOptions& options = {});
 
 namespace comm {
 /// Rank, world size and store from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR,

@@ -147,12 +147,15 @@ struct gradwire_gloo_engine {
     {
       std::lock_guard lock(mutex_);
       Slot& slot = slots_[message];
-      if (!slot.buffer) {  // withdrawn with the first failure
-        return GRADWIRE_GLOO_CLOSED;
+      if (slot.buffer) {
+        slot.busy = true;
+        buffer = slot.buffer.get();
+        sends = slot.sends;
       }
-      slot.busy = true;
-      buffer = slot.buffer.get();
-      sends = slot.sends;
+    }
+    if (buffer == nullptr) {  // taken back with the first failure
+      withdraw();
+      return GRADWIRE_GLOO_CLOSED;
     }
     const auto deadline = std::chrono::steady_clock::now() + milliseconds(timeout_ms);
     int outcome = GRADWIRE_GLOO_DONE;
