@@ -269,8 +269,7 @@ def _announce(job: Job, cases: List[Case], network: links.Network) -> None:
         lines.append(f"burst (the larger of 8000 bytes and 1 ms of the line): {', '.join(bursts)}")
     if load() > cores():
         lines.append(
-            f"this machine is busy (load {load():g} on {cores()} core(s)): steps take longer, and "
-            "shaped links may carry less than their rate"
+            f"this machine is busy (load {load():g} on {cores()} core(s)): times are longer"
         )
     print("\n".join(lines), file=sys.stderr, flush=True)
 

@@ -37,6 +37,7 @@ class Job:
     target_accuracy: float
     stop_at_target: bool
     timeout_s: float
+    compute_only: bool = False  # no exchange: each worker trains alone, for its times
 
     @property
     def processes(self) -> int:
@@ -111,6 +112,7 @@ def trainer_arguments(job: Job, case: Case) -> List[str]:
         "eval-every": job.eval_every,
         "threads": job.threads,
         "overlap": int(job.overlap),
+        "no-exchange": int(job.compute_only),
         "events": "-",
         "die-with-parent": os.getpid(),
     }
