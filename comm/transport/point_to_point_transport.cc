@@ -32,7 +32,7 @@ struct Wire {
     throw *failure;
   }
 
-  std::mutex calls;  // one collective at a time: split() runs in its caller, verbs on streams
+  std::mutex splits;  // guards next_group
   std::mutex mutex;
   std::optional<TransportError> failure;
 };
@@ -94,7 +94,10 @@ class PointToPointTransport final : public Transport {
   std::unique_ptr<Transport> split(int color) override {
     check(color >= 0, "split: color is ", color, ", must be at least 0");
     RankGroup group;
-    run([&] { group = collectives_.split(color, wire_->next_group); });
+    run([&] {
+      std::lock_guard lock(wire_->splits);
+      group = collectives_.split(color, wire_->next_group);
+    });
     return std::make_unique<PointToPointTransport>(name_, wire_, std::move(group), timeout_);
   }
 
@@ -124,7 +127,7 @@ class PointToPointTransport final : public Transport {
 
   template <class F>
   void run(const F& call) {
-    std::lock_guard lock(wire_->calls);
+    std::lock_guard lock(calls_);
     wire_->throw_if_failed();
     try {
       call();
@@ -142,6 +145,7 @@ class PointToPointTransport final : public Transport {
   std::string_view name_;
   std::shared_ptr<Wire> wire_;
   std::chrono::milliseconds timeout_;
+  std::mutex calls_;  // one at a time: split() runs in its caller, verbs on streams
   Collectives collectives_;
 };
 

@@ -141,6 +141,15 @@ TEST_P(Failures, RanksThatReduceDifferentCountsAreTold) {
   one_says(errors, "bytes, expected ");
 }
 
+TEST_P(Failures, ReceivingLessThanTheBufferIsAnErrorWhereSizesMustAgree) {
+  const auto errors = fail([](Rank self) {
+    std::vector<std::byte> bytes(self.rank == 0 ? 100 : 200);
+    self.transport.broadcast(bytes, 0, {7, "parameters"}, self.context);
+    self.context.stream.wait();
+  });
+  one_says(errors, "broadcast of parameters: rank 0 sent 100 bytes, expected 200");
+}
+
 TEST_P(Failures, ALengthAboveCapacityFailsTheCallerAndFreesTheOthers) {
   const auto errors = run_ranks(GetParam(), 3, {}, [](Rank self) {
     std::vector<std::byte> mine(2000), all(3000);
@@ -214,8 +223,42 @@ TEST_P(Failures, AbortFromAnotherThreadWakesEveryone) {
     stream->wait();
   });
   EXPECT_EQ(errors[2], "the user pressed stop");
-  EXPECT_NE(errors[0], "");
+  for (const int r : {0, 1}) {
+    const std::string& error = errors[static_cast<size_t>(r)];
+    EXPECT_NE(error, "");
+    EXPECT_EQ(error.find("stayed silent"), std::string::npos)
+        << "it waited for its deadline: " << error;
+  }
+}
+
+TEST_P(Failures, AbortWakesACallOfItsOwnRank) {
+  // Rank 0 aborts its own call; ranks 1 and 2 are in none, and find out later.
+  const auto group = make_group(GetParam(), 3, {});
+  std::atomic<bool> over{false};
+  const auto errors = run_threads(3, [&](int r) {
+    Transport& transport = *group[static_cast<size_t>(r)];
+    const auto stream = make_cpu_stream();
+    Workspace workspace;
+    Context context{*stream, workspace};
+    std::vector<float> values(3 * kMiB);
+    while (r != 0 && !over) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    transport.all_reduce_sum(values, {1, "a gradient"}, context);
+    if (r == 0) {
+      std::this_thread::sleep_for(milliseconds(50));  // most often it waits by now
+      transport.abort("the user pressed stop");
+    }
+    try {
+      stream->wait();
+    } catch (...) {
+      over = true;
+      throw;
+    }
+  });
+  EXPECT_EQ(errors[0], "the user pressed stop");
   EXPECT_NE(errors[1], "");
+  EXPECT_NE(errors[2], "");
 }
 
 TEST_P(Failures, ARankThatLeavesIsNamed) {
@@ -238,8 +281,12 @@ TEST_P(Failures, ARankThatLeavesIsNamed) {
   EXPECT_NE((errors[0] + errors[2]).find("barrier of step 2: rank 1 "), std::string::npos)
       << errors[0] << "\n"
       << errors[2];
-  EXPECT_NE(errors[0], "");
-  EXPECT_NE(errors[2], "");
+  for (const int r : {0, 2}) {
+    const std::string& error = errors[static_cast<size_t>(r)];
+    EXPECT_NE(error, "");
+    EXPECT_EQ(error.find("stayed silent"), std::string::npos)
+        << "it waited for its deadline: " << error;
+  }
 }
 
 TEST_P(Failures, BuffersThatDoNotFitAreRefusedBeforeAnythingMoves) {

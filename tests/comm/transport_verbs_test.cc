@@ -343,6 +343,33 @@ TEST_P(Verbs, SplitMakesGroupsThatDoNotMix) {
   });
 }
 
+TEST_P(Verbs, GroupsMayRunAtTheSameTimeOnStreamsOfTheirOwn) {
+  on_ranks([](Rank self) {
+    const auto half = self.transport.split(self.rank % 2);
+    const auto first = make_cpu_stream(), second = make_cpu_stream();
+    Workspace first_workspace, second_workspace;
+    Context here{*first, first_workspace}, there{*second, second_workspace};
+    std::vector<float> world(50000, 1.0f), part(50000, 1.0f);
+    float expected_world = 1.0f, expected_part = 1.0f;
+    // Ranks begin with different groups, and the groups' calls interleave as they like.
+    for (int round = 0; round < 5; ++round) {
+      if (self.rank < 2) {
+        self.transport.all_reduce_sum(world, kTag, here);
+        half->all_reduce_sum(part, kTag, there);
+      } else {
+        half->all_reduce_sum(part, kTag, there);
+        self.transport.all_reduce_sum(world, kTag, here);
+      }
+      expected_world *= static_cast<float>(self.size);
+      expected_part *= static_cast<float>(half->world_size());
+    }
+    first->wait();
+    second->wait();
+    EXPECT_EQ(world, std::vector<float>(50000, expected_world));
+    EXPECT_EQ(part, std::vector<float>(50000, expected_part));
+  });
+}
+
 TEST_P(Verbs, CallsQueueOnAStreamWithoutWaiting) {
   on_ranks([](Rank self) {
     const auto stream = make_cpu_stream({.threads = 2, .name = "test"});
