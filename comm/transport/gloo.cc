@@ -71,7 +71,7 @@ class GlooEngine final : public PointToPoint {
                                                                std::chrono::steady_clock::now());
     const gradwire_gloo_options plugin_options{rank_, world_size_, network_interface.c_str(),
                                                left.count(), calls.table()};
-    gradwire_gloo_error error{};
+    gradwire_gloo_error error{{}, -1};
     if (table_.open(&plugin_options, &engine_, &error) != GRADWIRE_GLOO_DONE) {
       if (calls.error) {
         std::rethrow_exception(calls.error);
@@ -89,7 +89,7 @@ class GlooEngine final : public PointToPoint {
   MessageHandle post_send(int destination, uint64_t tag,
                           std::span<const std::byte> bytes) override {
     uint64_t message = 0;
-    gradwire_gloo_error error{};
+    gradwire_gloo_error error{{}, -1};
     require(
         table_.post_send(engine_, destination, tag, bytes.data(), bytes.size(), &message, &error),
         destination, error);
@@ -97,7 +97,7 @@ class GlooEngine final : public PointToPoint {
   }
   MessageHandle post_recv(int source, uint64_t tag, std::span<std::byte> bytes) override {
     uint64_t message = 0;
-    gradwire_gloo_error error{};
+    gradwire_gloo_error error{{}, -1};
     require(table_.post_recv(engine_, source, tag, bytes.data(), bytes.size(), &message, &error),
             source, error);
     return handle_of(message, source);
@@ -105,7 +105,7 @@ class GlooEngine final : public PointToPoint {
   void wait(MessageHandle message, Deadline deadline) override {
     using std::chrono::steady_clock;
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
-    gradwire_gloo_error error{};
+    gradwire_gloo_error error{{}, -1};
     require(table_.wait(engine_, (message & 0xFFFFFFFF) - 1,
                         std::clamp<int64_t>(left, 0, int64_t{1} << 40), &error),
             static_cast<int>(message >> 32), error);
@@ -132,6 +132,7 @@ class GlooEngine final : public PointToPoint {
     if (outcome == GRADWIRE_GLOO_DONE) {
       return;
     }
+    peer = error.peer >= 0 ? error.peer : peer;
     if (outcome == GRADWIRE_GLOO_TIMED_OUT) {
       keep_reason(concat("rank ", peer, " stayed silent past the deadline"), peer);
     } else if (outcome == GRADWIRE_GLOO_FAILED) {

@@ -2,63 +2,25 @@
 // sees Gloo's headers; of Gloo it uses the pairs, their send and receive, and the connecting.
 
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <pthread.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "gradwire/comm/internal/gloo_plugin_process.h"
 #include "gradwire/comm/transport/gloo_plugin_abi.h"
 
 namespace {
 
 using std::chrono::milliseconds;
-
-/// Gloo's view of the caller's store.
-class CallbackStore final : public gloo::rendezvous::Store {
- public:
-  explicit CallbackStore(const gradwire_gloo_store& store) : store_(store) {}
-
-  void set(const std::string& key, const std::vector<char>& data) override {
-    require(store_.set(store_.self, key.c_str(), data.data(), data.size()));
-  }
-  std::vector<char> get(const std::string& key) override {
-    std::vector<char> value(1024);
-    size_t bytes = 0;
-    require(store_.get(store_.self, key.c_str(), value.data(), value.size(), &bytes));
-    if (bytes > value.size()) {
-      value.resize(bytes);
-      require(store_.get(store_.self, key.c_str(), value.data(), value.size(), &bytes));
-    }
-    value.resize(bytes);
-    return value;
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) {
-      get(key);
-    }
-  }
-  // The caller's store has a deadline of its own.
-  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
-
- private:
-  static void require(int outcome) {
-    if (outcome != 0) {
-      throw std::runtime_error("the store failed");
-    }
-  }
-  gradwire_gloo_store store_;
-};
 
 /// A posted message. Its buffer lives until the message has been waited for.
 struct Slot {
@@ -67,38 +29,14 @@ struct Slot {
   bool busy = false;  // some thread is inside a call on it
 };
 
-/// Gloo writes to sockets without MSG_NOSIGNAL: a peer that died would end this process by SIGPIPE.
-/// Keeps the signal from the calling thread, and from threads it starts, without touching the
-/// process's own handling of it.
-class WithoutPipeSignal {
- public:
-  WithoutPipeSignal() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &previous_);
-  }
-  ~WithoutPipeSignal() {
-    if (!was_pending_) {  // one that came from our writes
-      const timespec at_once{0, 0};
-      while (sigtimedwait(&pipe_, nullptr, &at_once) == -1 && errno == EINTR) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
-  }
-  WithoutPipeSignal(const WithoutPipeSignal&) = delete;
-  WithoutPipeSignal& operator=(const WithoutPipeSignal&) = delete;
-
- private:
-  sigset_t pipe_{}, previous_{};
-  bool was_pending_ = false;
-};
-
 void write_error(gradwire_gloo_error* error, const char* text) {
   std::snprintf(error->text, sizeof(error->text), "%s", text);
 }
+
+// Tags of messages stay below it: a sequence number and a chunk.
+constexpr uint64_t kFarewellTag = ~uint64_t{0};
+constexpr milliseconds kNoTimeout{int64_t{1} << 40};  // 35 years
+constexpr milliseconds kFarewellTimeout{1000};
 
 }  // namespace
 
@@ -116,13 +54,23 @@ struct gradwire_gloo_engine {
     CallbackStore store(options.store);
     context->connectFullMesh(store, device_);
     context_ = context;
+    watch_peers(options.rank, options.world_size);
   }
 
-  int post(bool sends, int peer, uint64_t tag, void* data, size_t bytes, uint64_t* message) {
-    gloo::transport::UnboundBuffer* const buffer = add(sends, data, bytes, message);
+  ~gradwire_gloo_engine() {
+    say_farewell();
+    withdraw();
+    for (Watch& watch : watches_) {
+      watch.thread.join();
+    }
+  }
+
+  int post(bool sends, int peer, uint64_t tag, std::pair<void*, size_t> bytes, uint64_t* message,
+           gradwire_gloo_error* error) {
+    gloo::transport::UnboundBuffer* const buffer = add(sends, bytes, message);
     if (buffer == nullptr) {
       withdraw();
-      return GRADWIRE_GLOO_CLOSED;
+      return closed_outcome(error);
     }
     try {
       if (sends) {
@@ -155,7 +103,7 @@ struct gradwire_gloo_engine {
     }
     if (buffer == nullptr) {  // taken back with the first failure
       withdraw();
-      return GRADWIRE_GLOO_CLOSED;
+      return closed_outcome(error);
     }
     const auto deadline = std::chrono::steady_clock::now() + milliseconds(timeout_ms);
     int outcome = GRADWIRE_GLOO_DONE;
@@ -174,7 +122,7 @@ struct gradwire_gloo_engine {
     if (outcome != GRADWIRE_GLOO_DONE) {
       withdraw();
     }
-    return outcome;
+    return outcome == GRADWIRE_GLOO_CLOSED ? closed_outcome(error) : outcome;
   }
 
   void close() {
@@ -190,6 +138,9 @@ struct gradwire_gloo_engine {
         } else if (slot.buffer) {
           slot.buffer->abortWaitRecv();
         }
+      }
+      for (Watch& watch : watches_) {
+        watch.buffer->abortWaitRecv();
       }
     }
     std::lock_guard lock(closing_);
@@ -211,9 +162,88 @@ struct gradwire_gloo_engine {
   }
 
  private:
+  /// A receive that only the peer's farewell or the end of its connection completes. Gloo can lose
+  /// the completion of a send to a rank that dies; it does not lose that of a receive long posted.
+  struct Watch {
+    int peer = 0;
+    char farewell = 0;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    std::thread thread;
+  };
+
+  void watch_peers(int rank, int world_size) {
+    for (int peer = 0; peer < world_size; ++peer) {
+      if (peer != rank) {
+        Watch& watch = watches_.emplace_back();
+        watch.peer = peer;
+        watch.buffer = context_->createUnboundBuffer(&watch.farewell, 1);
+        watch.buffer->recv(peer, kFarewellTag);
+      }
+    }
+    for (Watch& watch : watches_) {
+      watch.thread = std::thread([this, &watch] { await_farewell(watch); });
+    }
+  }
+
+  void await_farewell(Watch& watch) {
+    const WithoutPipeSignal quiet;
+    try {
+      watch.buffer->waitRecv(nullptr, kNoTimeout);  // left in peace, or this engine was closed
+    } catch (const std::exception& exception) {
+      {
+        std::lock_guard lock(mutex_);
+        if (closed_) {
+          return;
+        }
+        lost_peer_ = watch.peer;
+        lost_why_ = exception.what();
+      }
+      try {
+        close();
+      } catch (const std::exception&) {
+        // The waits are woken already; pairs that fail to close end with the context.
+      }
+    }
+  }
+
+  // Peers must not take the end of this engine for a death while they still talk to others.
+  void say_farewell() {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) {
+        return;
+      }
+    }
+    char farewell = 0;
+    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers;
+    try {
+      for (const Watch& watch : watches_) {
+        buffers.push_back(context_->createUnboundBuffer(&farewell, 1));
+        buffers.back()->send(watch.peer, kFarewellTag);
+      }
+      for (const auto& buffer : buffers) {
+        buffer->waitSend(nullptr, kFarewellTimeout);
+      }
+    } catch (const std::exception&) {
+      // A peer has gone already; those not yet told learn it from the connection.
+    }
+  }
+
+  /// What to answer when the engine is closed: names the peer whose loss closed it.
+  int closed_outcome(gradwire_gloo_error* error) {
+    std::lock_guard lock(mutex_);
+    if (lost_peer_ < 0) {
+      return GRADWIRE_GLOO_CLOSED;
+    }
+    error->peer = lost_peer_;
+    write_error(error, lost_why_.c_str());
+    return GRADWIRE_GLOO_FAILED;
+  }
+
   /// A busy slot for a new message; null when the engine is closed.
-  gloo::transport::UnboundBuffer* add(bool sends, void* data, size_t bytes, uint64_t* message) {
-    auto buffer = context_->createUnboundBuffer(data, bytes);
+  gloo::transport::UnboundBuffer* add(bool sends, std::pair<void*, size_t> bytes,
+                                        uint64_t* message) {
+    auto buffer = context_->createUnboundBuffer(bytes.first, bytes.second);
     std::lock_guard lock(mutex_);
     if (closed_) {
       return nullptr;
@@ -247,7 +277,10 @@ struct gradwire_gloo_engine {
   std::mutex closing_;
   std::condition_variable idle_;
   std::vector<Slot> slots_;
+  std::deque<Watch> watches_;  // their places must not move
   bool closed_ = false;
+  int lost_peer_ = -1;
+  std::string lost_why_;
 };
 
 namespace {
@@ -278,12 +311,14 @@ int post_send(gradwire_gloo_engine* engine, int peer, uint64_t tag, const void* 
               uint64_t* message, gradwire_gloo_error* error) {
   // Gloo has one buffer type for both directions; it only reads from this one.
   void* const source = const_cast<void*>(data);
-  return guarded(error, [&] { return engine->post(true, peer, tag, source, bytes, message); });
+  return guarded(error,
+                 [&] { return engine->post(true, peer, tag, {source, bytes}, message, error); });
 }
 
 int post_recv(gradwire_gloo_engine* engine, int peer, uint64_t tag, void* data, size_t bytes,
               uint64_t* message, gradwire_gloo_error* error) {
-  return guarded(error, [&] { return engine->post(false, peer, tag, data, bytes, message); });
+  return guarded(error,
+                 [&] { return engine->post(false, peer, tag, {data, bytes}, message, error); });
 }
 
 int wait_for(gradwire_gloo_engine* engine, uint64_t message, int64_t timeout_ms,
@@ -292,7 +327,7 @@ int wait_for(gradwire_gloo_engine* engine, uint64_t message, int64_t timeout_ms,
 }
 
 void close_engine(gradwire_gloo_engine* engine) {
-  gradwire_gloo_error ignored;  // pairs that fail to close are closed by the peer or by destroy()
+  gradwire_gloo_error ignored{{}, -1};  // pairs that fail to close are closed by the peer or by destroy()
   guarded(&ignored, [&] {
     engine->close();
     return int{GRADWIRE_GLOO_DONE};

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define GRADWIRE_GLOO_ABI_VERSION 1u
+#define GRADWIRE_GLOO_ABI_VERSION 2u
 #define GRADWIRE_GLOO_ENTRY "gradwire_gloo_entry"
 
 /* What a call returns. */
@@ -23,6 +23,7 @@ enum {
 /* Written by the plug-in, owned by the caller; zero-terminated. */
 typedef struct {
   char text[512];
+  int peer; /* the rank at fault where it is not the message's own, else -1 */
 } gradwire_gloo_error;
 
 /* The caller's store: each returns 0, or another value after which open() fails. */
