@@ -92,8 +92,8 @@ run_tests() {
   cmake --build --preset "$preset" > "$logs/build.log" 2>&1 || { tail -n 60 "$logs/build.log"; fail "building failed"; }
   status=0
   # The exit status of the runner, not of tee, decides.
-  { ctest --preset "$preset" --no-tests=error 2>&1; echo $? > "$logs/ctest.status"; } | tee "$logs/ctest.log"
-  { "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider 2>&1; echo $? > "$logs/pytest.status"; } | tee "$logs/pytest.log"
+  { code=0; ctest --preset "$preset" --no-tests=error 2>&1 || code=$?; echo $code > "$logs/ctest.status"; } | tee "$logs/ctest.log"
+  { code=0; "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider 2>&1 || code=$?; echo $code > "$logs/pytest.status"; } | tee "$logs/pytest.log"
   echo
   echo "closing lines:"
   grep -E 'tests passed, .* tests failed out of|No tests were found' "$logs/ctest.log" || true
