@@ -118,12 +118,27 @@ def command_of(pid):
         return ""
 
 
-def net_namespaces():
-    """The inodes of all network namespaces that hold a process."""
+def namespaces_of(pids):
+    """The network namespaces these processes are in, besides the test's own."""
+    found = set()
+    for pid in pids:
+        try:
+            found.add(os.stat(f"/proc/{pid}/ns/net").st_ino)
+        except OSError:
+            continue  # it has ended
+    return {str(inode) for inode in found - {os.stat("/proc/self/ns/net").st_ino}}
+
+
+def held_namespaces(pids):
+    """The network namespaces that lsns finds held by one of these processes.
+
+    Not by inode: the kernel gives the number of one that has ended to the next, anyone's.
+    """
     listed = subprocess.run(
-        ["lsns", "-t", "net", "-n", "-o", "NS"], capture_output=True, text=True, check=True
+        ["lsns", "-t", "net", "-n", "-o", "PID,NS"], capture_output=True, text=True, check=True
     )
-    return set(listed.stdout.split())
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [namespace for pid, namespace in rows if int(pid) in pids]
 
 
 def wait_until(condition, seconds, what):

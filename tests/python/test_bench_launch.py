@@ -15,8 +15,9 @@ from bench_support import (
     command_of,
     descendants,
     fake,
+    held_namespaces,
+    namespaces_of,
     need_namespaces,
-    net_namespaces,
     start,
     wait_until,
 )
@@ -118,7 +119,6 @@ def test_a_killed_launcher_leaves_no_process_no_namespace_and_no_folder(
 ):
     if mode == "netns":
         need_namespaces()
-    before = net_namespaces()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     marks = tmp_path / "marks"
@@ -137,13 +137,14 @@ def test_a_killed_launcher_leaves_no_process_no_namespace_and_no_folder(
     wait_until(lambda: len(list(marks.iterdir())) == 3, 30, "three workers that hang")
     below = working()
     assert below
-    made = net_namespaces() - before
-    assert len(made) == (4 if mode == "netns" else 0)  # one per worker and the bridge's
+    assert len(namespaces_of(below)) == (
+        4 if mode == "netns" else 0
+    )  # one per worker and the bridge's
     assert list(scratch.iterdir())
     process.kill()
     process.wait()
     wait_until(lambda: not [p for p in below if alive(p)], 2, f"the end of {below}")
-    wait_until(lambda: not made & net_namespaces(), 2, "the end of the namespaces")
+    wait_until(lambda: not held_namespaces(below), 2, "the end of the namespaces")
     wait_until(lambda: not list(scratch.iterdir()), 2, "the end of the temporary folder")
 
 
@@ -191,12 +192,14 @@ def test_missing_tools_and_refusals_are_named(monkeypatch):
     with pytest.raises(netns.Unavailable, match="tc not found .packages iproute2"):
         netns.Namespaces(1)
     monkeypatch.setattr(netns, "_find", found)
-    before = net_namespaces()
     namespaces = netns.Namespaces(2)
+    holders = namespaces.pids()
+    assert len(held_namespaces(holders)) == 3
     with pytest.raises(netns.Unavailable, match="tc refused: .+"):
         namespaces.shape(Link("odd", 1))  # below what tc can say: a rate of zero bytes per second
     namespaces.close()
-    assert net_namespaces() == before
+    assert not [pid for pid in holders if alive(pid)]
+    assert not held_namespaces(holders)
 
 
 def test_a_suspended_worker_is_named():

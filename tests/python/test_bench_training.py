@@ -14,8 +14,9 @@ from bench_support import (
     bench,
     command_of,
     descendants,
+    held_namespaces,
+    namespaces_of,
     need_namespaces,
-    net_namespaces,
     start,
     trainer,
     wait_until,
@@ -98,19 +99,26 @@ def test_paced_links_train_with_every_method(options, tmp_path):
 
 def test_shaped_namespaces_train_with_every_method_and_the_interface_agrees(options, tmp_path):
     need_namespaces()
-    before = net_namespaces()
-    code, _, err = bench(
+    process = start(
         *options, "--link-mode", "netns", "--links", "50mbit,1gbit,none", "--max-steps", 30,
         "--methods", "none,fp16,topk:1%+int4", "--stop-at-target", 0, "--eval-every", 100,
     )  # fmt: skip
-    assert code == 0, err
+
+    def all_made():
+        found = descendants(process.pid)
+        return found if len(namespaces_of(found)) == 3 else None
+
+    below = wait_until(all_made, 60, "a namespace per worker and the bridge's")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
     found = document(tmp_path)
     check_rows(found["rows"], METHODS, [50.0, 1000.0, None])
     for row in found["rows"]:
         sent, seen = row["wire_bytes_per_step"], row["interface_bytes_per_step"]
         # What a step leaves in its queue may pass the interface while an evaluation runs.
         assert 0.9 * sent <= seen <= 1.10 * sent + 4096 * (row["world_size"] - 1), row
-    assert net_namespaces() == before
+    assert not [pid for pid in below if alive(pid)]
+    assert not held_namespaces(below)
 
 
 def test_the_target_ends_a_run_and_the_report_names_the_fastest(options, tmp_path):
@@ -205,13 +213,15 @@ def test_a_suspended_worker_is_found_by_the_deadline_and_named(options):
 def test_ctrl_c_in_mid_run_leaves_no_worker(options, tmp_path, mode):
     if mode == "netns":
         need_namespaces()
-    before = net_namespaces()
     process, workers = long_run(options, "--link-mode", mode)
+    below = descendants(process.pid)
+    assert len(namespaces_of(below)) == (3 if mode == "netns" else 0)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
     assert not [pid for pid in workers.values() if alive(pid)]
-    assert net_namespaces() == before
+    assert not [pid for pid in below if alive(pid)]
+    assert not held_namespaces(below)
     assert document(tmp_path)["rows"] == []
 
 
