@@ -1,6 +1,8 @@
 #include "gradwire/optimizers/parameter_set.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "gradwire/optimizers/step.h"
 
@@ -38,6 +40,41 @@ void check_group(const ParamGroup& group, size_t index) {
         index, ": learning_rate_scale is ", group.learning_rate_scale, ", must be >= 0");
 }
 
+// An update writes values while it reads gradients and other values: they must not share memory.
+void check_disjoint(const std::vector<Parameter>& parameters) {
+  struct Run {
+    const std::byte *begin, *end;
+    const Parameter* parameter;
+    bool written;
+  };
+  std::vector<Run> runs;
+  for (const Parameter& parameter : parameters) {
+    for (const TensorView* view : {&parameter.value, &parameter.gradient}) {
+      const auto* begin = static_cast<const std::byte*>(view->data);
+      runs.push_back({begin, begin + view->size_bytes(), &parameter, view == &parameter.value});
+    }
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
+    return std::less<>()(a.begin, b.begin);
+  });
+  const Run* furthest = nullptr;          // of all runs so far
+  const Run* furthest_written = nullptr;  // of the values among them
+  for (const Run& run : runs) {
+    const Run* other = run.written ? furthest : furthest_written;
+    check(other == nullptr || !std::less<>()(run.begin, other->end), "parameter '",
+          run.parameter->name, "': its ", run.written ? "value" : "gradient",
+          " shares memory with the ", other != nullptr && other->written ? "value" : "gradient",
+          " of '", other != nullptr ? other->parameter->name : "", "', expected memory of its own");
+    if (furthest == nullptr || std::less<>()(furthest->end, run.end)) {
+      furthest = &run;
+    }
+    if (run.written &&
+        (furthest_written == nullptr || std::less<>()(furthest_written->end, run.end))) {
+      furthest_written = &run;
+    }
+  }
+}
+
 }  // namespace
 
 ParameterSet::ParameterSet(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
@@ -51,6 +88,7 @@ ParameterSet::ParameterSet(const OptimizerSpec& spec, const std::vector<Paramete
     check_parameter(parameter, groups.size());
     add(spec, parameter, groups);
   }
+  check_disjoint(parameters);
   finite_.resize(blocks_.size());
 }
 

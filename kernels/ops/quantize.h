@@ -11,12 +11,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace gradwire::cpu {
 
-/// Below it 127 / max|x| would be infinite.
-inline constexpr float kSmallestMaximum = 3.7e-37f;
+/// Below it 127 / max|x| would be infinite: 127 / FLT_MAX is 3.7322e-37.
+inline constexpr float kSmallestMaximum = 3.74e-37f;
+static_assert(127.0 / kSmallestMaximum <= std::numeric_limits<float>::max());
 
 constexpr int largest_code(int bits) { return (1 << (bits - 1)) - 1; }
 

@@ -126,6 +126,18 @@ TEST(Quantizers, NearestIsOffByAtMostHalfAStep) {
   }
 }
 
+// Around 127 / FLT_MAX the reciprocal of the scale leaves the floats.
+TEST(Quantizers, NothingIsLostNearTheSmallestMaximum) {
+  for (const std::string spec : {"int8", "int8,stochastic", "int4", "topk:1,int8", "topk:1,int4"}) {
+    SCOPED_TRACE(spec);
+    for (float x = 3.6e-37f; x < 3.8e-37f; x *= 1.0005f) {
+      const float decoded = round_trip(spec, {x, -x / 3})[0];
+      ASSERT_LE(std::abs(static_cast<double>(decoded) - x), x) << x;
+      ASSERT_GE(decoded, 0.0f) << x;
+    }
+  }
+}
+
 TEST(Quantizers, StochasticRoundingIsUnbiased) {
   // 102,400 draws of each value; a mean further off than 5 standard deviations has a chance below
   // 1 in a million, and the seed is fixed.

@@ -240,6 +240,26 @@ TEST(OptimizerParameters, AreCheckedWithTheNameOfTheOneAtFault) {
             "parameter 'layer0': group is 3, must be below 3, the number of groups");
 }
 
+TEST(OptimizerParameters, MustNotShareMemory) {
+  std::vector<float> w(10), g(10);
+  const auto parameter = [](const char* name, std::span<float> value, std::span<float> gradient) {
+    return Parameter{name, view_of(value), view_of(gradient)};
+  };
+  const std::span<float> values(w), gradients(g);
+  EXPECT_EQ(refusal({parameter("a", values.first(5), gradients.first(5)),
+                     parameter("b", values.last(5), gradients.last(5))}),
+            "nothing was thrown");
+  EXPECT_NE(refusal({parameter("a", values.first(5), gradients.first(5)),
+                     parameter("b", values.last(6), gradients.last(6))})
+                .find("shares memory with the value of 'a'"),
+            std::string::npos);
+  EXPECT_NE(refusal({parameter("a", values, values)}).find("shares memory"), std::string::npos);
+  EXPECT_NE(refusal({parameter("a", values.first(8), gradients.first(8)),
+                     parameter("b", gradients.subspan(2, 2), values.subspan(8, 2))})
+                .find("shares memory with the gradient of 'a'"),
+            std::string::npos);
+}
+
 TEST(OptimizerParameters, GroupsAreChecked) {
   Model model({8});
   EXPECT_EQ(refusal(model.parameters(), {{.weight_decay = -1.0}}),

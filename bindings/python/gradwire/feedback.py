@@ -118,6 +118,8 @@ class Feedback:
                     f"state['residual']: is {residual.dtype} of shape {residual.shape}, "
                     f"must be float32 of shape {self._committed.shape}"
                 )
+            if not np.isfinite(residual).all():
+                raise InvalidArgument("state['residual']: holds NaN or infinity, must be finite")
         self.compressor.step = state["step"]
         if self._committed is not None:
             self._committed[:] = residual
