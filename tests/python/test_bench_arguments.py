@@ -64,6 +64,18 @@ def test_a_method_given_twice_is_refused(text):
         arguments.parse_methods(text)
 
 
+def test_what_is_the_same_in_other_words_is_given_twice_too():
+    with pytest.raises(UsageError, match=r"given twice \(as 1gbit and as 1000mbit\)"):
+        arguments.parse_links("1gbit,1000mbit")
+    import gradwire
+
+    if not hasattr(gradwire, "parse_spec"):
+        pytest.skip("the compiled module is not built: specs are compared as texts")
+    with pytest.raises(UsageError, match=r"given twice \(as topk:1% and as topk:0.01\)"):
+        arguments.parse_methods("topk:1%,topk:0.01")
+    assert arguments.parse_methods("zip,none") == ["zip", "none"]  # the trainer's to refuse
+
+
 def test_an_unclosed_quote_is_refused():
     with pytest.raises(UsageError, match="unclosed"):
         arguments.parse_methods('none,"topk:1%')
@@ -73,9 +85,15 @@ def test_seeds_are_a_count_or_a_list():
     assert arguments.parse_seeds("3") == [1, 2, 3]
     assert arguments.parse_seeds("7,2") == [7, 2]
     assert arguments.parse_seeds("7,") == [7]
-    for bad in ("0", "x", "1,x", "-1", "", "2000"):
+    for bad in ("0", "x", "1,x", "-1", "", "2000", "²", "1,²", "٣", "9" * 5000):
         with pytest.raises(UsageError, match="--seeds"):
             arguments.parse_seeds(bad)
+
+
+@pytest.mark.parametrize("text", ["²", "64,²", "٣", "0", "", "9" * 5000])
+def test_widths_are_plain_numbers(text):
+    with pytest.raises(UsageError, match="--hidden"):
+        arguments.parse_widths(text)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ Arrays are NumPy arrays (or anything with the buffer protocol), viewed in place.
 shows what this build can do, `gradwire bench` measures it on real training.
 """
 
+from . import starting  # isort: skip  # first: it answers Ctrl-C during the imports below
 from ._core import Compressor, CompressorSpec, build_info, parse_spec, payload_info
 from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, TransportError
 from .feedback import Feedback

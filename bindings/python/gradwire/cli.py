@@ -11,21 +11,27 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import gradwire
 
-from . import paths, registries
+from . import paths, registries, starting, streams
 
 __all__ = ["main"]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs one command and returns its exit code; errors are one line on stderr."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    args = _parser(words).parse_args(words)
+    try:
+        starting.started()
+        streams.open_missing()
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        return _run(_parser(words).parse_args(words))
+    except KeyboardInterrupt:
+        streams.note("gradwire: interrupted")
+        return 130
+
+
+def _run(args: argparse.Namespace) -> int:
     run: Callable[[argparse.Namespace], int] = args.run
     try:
         return run(args)
-    except KeyboardInterrupt:
-        print("gradwire: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone, as in `gradwire info | head`: say nothing
         return 1

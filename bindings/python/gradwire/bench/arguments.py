@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from dataclasses import dataclass
-from typing import List, Optional, TypeVar
+from typing import Any, Callable, List, Optional, TypeVar
 
 from gradwire.bench.errors import UsageError
 
@@ -28,7 +29,7 @@ by ';'. A comma inside one spec is written '+', stands in quotes, or stays where
 
 # Options of a spec that are no methods on their own; int4, int8, fp16 and bf16 are both.
 _ONLY_OPTIONS = ("fp32", "nearest", "stochastic", "ef", "noef")
-_RATE = re.compile(r"^(\d+(?:\.\d+)?)(kbit|mbit|gbit)$")
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)(kbit|mbit|gbit)$", re.ASCII)
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -69,25 +70,26 @@ def parse_link(text: str) -> Link:
 
 
 def parse_links(text: str) -> List[Link]:
-    return _distinct("--links", [parse_link(part) for part in _parts("--links", text, ",")])
+    links = [parse_link(part) for part in _parts("--links", text, ",")]
+    return _distinct("--links", links, lambda link: link.bits_per_s)
 
 
 def parse_methods(text: str) -> List[str]:
     """The specs of ``--methods``, canonical as far as separators and case go."""
     separator = ";" if ";" in text else ","
     methods = [_spec(part) for part in _parts("--methods", text, separator)]
-    return _distinct("--methods", methods)
+    return _distinct("--methods", methods, _meaning)
 
 
 def parse_seeds(text: str) -> List[int]:
     """'3' means seeds 1, 2, 3; '7,8' (or '7,') means exactly those."""
     listed = "," in text
     parts = _parts("--seeds", text.rstrip(","), ",")
-    if not all(part.isdigit() for part in parts):
+    if not all(_is_number(part) for part in parts):
         raise UsageError(f"--seeds: '{text}', expected a count (3) or a list (1,2,5)")
     numbers = [int(part) for part in parts]
     if listed:
-        return _distinct("--seeds", numbers)
+        return _distinct("--seeds", numbers, int)
     if not 1 <= numbers[0] <= 1000:
         raise UsageError(f"--seeds: {numbers[0]}, expected a count from 1 to 1000")
     return list(range(1, numbers[0] + 1))
@@ -95,7 +97,7 @@ def parse_seeds(text: str) -> List[int]:
 
 def parse_widths(text: str) -> List[int]:
     parts = _parts("--hidden", text, ",")
-    if not all(part.isdigit() and 1 <= int(part) <= 65536 for part in parts):
+    if not all(_is_number(part) and 1 <= int(part) <= 65536 for part in parts):
         raise UsageError(f"--hidden: '{text}', expected widths from 1 to 65536, e.g. 512,512")
     return [int(part) for part in parts]
 
@@ -125,6 +127,26 @@ def check_ranges(args: argparse.Namespace) -> None:
         if value is not None and not least <= value <= most:
             option = name.replace("_", "-")
             raise UsageError(f"--{option}: {value}, expected {least:g} to {most:g}")
+
+
+def check_given(args: argparse.Namespace) -> None:
+    """An empty word, as from an unset variable of a shell, never stands for a default."""
+    for name in ("links", "methods", "data", "optimizer", "exchange", "trainer", "json", "output"):
+        if getattr(args, name) == "":
+            raise UsageError(f"--{name}: '' is empty, expected a value or no --{name}")
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdecimal() and len(part) <= 18
+
+
+def _meaning(spec: str) -> str:
+    """One text for all ways to write a spec, where the compiled module can tell."""
+    parse: Any = getattr(sys.modules.get("gradwire"), "parse_spec", None)
+    try:
+        return str(parse(spec)) if parse else spec
+    except ValueError:
+        return spec  # the trainer refuses it, and lists what it knows
 
 
 def _spec(part: str) -> str:
@@ -161,8 +183,11 @@ def _parts(option: str, text: str, separator: str) -> List[str]:
     return parts
 
 
-def _distinct(option: str, items: List[T]) -> List[T]:
+def _distinct(option: str, items: List[T], meaning: Callable[[T], Any]) -> List[T]:
     for index, item in enumerate(items):
-        if item in items[:index]:
-            raise UsageError(f"{option}: {getattr(item, 'name', item)} is given twice")
+        for other in items[:index]:
+            if meaning(item) == meaning(other):
+                first, again = (getattr(each, "name", each) for each in (other, item))
+                how = "" if first == again else f" (as {first} and as {again})"
+                raise UsageError(f"{option}: {again} is given twice{how}")
     return items

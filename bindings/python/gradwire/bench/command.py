@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from gradwire.bench import arguments, links, measure, summary
+from gradwire.bench import arguments, links, measure
 from gradwire.bench.digits import check_data_folder, digits_folder
-from gradwire.bench.errors import BenchError, Interrupted, UsageError
+from gradwire.bench.ending import check_folder, check_json, conclude
+from gradwire.bench.errors import BenchError, Interrupted
 from gradwire.bench.files import scratch_folder
 from gradwire.bench.job import Case, Job, cores, find_trainer, threads_per_rank
 from gradwire.bench.machine import load
-from gradwire.bench.plots import require_matplotlib, write_plots
+from gradwire.bench.plots import require_matplotlib
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
 from gradwire.bench.types import Document
+from gradwire.streams import note, open_missing
 
 DEFAULT_LINKS = "50mbit,1gbit,none"
 QUICK_LINKS = "50mbit,none"
@@ -144,14 +145,15 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the benchmark; the exit code: 0, 1 run error, 2 bad input, 130 interrupted."""
+    open_missing()
     try:
         with interruptible():
             return _run(args)
     except BenchError as error:
-        print(f"gradwire bench: {error}", file=sys.stderr)
+        note(f"gradwire bench: {error}")
         return error.exit_code
     except Interrupted as error:
-        print(f"gradwire bench: interrupted by {error}", file=sys.stderr)
+        note(f"gradwire bench: interrupted by {error}")
         return error.exit_code
 
 
@@ -172,23 +174,22 @@ def _run(args: argparse.Namespace) -> int:
             network=network.describe(),
         )
         logs = output / "logs" if args.keep_logs else scratch / "logs"
-        try:
-            measure.measure(job, cases, network, report, scratch, logs, _budget_s(args, job, cases))
-        except BaseException as error:
-            report.ended = (
-                f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
-            )
-            _tell(report, json_file, output)
-            raise
-    report.ended = "complete"
-    _tell(report, json_file, output)
+        budget_s = _budget_s(args, job, cases)
+        conclude(
+            lambda: measure.measure(job, cases, network, report, scratch, logs, budget_s),
+            report,
+            json_file,
+            output,
+        )
     return 0
 
 
 def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
     """Everything that can be wrong with the options is found here, before anything is started."""
-    the_links = arguments.parse_links(args.links or (QUICK_LINKS if args.quick else DEFAULT_LINKS))
-    methods = arguments.parse_methods(args.methods or DEFAULT_METHODS)
+    arguments.check_given(args)
+    usual_links = QUICK_LINKS if args.quick else DEFAULT_LINKS
+    the_links = arguments.parse_links(usual_links if args.links is None else args.links)
+    methods = arguments.parse_methods(DEFAULT_METHODS if args.methods is None else args.methods)
     seeds = arguments.parse_seeds(args.seeds)
     workers = arguments.check_workers(args.workers)
     arguments.check_ranges(args)
@@ -230,14 +231,9 @@ def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
 def _outputs(args: argparse.Namespace) -> Tuple[Optional[Path], Path]:
     json_file = Path(args.json) if args.json else None
     if json_file is not None:
-        parent = json_file.absolute().parent
-        if json_file.is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise UsageError(f"--json {json_file}: expected a file name in a writable folder")
+        check_json(json_file)
     output = Path(args.output)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}, expected a folder") from error
+    check_folder(output)
     return json_file, output
 
 
@@ -271,26 +267,4 @@ def _announce(job: Job, cases: List[Case], network: links.Network) -> None:
         lines.append(
             f"this machine is busy (load {load():g} on {cores()} core(s)): times are longer"
         )
-    print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def _tell(report: Report, json_file: Optional[Path], output: Path) -> None:
-    """Writes the files first: they must stand even if the reader of stdout has gone."""
-    report.write(json_file)
-    document = report.document()
-    plots = write_plots(document, output)
-    if not report.rows:
-        return
-    print("\n" + summary.table(report.rows) + "\n\n" + summary.TABLE_NOTE + "\n")
-    print("\n".join(document["sentences"]))
-    for item in document["accuracy_minus_none_points"]:
-        print(
-            f"{item['link']}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
-            f"{item['half_width']:.2f} points of accuracy ({item['seeds']} paired seeds)"
-        )
-    cut = [row for row in report.rows if row["stopped_by"] == "time budget"]
-    if cut:
-        print(f"{len(cut)} run(s) were stopped by the time budget (--time-budget 0: none)")
-    for path in plots + ([json_file] if json_file else []):
-        print(f"wrote {path}")
-    sys.stdout.flush()
+    note("\n".join(lines))

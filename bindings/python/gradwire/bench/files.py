@@ -12,7 +12,14 @@ from typing import Iterator
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes ``text`` under a temporary name and renames it: readers never see half."""
+    """Writes ``text`` under a temporary name and renames it: readers never see half.
+
+    A link is followed. A device or a pipe is written to as it is, never replaced by a file.
+    """
+    if path.exists() and not path.is_file():
+        _write_through(path, text)
+        return
+    path = Path(os.path.realpath(path))
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -27,6 +34,14 @@ def write_whole(path: Path, text: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _write_through(path: Path, text: str) -> None:
+    # Without O_NONBLOCK, opening a pipe that nobody reads would wait for ever.
+    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 # Waits for the end of its standard input, which only the launcher holds open: it comes with the

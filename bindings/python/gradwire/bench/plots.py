@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 from gradwire.bench.errors import RunError
 from gradwire.bench.files import write_whole
@@ -28,15 +28,21 @@ def require_matplotlib() -> None:
         raise RunError(f"plots need matplotlib ({error}): pip install matplotlib") from error
 
 
-def write_plots(document: Document, folder: Path) -> List[Path]:
-    """Writes `accuracy-LINK.svg` for each link that has a curve; same rows, same bytes."""
+def write_plots(document: Document, folder: Path) -> Tuple[List[Path], List[str]]:
+    """Writes `accuracy-LINK.svg` for each link that has a curve; same rows, same bytes.
+
+    :returns: the files, and 'file: reason' of each that could not be drawn or written.
+    """
     links = list(dict.fromkeys(curve["link"] for curve in document["curves"] if curve["points"]))
-    written = []
+    written, failed = [], []
     for link in links:
         path = folder / f"accuracy-{re.sub('[^a-z0-9.]', '-', link)}.svg"
-        write_whole(path, plot(document, link))
-        written.append(path)
-    return written
+        try:
+            write_whole(path, plot(document, link))
+            written.append(path)
+        except Exception as error:  # whatever matplotlib raises: the other plots can stand
+            failed.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+    return written, failed
 
 
 def plot(document: Document, link: str) -> str:

@@ -7,6 +7,7 @@ import time
 from typing import Any, Optional
 
 from gradwire.bench.types import Event
+from gradwire.streams import note
 
 _EVERY_S = 5.0
 
@@ -61,7 +62,7 @@ class Progress:
         if self._bar:
             self._bar.say(text)
         else:
-            print(text, file=sys.stderr, flush=True)
+            note(text)
 
     def close(self) -> None:
         if self._bar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import Any, Iterator
+from typing import Any, Iterator, List
 
 from gradwire.bench.errors import Interrupted
 
@@ -26,3 +26,25 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Inside, the first signal waits; the end of the block raises it as Interrupted.
+
+    Signals that are ignored already stay so.
+    """
+    arrived: List[int] = []
+
+    def remember(number: int, _frame: Any) -> None:
+        arrived.append(number)
+
+    listened = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, remember) for number in listened}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if arrived:
+        _interrupt(arrived[0], None)

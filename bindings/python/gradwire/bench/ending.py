@@ -1,0 +1,118 @@
+"""How a benchmark ends: what was measured reaches the screen and the files in any case."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Callable, List, Optional
+
+from gradwire.bench import summary
+from gradwire.bench.errors import Interrupted, RunError, UsageError
+from gradwire.bench.plots import write_plots
+from gradwire.bench.report import Report
+from gradwire.bench.signals import held
+from gradwire.bench.types import Document
+from gradwire.streams import note, try_output
+
+
+def check_json(path: Path) -> None:
+    """Refuses, before anything runs, a file that could not be written at the end."""
+    if path.exists() and not path.is_dir() and not path.is_file():  # a device or a pipe
+        reason = None if os.access(path, os.W_OK) else "Permission denied"
+    else:
+        reason = "a folder" if path.is_dir() else _unwritable(Path(os.path.realpath(path)).parent)
+    if reason:
+        raise UsageError(f"--json {path}: {reason}, expected a file name in a writable folder")
+
+
+def check_folder(folder: Path) -> None:
+    """Makes the folder of the plots, or says why it cannot be used."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = _unwritable(folder)
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise UsageError(f"--output {folder}: {reason}, expected a folder that can be written")
+
+
+def _unwritable(folder: Path) -> Optional[str]:
+    """Tried with a file: permissions alone do not tell of read-only or full file systems."""
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".gradwire-", dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def conclude(
+    work: Callable[[], None], report: Report, json_file: Optional[Path], output: Path
+) -> None:
+    """Does the work and tells what the report then holds, however the work ended.
+
+    :raises RunError: the work succeeded, but some result could not be written.
+    """
+    told = False
+    failure: Optional[Exception] = None
+    unwritten: List[str] = []
+    try:
+        try:
+            work()
+            report.ended = "complete"
+        except Exception as error:
+            failure, report.ended = error, str(error)
+        with held():  # a signal waits until all is written, then raises Interrupted
+            unwritten, told = tell(report, json_file, output), True
+    except Interrupted as error:  # comes once: further signals are ignored
+        if not told:
+            report.ended = f"interrupted by {error}"
+            unwritten = tell(report, json_file, output)
+        _note_unwritten(unwritten)
+        raise
+    if failure:
+        _note_unwritten(unwritten)
+        raise failure
+    if unwritten:
+        raise RunError(f"could not write {'; '.join(unwritten)}")
+
+
+def _note_unwritten(unwritten: List[str]) -> None:
+    for each in unwritten:
+        note(f"gradwire bench: could not write {each}")
+
+
+def tell(report: Report, json_file: Optional[Path], output: Path) -> List[str]:
+    """Prints first, since that needs no disk; 'name: reason' of each result it could not write."""
+    document = report.document()
+    unwritten = []
+    if report.rows:
+        reason = try_output(_text(report, document))
+        unwritten += [f"standard output: {reason}"] if reason else []
+    written = []
+    if json_file:
+        try:
+            report.write(json_file)
+            written.append(json_file)
+        except OSError as error:
+            unwritten.append(f"{json_file}: {error.strerror or error}")
+    plots, failed = write_plots(document, output)
+    unwritten += failed
+    if report.rows:
+        try_output("\n".join(f"wrote {path}" for path in plots + written))
+    return unwritten
+
+
+def _text(report: Report, document: Document) -> str:
+    lines = ["", summary.table(report.rows), "", summary.TABLE_NOTE, "", *document["sentences"]]
+    for item in document["accuracy_minus_none_points"]:
+        lines.append(
+            f"{item['link']}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
+            f"{item['half_width']:.2f} points of accuracy ({item['seeds']} paired seeds)"
+        )
+    cut = [row for row in report.rows if row["stopped_by"] == "time budget"]
+    if cut:
+        lines.append(f"{len(cut)} run(s) were stopped by the time budget (--time-budget 0: none)")
+    return "\n".join(lines)
