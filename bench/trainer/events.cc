@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 
 namespace trainer {
@@ -62,14 +63,44 @@ void append_escaped(std::string& out, std::string_view value) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-void write_all(int descriptor, std::string_view text, const std::string& path) {
+void write_all(int descriptor, std::string_view text, const std::string& failure) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
     if (written < 0 && errno != EINTR) {
-      throw_errno("events: cannot write to '" + path + "'");
+      throw_errno(failure);
     }
     text.remove_prefix(written < 0 ? 0 : static_cast<size_t>(written));
   }
+}
+
+void write_and_close(const std::string& path, int flags, std::string_view text) {
+  const int descriptor = ::open(path.c_str(), flags, 0644);
+  if (descriptor < 0) {
+    throw_errno("cannot open '" + path + "'");
+  }
+  const std::string failure = "cannot write to '" + path + "'";
+  try {
+    write_all(descriptor, text, failure);
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+  if (::close(descriptor) != 0) {
+    throw_errno(failure);
+  }
+}
+
+// Where the file is or would be: renaming over a link would replace the link.
+std::string end_of_links(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  for (int links = 0; std::filesystem::is_symlink(path); ++links) {
+    if (links == kMostLinks) {
+      errno = ELOOP;
+      throw_errno("cannot open '" + path.string() + "'");
+    }
+    path = path.parent_path() / std::filesystem::read_symlink(path);
+  }
+  return path.string();
 }
 
 }  // namespace
@@ -121,24 +152,22 @@ void EventWriter::write(const JsonLine& line) {
   }
   const std::string text = line.text() + "\n";
   const std::lock_guard lock(mutex_);
-  write_all(descriptor_, text, path_);
+  write_all(descriptor_, text, "events: cannot write to '" + path_ + "'");
 }
 
 void write_file(const std::string& path, std::string_view text) {
-  const std::string temporary = path + ".part";
-  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) {
-    throw_errno("cannot open '" + temporary + "'");
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    write_and_close(path, O_WRONLY | O_CLOEXEC, text);  // a device or pipe takes the text itself
+    return;
   }
+  const std::string target = end_of_links(path);
+  const std::string temporary = target + ".part";
   try {
-    write_all(descriptor, text, temporary);
+    write_and_close(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, text);
+    std::filesystem::rename(temporary, target);
   } catch (...) {
-    ::close(descriptor);
     ::unlink(temporary.c_str());
     throw;
-  }
-  if (::close(descriptor) != 0 || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw_errno("cannot write '" + path + "'");
   }
 }
 

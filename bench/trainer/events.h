@@ -66,7 +66,8 @@ class EventWriter {
   std::mutex mutex_;
 };
 
-/// Writes a whole file or nothing: a temporary beside it, then a rename.
+/// Writes a whole file or nothing: a temporary beside it, then a rename. Symbolic links are
+/// followed; what exists and is no regular file (a device, a pipe) is written to directly.
 /// @throws std::system_error naming the path.
 void write_file(const std::string& path, std::string_view text);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstring>
 #include <iomanip>
 #include <numeric>
 #include <sstream>
@@ -10,6 +12,65 @@
 #include "gradwire/kernels/core/error.h"
 
 namespace trainer {
+namespace {
+
+using gradwire::concat;
+
+// Enough to find the first difference of any command line a person could read.
+constexpr size_t kComparedBytes = size_t{1} << 16;
+
+struct Digest {
+  uint64_t hash = 0;
+  uint64_t length = 0;
+  bool operator==(const Digest&) const = default;
+};
+
+// Equal only for equal values, which six digits are not.
+std::string shortest(double value) {
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
+uint64_t hash_images(const LabelledImages& images, uint64_t hash) {
+  const std::array<uint64_t, 2> size = {images.rows, images.columns};
+  hash = fnv1a(std::as_bytes(std::span(size)), hash);
+  hash = fnv1a(std::as_bytes(std::span(images.pixels)), hash);
+  return fnv1a(std::as_bytes(std::span(images.labels)), hash);
+}
+
+// Every rank's bytes, one after another `stride` apart; ranks that send less leave zeros behind.
+std::vector<std::byte> gather(std::span<const std::byte> mine, size_t stride,
+                              gradwire::Transport& transport, gradwire::Context& context) {
+  const auto ranks = static_cast<size_t>(transport.world_size());
+  std::vector<std::byte> all(ranks * stride);
+  std::vector<size_t> lengths(ranks);
+  const size_t length = mine.size();
+  transport.all_gather(length, mine, {.bytes = all, .stride = stride, .lengths = lengths},
+                       {.fingerprint = stride, .what = "settings"}, context);
+  context.stream.wait();
+  return all;
+}
+
+std::string_view take_line(std::string_view& text) {
+  const size_t end = std::min(text.find('\n'), text.size());
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return line;
+}
+
+std::string difference(size_t rank, std::string_view text, std::string_view expected) {
+  while (!text.empty() && !expected.empty()) {
+    const std::string_view has = take_line(text), should = take_line(expected);
+    if (has != should) {
+      return concat("rank ", rank, " runs with ", has, ", rank 0 with ", should,
+                    ": expected the same on all ranks");
+    }
+  }
+  return concat("rank ", rank, " runs with other options than rank 0 behind their first ",
+                kComparedBytes, " bytes, expected the same on all ranks");
+}
+
+}  // namespace
 
 Evaluation evaluate(Mlp& model, const LabelledImages& images, const Standardiser& standardise,
                     gradwire::Transport& transport, gradwire::Context& context) {
@@ -38,12 +99,64 @@ Evaluation evaluate(Mlp& model, const LabelledImages& images, const Standardiser
   return {.accuracy = sums[0] / count, .loss = sums[1] / count};
 }
 
-uint64_t fnv1a(std::span<const std::byte> bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
+uint64_t fnv1a(std::span<const std::byte> bytes, uint64_t hash) {
   for (const std::byte b : bytes) {
     hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3;
   }
   return hash;
+}
+
+std::string common_settings(const Options& o, const DataFolder& data) {
+  std::string widths;
+  for (const size_t width : o.hidden) {
+    widths += concat(widths.empty() ? "" : ",", width);
+  }
+  const uint64_t hash = hash_images(data.test, hash_images(data.train, fnv1a({})));
+  // The optimizer before the learning rate, whose default depends on it.
+  return concat("--batch-size ", o.batch_size, "\n--epochs ", o.epochs, "\n--max-steps ",
+                o.max_steps, "\n--optimizer ", gradwire::to_string(o.optimizer),
+                "\n--learning-rate ", shortest(o.learning_rate), "\n--schedule ",
+                o.schedule == Schedule::kConstant ? "constant" : "polynomial", "\n--warmup-steps ",
+                o.warmup_steps, "\n--eval-every ", o.eval_every, "\n--target-accuracy ",
+                shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target,
+                "\n--hidden ", widths, "\n--seed ", o.seed, "\n--method ",
+                gradwire::to_string(o.method), "\n--exchange ", o.exchange, "\n--bucket-kib ",
+                o.bucket_kib, "\n--no-exchange ", !o.exchange_gradients, "\ndata: ",
+                data.train.count, " train examples, ", data.test.count, " test examples, hash 0x",
+                to_hex(hash), "\n");
+}
+
+void check_same_settings(std::string_view settings, gradwire::Transport& transport,
+                         gradwire::Context& context) {
+  const auto bytes = std::as_bytes(std::span(settings));
+  const Digest own{.hash = fnv1a(bytes), .length = bytes.size()};
+  const auto digests =
+      gather(std::as_bytes(std::span(&own, 1)), sizeof(Digest), transport, context);
+  std::vector<Digest> all(static_cast<size_t>(transport.world_size()));
+  std::memcpy(all.data(), digests.data(), digests.size());
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const Digest& d) { return d != all[0]; });
+  if (other == all.end()) {
+    return;
+  }
+  const auto by_length = [](const Digest& a, const Digest& b) { return a.length < b.length; };
+  const size_t longest = std::max_element(all.begin(), all.end(), by_length)->length;
+  const size_t stride = std::clamp<size_t>(longest, 1, kComparedBytes);
+  const auto texts =
+      gather(bytes.first(std::min(bytes.size(), stride)), stride, transport, context);
+  const auto text_of = [&](size_t r) {
+    const auto* begin = reinterpret_cast<const char*>(texts.data() + r * stride);
+    return std::string_view(begin, std::min<size_t>(all[r].length, stride));
+  };
+  const auto rank = static_cast<size_t>(other - all.begin());
+  const std::string message = difference(rank, text_of(rank), text_of(0));
+  try {  // a rank that fails ends the group: not before all ranks have the texts
+    transport.barrier({.what = "settings"}, context);
+    context.stream.wait();
+  } catch (const gradwire::TransportError&) {
+    // Another rank was faster to leave; the difference is what to report either way.
+  }
+  throw gradwire::InvalidArgument(message);
 }
 
 void check_equal_on_all_ranks(uint64_t hash, gradwire::Transport& transport,
@@ -60,11 +173,11 @@ void check_equal_on_all_ranks(uint64_t hash, gradwire::Transport& transport,
   std::string different;
   for (size_t r = 1; r < ranks; ++r) {
     if (all[r] != all[0]) {
-      different += gradwire::concat(different.empty() ? "" : ", ", r, " (", to_hex(all[r]), ")");
+      different += concat(different.empty() ? "" : ", ", r, " (", to_hex(all[r]), ")");
     }
   }
   if (!different.empty()) {
-    throw gradwire::Error(gradwire::concat("parameters: the hash differs on ranks ", different,
+    throw gradwire::Error(concat("parameters: the hash differs on ranks ", different,
                                            ", expected rank 0's ", to_hex(all[0])));
   }
 }

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <iomanip>
-#include <memory>
 #include <sstream>
 
 #include "gradwire/kernels/core/error.h"
@@ -62,9 +62,81 @@ std::array<uint32_t, kDimensions> parse_header(std::span<const uint8_t> bytes,
   return dimensions;
 }
 
-struct GzClose {
-  void operator()(gzFile_s* file) const { gzclose(file); }
+// Decompresses gzip members from memory; `file` is for messages.
+class Inflater {
+ public:
+  explicit Inflater(const std::string& file) : file_(file) {
+    constexpr int kGzip = 16 + MAX_WBITS;
+    check(inflateInit2(&stream_, kGzip) == Z_OK, file, ": zlib cannot start, expected memory");
+  }
+  ~Inflater() { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  std::vector<uint8_t> run(std::span<uint8_t> compressed) {
+    do {
+      member(compressed);
+      // Members may follow each other (RFC 1952); anything else behind one is not ours.
+      check(compressed.empty() || is_gzip(compressed), file_, ": ", compressed.size(),
+            " trailing bytes behind the gzip member, expected none");
+      inflateReset(&stream_);
+    } while (!compressed.empty());
+    out_.resize(used_);
+    return std::move(out_);
+  }
+
+  static bool is_gzip(std::span<const uint8_t> bytes) {
+    return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+  }
+
+ private:
+  static constexpr size_t kMostAtOnce = size_t{1} << 30;  // zlib counts in unsigned int
+
+  // One member, which is taken off `compressed`.
+  void member(std::span<uint8_t>& compressed) {
+    for (int code = Z_OK; code != Z_STREAM_END;) {
+      if (used_ == out_.size()) {
+        out_.resize(std::max<size_t>(size_t{1} << 20, out_.size() * 2));
+      }
+      const auto given = static_cast<uInt>(std::min(compressed.size(), kMostAtOnce));
+      const auto room = static_cast<uInt>(std::min(out_.size() - used_, kMostAtOnce));
+      stream_.next_in = compressed.data();
+      stream_.avail_in = given;
+      stream_.next_out = out_.data() + used_;
+      stream_.avail_out = room;
+      code = inflate(&stream_, Z_NO_FLUSH);
+      used_ += room - stream_.avail_out;
+      compressed = compressed.subspan(given - stream_.avail_in);
+      const bool cut_short = code == Z_BUF_ERROR;  // room there was
+      if (cut_short || (code != Z_OK && code != Z_STREAM_END)) {
+        const char* why = stream_.msg != nullptr ? stream_.msg : zError(code);
+        throw InvalidArgument(concat(file_, ": cannot be read after ", used_, " bytes (",
+                                     cut_short ? "unexpected end of file" : why, ")"));
+      }
+    }
+  }
+
+  const std::string& file_;
+  z_stream stream_{};
+  std::vector<uint8_t> out_;
+  size_t used_ = 0;
 };
+
+std::vector<uint8_t> read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  check(file.is_open(), path, ": cannot be opened for reading");
+  std::vector<uint8_t> bytes;
+  size_t used = 0;
+  while (file.good()) {
+    bytes.resize(std::max<size_t>(size_t{1} << 20, bytes.size() * 2));
+    file.read(reinterpret_cast<char*>(bytes.data() + used),
+              static_cast<std::streamsize>(bytes.size() - used));
+    used += static_cast<size_t>(file.gcount());
+  }
+  check(file.eof() && !file.bad(), path, ": cannot be read after ", used, " bytes");
+  bytes.resize(used);
+  return bytes;
+}
 
 std::string find_file(const std::string& folder, std::string_view name) {
   const auto plain = std::filesystem::path(folder) / name;
@@ -119,27 +191,8 @@ void parse_idx_labels(std::vector<uint8_t> bytes, std::string_view file, Labelle
 }
 
 std::vector<uint8_t> read_file(const std::string& path) {
-  const std::unique_ptr<gzFile_s, GzClose> file(gzopen(path.c_str(), "rb"));
-  check(file != nullptr, path, ": cannot be opened for reading");
-  std::vector<uint8_t> bytes;
-  size_t used = 0;
-  while (true) {
-    bytes.resize(std::max<size_t>(size_t{1} << 20, bytes.size() * 2));
-    const auto room = static_cast<unsigned>(std::min<size_t>(bytes.size() - used, 1u << 30));
-    const int got = gzread(file.get(), bytes.data() + used, room);
-    int code = Z_OK;
-    const char* reason = gzerror(file.get(), &code);
-    // A gzip stream cut short reads as a plain end of file and leaves Z_BUF_ERROR behind.
-    if (got < 0 || code == Z_BUF_ERROR) {
-      throw InvalidArgument(concat(path, ": cannot be read after ", used, " bytes (", reason, ")"));
-    }
-    if (got == 0) {
-      break;
-    }
-    used += static_cast<size_t>(got);
-  }
-  bytes.resize(used);
-  return bytes;
+  std::vector<uint8_t> bytes = read_bytes(path);
+  return Inflater::is_gzip(bytes) ? Inflater(path).run(bytes) : bytes;
 }
 
 DataFolder load_folder(const std::string& folder) {

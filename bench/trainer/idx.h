@@ -37,6 +37,8 @@ void parse_idx_images(std::vector<uint8_t> bytes, std::string_view file, Labelle
 void parse_idx_labels(std::vector<uint8_t> bytes, std::string_view file, LabelledImages& out);
 
 /// The whole file, decompressed when it is gzip.
+/// @throws gradwire::InvalidArgument naming the file and how many (decompressed) bytes could be
+/// read, or how many bytes trail the last gzip member.
 std::vector<uint8_t> read_file(const std::string& path);
 
 /// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and

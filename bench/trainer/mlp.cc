@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "bench/trainer/random.h"
 #include "gradwire/kernels/core/error.h"
@@ -21,16 +22,29 @@ blasint dimension(size_t value) { return static_cast<blasint>(value); }
 
 void set_math_threads(int threads) { openblas_set_num_threads(threads); }
 
+size_t Mlp::count_parameters(std::span<const size_t> widths) {
+  size_t total = 0;
+  for (size_t l = 0; l + 1 < widths.size(); ++l) {
+    total += widths[l + 1] * (widths[l] + 1);
+  }
+  return total;
+}
+
+size_t Mlp::count_bytes(std::span<const size_t> widths, size_t max_batch) {
+  // Each layer's input, then logits and probabilities, and two times the widest for the deltas.
+  const size_t widest = *std::max_element(widths.begin(), widths.end());
+  const size_t row = std::accumulate(widths.begin(), widths.end(), widths.back() + 2 * widest);
+  return (count_parameters(widths) + max_batch * row) * sizeof(float);
+}
+
 Mlp::Mlp(std::vector<size_t> widths, size_t max_batch) : max_batch_(max_batch) {
   check(widths.size() >= 2, "mlp: ", widths.size(),
         " widths, expected inputs and classes at least");
   check(max_batch > 0, "mlp: batch is 0, must be at least 1");
-  size_t total = 0;
   for (size_t l = 0; l + 1 < widths.size(); ++l) {
     check(widths[l] > 0 && widths[l + 1] > 0, "mlp: width of layer ", l, " is 0, must be positive");
-    total += widths[l + 1] * (widths[l] + 1);
   }
-  values_.resize(total);
+  values_.resize(count_parameters(widths));
   size_t offset = 0;
   for (size_t l = 0; l + 1 < widths.size(); ++l) {
     Layer layer;

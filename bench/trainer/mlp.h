@@ -23,6 +23,10 @@ class Mlp {
   /// @throws gradwire::InvalidArgument for fewer than two widths or a width of 0.
   Mlp(std::vector<size_t> widths, size_t max_batch);
 
+  /// Parameters of a model of these widths, and the bytes the constructor allocates for it.
+  static size_t count_parameters(std::span<const size_t> widths);
+  static size_t count_bytes(std::span<const size_t> widths, size_t max_batch);
+
   /// In forward order: "layer0.weight", "layer0.bias", …
   const std::vector<gradwire::ParamInfo>& parameters() const { return parameters_; }
   size_t parameter_count() const { return values_.size(); }

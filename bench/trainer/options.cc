@@ -1,5 +1,6 @@
 #include "bench/trainer/options.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -48,31 +49,31 @@ std::vector<size_t> parse_widths(std::string_view text) {
 }
 
 template <class Row>
-std::string names(std::span<const Row> rows, std::string first) {
+bool has_name(std::span<const Row> rows, std::string_view name) {
+  return std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return row.name == name; });
+}
+
+template <class Row>
+std::string names(std::span<const Row> rows) {
+  std::string all;
   for (const Row& row : rows) {
-    first += concat(", ", row.name);
+    all += concat(all.empty() ? "" : ", ", row.name);
   }
-  return first;
+  return all;
 }
 
 void set_transport(Options& o, std::string_view text) {
-  bool known = text == "in_process";
-  for (const auto& row : gradwire::transport_registry()) {
-    known = known || row.name == text;
-  }
-  if (!known) {
-    reject(text, concat("one of ", names(gradwire::transport_registry(), "in_process")));
+  const auto rows = gradwire::transport_registry();
+  if (!has_name(rows, text)) {
+    reject(text, concat("one of ", names(rows)));
   }
   o.transport = text;
 }
 
 void set_exchange(Options& o, std::string_view text) {
-  bool known = text == "auto";
-  for (const auto& row : gradwire::exchange_registry()) {
-    known = known || row.name == text;
-  }
-  if (!known) {
-    reject(text, concat("one of ", names(gradwire::exchange_registry(), "auto")));
+  const auto rows = gradwire::exchange_registry();
+  if (text != "auto" && !has_name(rows, text)) {
+    reject(text, concat("one of auto, ", names(rows)));
   }
   o.exchange = text;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <optional>
 
 #include "bench/trainer/data.h"
@@ -31,6 +32,37 @@ std::vector<size_t> widths(const Options& options, const DataFolder& data) {
   return all;
 }
 
+size_t rows(const Options& options) { return std::max<size_t>(options.batch_size, 128); }
+
+// Ends the group with the exception being handled, and throws it on.
+[[noreturn]] void end_group(const RankInputs& in) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    const auto all = widths(in.options, in.data);
+    const std::string message = gradwire::concat(
+        "memory: there is too little for a model of ", Mlp::count_parameters(all),
+        " parameters, which takes ", Mlp::count_bytes(all, rows(in.options)),
+        " bytes with its activations and more for the exchange and the optimizer, expected a ",
+        "smaller --hidden or --batch-size");
+    in.transport.abort(message);
+    throw gradwire::InvalidArgument(message);
+  } catch (const std::exception& error) {
+    in.transport.abort(error.what());
+    throw;
+  }
+}
+
+// Ranks that are threads have the same options and data anyhow.
+void compare_settings(const RankInputs& in) {
+  if (in.options.transport != "in_process") {
+    const auto stream = gradwire::make_inline_stream(in.options.threads);
+    gradwire::Workspace workspace;
+    gradwire::Context context{*stream, workspace};
+    check_same_settings(common_settings(in.options, in.data), in.transport, context);
+  }
+}
+
 class Training {
  public:
   explicit Training(const RankInputs& in);
@@ -55,8 +87,8 @@ class Training {
   RankInputs in_;
   const Options& options_;
   Standardiser standardise_;
+  BatchSampler sampler_;  // before the model, so that its check comes before any allocation
   Mlp model_;
-  BatchSampler sampler_;
   gradwire::Plan plan_;
   std::unique_ptr<gradwire::Stream> stream_ = gradwire::make_inline_stream(options_.threads);
   gradwire::Workspace workspace_;
@@ -83,12 +115,12 @@ Training::Training(const RankInputs& in)
     : in_(in),
       options_(in.options),
       standardise_(in.data.train.pixels),
-      model_(widths(in.options, in.data), std::max<size_t>(in.options.batch_size, 128)),
       sampler_({.examples = in.data.train.count,
                 .batch_size = in.options.batch_size,
                 .world_size = static_cast<size_t>(in.transport.world_size()),
                 .seed = in.options.seed},
                static_cast<size_t>(in.transport.rank())),
+      model_(widths(in.options, in.data), rows(in.options)),
       labels_(in.options.batch_size),
       steps_per_epoch_(in.data.train.count /
                        (in.options.batch_size * static_cast<size_t>(in.transport.world_size()))),
@@ -258,10 +290,9 @@ void Training::run() {
       after_step();
     }
     write_done();
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     // Before the reducer goes: its destructor waits for buckets that peers may never answer.
-    in_.transport.abort(error.what());
-    throw;
+    end_group(in_);
   }
   if (!options_.chrome_trace.empty() && reducer_.has_value() &&
       (rank_zero() || options_.transport != "in_process")) {
@@ -318,10 +349,10 @@ void Training::write_done() {
 
 void train(const RankInputs& inputs) {
   try {
+    compare_settings(inputs);
     Training(inputs).run();
-  } catch (const std::exception& error) {
-    inputs.transport.abort(error.what());  // also what the constructor throws
-    throw;
+  } catch (const std::exception&) {
+    end_group(inputs);  // also what the constructor throws
   }
 }
 

@@ -1,7 +1,12 @@
 #include "bench/trainer/events.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -107,6 +112,57 @@ TEST(WriteFile, LeavesOnlyTheWholeFile) {
   trainer::write_file(folder.file("trace"), "text");
   EXPECT_EQ(read(folder.file("trace")), "text");
   EXPECT_FALSE(std::filesystem::exists(folder.file("trace.part")));
+}
+
+TEST(WriteFile, FollowsLinksToTheFileTheyName) {
+  const idx_files::Folder folder;
+  std::filesystem::create_directory(folder.file("far"));
+  for (const std::string target : {"far/old", "far/new"}) {  // relative to the link
+    SCOPED_TRACE(target);
+    if (target == "far/old") {
+      folder.write(target, {'x', 'y', 'z'});
+    }
+    std::filesystem::create_symlink(target, folder.file("link"));
+    std::filesystem::create_symlink(folder.file("link"), folder.file("link to link"));
+    trainer::write_file(folder.file("link to link"), "text");
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link to link")));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+    EXPECT_EQ(read(folder.file(target)), "text");
+    std::filesystem::remove(folder.file("link"));
+    std::filesystem::remove(folder.file("link to link"));
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.file("far")), {}), 2);
+  std::filesystem::create_symlink("circle", folder.file("circle"));
+  EXPECT_THROW(trainer::write_file(folder.file("circle"), "text"), std::system_error);
+}
+
+TEST(WriteFile, WritesIntoDevicesAndReportsTheirErrors) {
+  const idx_files::Folder folder;
+  std::filesystem::create_symlink("/dev/full", folder.file("full"));
+  try {
+    trainer::write_file(folder.file("full"), "text");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(error.code().value(), ENOSPC) << error.what();
+    EXPECT_NE(std::string(error.what()).find(folder.file("full")), std::string::npos);
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("full")));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+  EXPECT_THROW(trainer::write_file(folder.path(), "text"), std::system_error);
+}
+
+TEST(WriteFile, WritesIntoPipes) {
+  const idx_files::Folder folder;
+  const std::string path = folder.file("pipe");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  trainer::write_file(path, "text");
+  std::array<char, 8> got{};
+  EXPECT_EQ(::read(reader, got.data(), got.size()), 4);
+  EXPECT_STREQ(got.data(), "text");
+  close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
 }
 
 TEST(MetricsMean, LeavesOutTheFirstStepUnlessItIsTheOnlyOne) {

@@ -129,6 +129,37 @@ TEST_F(DataFolderTest, ReportsACompressedFileCutShort) {
   expect_parts(load_error(), {path, "cannot be read"});
 }
 
+TEST_F(DataFolderTest, SaysHowManyBytesOfACompressedFileCouldBeRead) {
+  const auto error = [&](Bytes gzip) {
+    folder_.write("some.gz", gzip);
+    return message_of([&] { trainer::read_file(folder_.file("some.gz")); });
+  };
+  // Header, then a last block of seven stored bytes (RFC 1951, 1952) of which five are there.
+  const Bytes header = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3};
+  Bytes stored = header;
+  stored.insert(stored.end(), {1, 7, 0, 0xf8, 0xff, 'a', 'b', 'c', 'd', 'e'});
+  expect_parts(error(stored), {"some.gz", "after 5 bytes", "unexpected end"});
+  // All seven, but of another checksum.
+  stored.insert(stored.end(), {'f', 'g', 1, 2, 3, 4, 7, 0, 0, 0});
+  expect_parts(error(stored), {"some.gz", "after 7 bytes", "incorrect data check"});
+  expect_parts(error(header), {"some.gz", "after 0 bytes"});
+}
+
+TEST_F(DataFolderTest, RejectsBytesBehindTheCompressedOnes) {
+  const std::string path = folder_.file("some.gz");
+  write_gzip(path, {1, 2, 3});
+  std::ofstream(path, std::ios::binary | std::ios::app) << "rest";
+  expect_parts(message_of([&] { trainer::read_file(path); }), {path, "4 trailing bytes"});
+}
+
+TEST_F(DataFolderTest, ReadsCompressedMembersThatFollowEachOther) {
+  write_gzip(folder_.file("some.gz"), {1, 2, 3});
+  write_gzip(folder_.file("more.gz"), {4, 5});
+  std::ifstream more(folder_.file("more.gz"), std::ios::binary);
+  std::ofstream(folder_.file("some.gz"), std::ios::binary | std::ios::app) << more.rdbuf();
+  EXPECT_EQ(trainer::read_file(folder_.file("some.gz")), (Bytes{1, 2, 3, 4, 5}));
+}
+
 TEST_F(DataFolderTest, ListsExactlyTheMissingFiles) {
   std::filesystem::remove(folder_.file("train-labels-idx1-ubyte"));
   std::filesystem::remove(folder_.file("t10k-images-idx3-ubyte"));

@@ -151,6 +151,16 @@ TEST(Options, ErrorsNameOptionValueAndExpectation) {
                {"--rank is 2", "--world-size 2"});
 }
 
+TEST(Options, EachTransportIsListedOnce) {
+  try {
+    parse({"--transport", "smoke"});
+    FAIL() << "accepted";
+  } catch (const BadArguments& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find("in_process"), message.rfind("in_process")) << message;
+  }
+}
+
 TEST(Options, RatesAreInBitsPerSecond) {
   EXPECT_EQ(trainer::parse_rate("none"), 0);
   EXPECT_EQ(trainer::parse_rate("800kbit"), 8e5);

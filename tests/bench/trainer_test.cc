@@ -206,6 +206,42 @@ TEST_F(Trainer, TooFewExamplesEndAllRanksWithTheNumbers) {
       << run->errors();
 }
 
+TEST_F(Trainer, ABatchBeyondTheExamplesIsRefusedBeforeTheModelIsBuilt) {
+  // Activations of 275 GB, which would be refused first.
+  const auto run = start("run", {"--world-size", "1", "--batch-size", "1048576", "--hidden",
+                                 "65536,1,65536,1"});
+  EXPECT_EQ(run->wait(kLong), 1);
+  EXPECT_NE(run->errors().find("320 training examples for 1 ranks with batches of 1048576"),
+            std::string::npos)
+      << run->errors();
+}
+
+TEST_F(Trainer, AModelBeyondTheMemoryIsRefusedWithItsSize) {
+  if (kSlower > 1) {
+    GTEST_SKIP() << "the sanitizer's allocator ends the process instead of throwing bad_alloc";
+  }
+  std::string widths = "65536";  // times 20000: more bytes than addresses
+  for (int i = 1; i < 20000; ++i) {
+    widths += ",65536";
+  }
+  const auto run = start("run", {"--world-size", "2", "--hidden", widths});
+  EXPECT_EQ(run->wait(kLong), 1);
+  EXPECT_NE(run->errors().find("a model of 85896366129156 parameters"), std::string::npos)
+      << run->errors();
+  EXPECT_EQ(run->errors().find("bad_alloc"), std::string::npos) << run->errors();
+}
+
+TEST_F(Trainer, ATraceThatCannotBeWrittenIsARunErrorAndLeavesTheDevice) {
+  std::filesystem::create_symlink("/dev/full", folder_.file("trace.json"));
+  const auto run = start("run", {"--world-size", "2", "--max-steps", "2", "--chrome-trace",
+                                 folder_.file("trace.json")});
+  EXPECT_EQ(run->wait(kLong), 1);
+  EXPECT_NE(run->errors().find("cannot write to '" + folder_.file("trace.json")),
+            std::string::npos)
+      << run->errors();
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_.file("trace.json")));
+}
+
 TEST_F(Trainer, BadArgumentsExitWith2) {
   const auto run = start("run", {"--epohcs", "3"});
   EXPECT_EQ(run->wait(kLong), 2);
@@ -296,6 +332,48 @@ TEST_F(Trainer, RanksWithDifferentMethodsFindOut) {
   EXPECT_EQ(first->wait(kLong), 1);
   EXPECT_EQ(second->wait(kLong), 1);
   EXPECT_NE(first->errors().find("int8"), std::string::npos) << first->errors();
+}
+
+TEST_F(Trainer, RanksWithDifferentOptionsSayWhichAndEnd) {
+  struct Case {
+    std::string option, value0, value1;
+  };
+  for (const auto& [option, value0, value1] :
+       {Case{"--batch-size", "32", "16"}, Case{"--max-steps", "3", "4"},
+        Case{"--eval-every", "2", "3"}, Case{"--learning-rate", "0.05", "0.050000001"},
+        Case{"--no-exchange", "0", "1"}}) {
+    SCOPED_TRACE(option);
+    std::filesystem::remove_all(folder_.file("store"));
+    const std::vector<std::string> common = {"--epochs", "1000000", "--timeout-s", "60"};
+    const auto with = [&](const std::string& value) {
+      std::vector<std::string> all = common;
+      all.insert(all.end(), {option, value});
+      return all;
+    };
+    const auto first = start_rank(0, 2, with(value0)), second = start_rank(1, 2, with(value1));
+    const std::string message = "rank 1 runs with " + option + " " + value1 + ", rank 0 with " +
+                                option + " " + value0 + ": expected the same on all ranks";
+    for (const auto& [rank, process] : {std::pair(0, first.get()), std::pair(1, second.get())}) {
+      EXPECT_EQ(process->wait(kPrompt), 1);
+      EXPECT_EQ(process->errors(),
+                "gradwire-trainer: rank " + std::to_string(rank) + ": " + message + "\n");
+      EXPECT_TRUE(events_named(process->output(), "step").empty());
+    }
+  }
+}
+
+TEST_F(Trainer, RanksWithDifferentDataSaySoAndEnd) {
+  const idx_files::Folder other;
+  idx_files::write_quadrants(other, "train", 320, 3);
+  idx_files::write_quadrants(other, "t10k", 90, 2);
+  const auto first = start_rank(0, 2, {});
+  const auto second = start_rank(1, 2, {"--data", other.path()});
+  for (Process* process : {first.get(), second.get()}) {
+    EXPECT_EQ(process->wait(kPrompt), 1);
+    EXPECT_NE(process->errors().find("rank 1 runs with data: 320 train examples, 90 test examples"),
+              std::string::npos)
+        << process->errors();
+  }
 }
 
 TEST_F(Trainer, StopsPromptlyWhileItWaitsForOtherRanks) {
