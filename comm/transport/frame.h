@@ -48,9 +48,7 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 static_assert(std::endian::native == std::endian::little);
 
-/// A whole message: what fits needs no second round. On a shaped link the announcement of a posted
-/// receive queues behind a link's worth of data, so a second round costs as much as a full queue.
-inline constexpr size_t kFirstMessageBytes = PointToPoint::kMessageBytes;
+inline constexpr size_t kFirstMessageBytes = size_t{64} << 10;
 inline constexpr size_t kInlineBytes = kFirstMessageBytes - kFrameHeaderBytes;
 
 /// FNV-1a 64 of everything before the checksum.

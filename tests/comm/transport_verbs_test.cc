@@ -11,7 +11,7 @@ namespace gradwire::transport_test {
 namespace {
 
 constexpr size_t kHeader = 64;               // frame header
-constexpr size_t kInline = (size_t{1} << 20) - kHeader;  // payload that travels with the header
+constexpr size_t kInline = 65536 - kHeader;  // payload that travels with the header
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr CallTag kTag{0x1234, "a test"};
 
