@@ -6,9 +6,9 @@ Imports nothing of the package: the benchmark works without the compiled module.
 import contextlib
 import os
 import sys
-from typing import Optional
+from typing import Optional, TextIO
 
-__all__ = ["note", "open_missing", "try_output"]
+__all__ = ["note", "open_missing", "settle", "try_output"]
 
 
 def open_missing() -> None:
@@ -29,8 +29,18 @@ def open_missing() -> None:
 
 def note(text: str) -> None:
     """A line on stderr; where nobody can read it, work goes on without."""
-    with contextlib.suppress(OSError):
+    try:
         print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
+
+
+def settle() -> None:
+    """Before the end: what others left in stderr's buffer must not change the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
 
 
 def try_output(text: str) -> Optional[str]:
@@ -38,10 +48,14 @@ def try_output(text: str) -> Optional[str]:
     try:
         print(text, flush=True)
     except OSError as error:
-        # What is buffered would fail again when the interpreter ends, and change the exit code.
-        with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stdout.fileno())
-            os.close(null)
+        _drop(sys.stdout)
         return error.strerror or str(error)
     return None
+
+
+def _drop(stream: TextIO) -> None:
+    # What is buffered would fail again when the interpreter ends, and change the exit code.
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

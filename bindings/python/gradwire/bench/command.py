@@ -21,7 +21,7 @@ from gradwire.bench.plots import require_matplotlib
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
 from gradwire.bench.types import Document
-from gradwire.streams import note, open_missing
+from gradwire.streams import note, open_missing, settle
 
 DEFAULT_LINKS = "50mbit,1gbit,none"
 QUICK_LINKS = "50mbit,none"
@@ -155,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
     except Interrupted as error:
         note(f"gradwire bench: interrupted by {error}")
         return error.exit_code
+    finally:
+        settle()
 
 
 def _run(args: argparse.Namespace) -> int:
