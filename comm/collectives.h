@@ -1,7 +1,7 @@
 #pragma once
 // The verbs, written once over point-to-point messages: rotated order (at step s rank r sends to
-// r + s and receives from r - s), everything posted at once, every sender checked before its
-// payload is accepted.
+// r + s and receives from r - s), all sends and first receives posted at once, every sender checked
+// before its payload is accepted.
 
 #include <atomic>
 #include <chrono>

@@ -48,8 +48,8 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 static_assert(std::endian::native == std::endian::little);
 
-/// Small on purpose: everyone sends its first messages at once, and what exceeds a switch's queue is
-/// lost (at 1 MiB four ranks on 50 Mbit/s links lost packets and took 1.2 times as long for fp16).
+/// Small on purpose: everyone sends its first messages at once, and what exceeds the queue of a
+/// slow link is lost and sent again.
 inline constexpr size_t kFirstMessageBytes = size_t{64} << 10;
 inline constexpr size_t kInlineBytes = kFirstMessageBytes - kFrameHeaderBytes;
 

@@ -5,7 +5,7 @@
 //   density:= NUMBER "%" | NUMBER                    in (0, 1]; only selectors take one
 //   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"   value codec of a selector
 //           | "nearest" | "stochastic"                     rounding of int8 and int4
-//           | "block=" N                                   elements per scale, power of two <= 4096
+//           | "block=" N                                   elements per scale: 8, 16 .. 4096
 //           | "ef" | "noef"                                error feedback on or off
 
 #include <cstdint>
