@@ -1,7 +1,8 @@
 #pragma once
 // The verbs, written once over point-to-point messages: rotated order (at step s rank r sends to
-// r + s and receives from r - s), all sends and first receives posted at once, every sender checked
-// before its payload is accepted.
+// r + s and receives from r - s), every receive posted before anything is sent, every sender checked
+// before its payload is accepted. Large payloads leave step by step, so that on a slow link they do
+// not all meet in one receiver's queue.
 
 #include <atomic>
 #include <chrono>
@@ -56,12 +57,13 @@ class Collectives {
   struct Outgoing {
     int peer = 0;  ///< place in the group
     std::span<const std::byte> bytes;
+    size_t capacity = 0;  ///< what the receiver has room for
   };
   struct Incoming {
     int peer = 0;
-    std::span<std::byte> into;
-    size_t length = 0;   ///< out: what arrived
-    bool exact = false;  ///< the sender must fill `into`
+    std::span<std::byte> into;  ///< its size is the sender's capacity
+    bool exact = false;         ///< the sender must fill `into`
+    size_t length = 0;          ///< out: what arrived
     MessageHandle first = 0;
   };
   struct Call {
@@ -79,12 +81,15 @@ class Collectives {
 
   /// Runs what outgoing_ and incoming_ describe.
   void exchange(Verb verb, CallTag tag);
-  void post_all(const Call& call);
-  void send_first(const Call& call, const Outgoing& message, std::span<std::byte> frame);
-  void send_chunks(const Call& call, const Outgoing& message);
+  void post_receives(const Call& call);
+  void send_firsts(const Call& call);
+  void send_chunks(const Call& call, size_t step, size_t chunks);
   void accept(const Call& call, Incoming& message, std::span<const std::byte> frame);
   void verify(const Call& call, const Incoming& message, const struct FrameHeader& header) const;
-  void finish();
+  struct FrameHeader header_of(const Call& call, size_t capacity) const;
+  std::span<std::byte> frame(size_t index);
+  void wait_for(std::span<const MessageHandle> messages);
+  int engine_rank(int peer) const { return group_.members[static_cast<size_t>(peer)]; }
   void close(std::string_view reason);
   Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }
 
@@ -97,6 +102,8 @@ class Collectives {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::vector<MessageHandle> receives_, sends_;
+  size_t steps_sent_ = 0;   ///< outgoing messages all of whose chunks have been posted
+  size_t chunks_sent_ = 0;  ///< of the next one
   std::vector<std::byte> frames_;
   std::vector<size_t> lengths_;
 

@@ -50,10 +50,12 @@ class Transport {
   virtual int world_size() const = 0;
 
   /// Rank r's `mine` arrives as part r of `all` on every rank, this one included. The length is
-  /// read when the stream reaches the call. `mine` may be part rank() of `all`.
+  /// read when the stream reaches the call. `mine` may be part rank() of `all`. The stride is the
+  /// same on all ranks.
   virtual void all_gather(const size_t& length, std::span<const std::byte> mine, Parts all,
                           CallTag tag, Context& context) = 0;
-  /// Part d of `send` arrives as part rank() of rank d's `receive`.
+  /// Part d of `send` arrives as part rank() of rank d's `receive`. Both have the same stride, on
+  /// all ranks, as in all_gather.
   virtual void all_to_all(Parts send, Parts receive, CallTag tag, Context& context) = 0;
   /// out = elements [begin(rank), begin(rank + 1)) of the sum over ranks of `values`, added in rank
   /// order in float32; begin(r) = shard_begin(values.size(), world_size, r).

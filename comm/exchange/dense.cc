@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/exchange/rows.h"
@@ -94,8 +95,11 @@ class DenseExchange final : public Exchange {
     const TrafficCounters before = transport_.counters();
     predict(groups, report);
     timed(report.codec_us, [&] { write_slices(groups, context); });
-    timed(report.transfer_us,
-          [&] { transport_.all_to_all(outgoing_.parts(), incoming_.parts(), tag_, context); });
+    timed(report.transfer_us, [&] {
+      const size_t own_length = std::exchange(outgoing_.length(own_), 0);  // is where it belongs
+      transport_.all_to_all(outgoing_.parts(), incoming_.parts(), tag_, context);
+      incoming_.length(own_) = own_length;
+    });
     timed(report.codec_us, [&] {
       read_slices(report);
       merge_own(groups, context);
@@ -123,10 +127,11 @@ class DenseExchange final : public Exchange {
 
   void write_slices(std::span<const GroupSlot> groups, Context& context) {
     for (size_t r = 0; r < ranks_; ++r) {
+      const Messages& messages = r == own_ ? incoming_ : outgoing_;
       size_t length = 0;
       for (size_t g = 0; g < groups.size(); ++g) {
         const Payload mine = groups[g].mine.first(payload_bytes(groups[g].mine));
-        const Payload out = outgoing_.room(r).subspan(length);
+        const Payload out = messages.room(r).subspan(length);
         if (regions_[g][r].numel() == 0) {
           length += write_empty_payload(*compressors_[g], is_nonfinite(mine), out);
         } else {

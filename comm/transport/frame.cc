@@ -1,5 +1,7 @@
 #include "gradwire/comm/transport/frame.h"
 
+#include "gradwire/comm/fingerprint.h"
+
 namespace gradwire {
 
 std::string_view to_string(Verb verb) {
@@ -23,13 +25,13 @@ std::string_view to_string(Verb verb) {
 }
 
 uint64_t checksum_of(const FrameHeader& header) {
-  std::byte bytes[sizeof(FrameHeader)];
-  std::memcpy(bytes, &header, sizeof(header));
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (size_t i = 0; i < offsetof(FrameHeader, checksum); ++i) {
-    hash = (hash ^ static_cast<uint64_t>(bytes[i])) * 0x100000001B3u;
-  }
-  return hash;
+  return fnv1a(std::as_bytes(std::span(&header, 1)).first(offsetof(FrameHeader, checksum)));
+}
+
+uint64_t chunk_tag(const FrameHeader& header, size_t index) {
+  const uint64_t agreed[] = {header.verb, header.sequence, header.fingerprint, header.capacity};
+  const uint64_t hash = fnv1a(std::as_bytes(std::span(agreed)));
+  return header.group << 48 | ((hash >> 32 ^ hash) & 0xFFFFFFFF) << 16 | (index + 1);
 }
 
 }  // namespace gradwire

@@ -2,10 +2,12 @@
 // The 64 bytes in front of every (source, destination, collective), and the tags of its messages.
 //
 // Message 0 is the header and the first kInlineBytes of the payload; what remains follows in chunks
-// of PointToPoint::kMessageBytes. A receiver always posts kFirstMessageBytes for message 0, so a
-// sender that disagrees about anything cannot overrun it, and posts the chunks only after the
-// header has been checked.
+// of kChunkBytes, as many as the agreed capacity has, shorter or empty where the payload ends. A
+// receiver posts everything before anything arrives: message 0 always with kFirstMessageBytes, the
+// chunks under tags that hash what the ranks must agree on, so a sender that disagrees about
+// anything can neither overrun a buffer nor match a chunk.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -42,16 +44,21 @@ struct FrameHeader {
   uint64_t fingerprint = 0;  ///< CallTag::fingerprint
   uint64_t bytes = 0;        ///< of payload, all messages together
   uint64_t group = 0;        ///< 0: the world
-  uint64_t reserved[2] = {0, 0};
+  uint64_t capacity = 0;     ///< the most that `bytes` could be: tells how many chunks follow
+  uint64_t reserved = 0;
   uint64_t checksum = 0;  ///< FNV-1a 64 of the 56 bytes before
 };
 static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 static_assert(std::endian::native == std::endian::little);
 
-/// Small on purpose: everyone sends its first messages at once, and what exceeds the queue of a
-/// slow link is lost and sent again.
-inline constexpr size_t kFirstMessageBytes = size_t{64} << 10;
+/// Small on purpose: everyone sends its first messages to all at once, and what exceeds the queue of
+/// a slow link is lost and sent again.
+inline constexpr size_t kFirstMessageBytes = size_t{8} << 10;
 inline constexpr size_t kInlineBytes = kFirstMessageBytes - kFrameHeaderBytes;
+
+/// What one rank has under way to another between two receipts: 50 Mbit/s take 21 ms for it.
+inline constexpr size_t kChunkBytes = size_t{128} << 10;
+static_assert(kChunkBytes <= PointToPoint::kMessageBytes);
 
 /// FNV-1a 64 of everything before the checksum.
 uint64_t checksum_of(const FrameHeader& header);
@@ -63,30 +70,34 @@ inline FrameHeader read_frame_header(std::span<const std::byte> message) {
   return header;
 }
 
-/// Messages of one pair are told apart by (group, collective, part of the payload).
-constexpr uint64_t message_tag(uint16_t group, uint32_t sequence, uint16_t part) {
-  return uint64_t{group} << 48 | uint64_t{sequence} << 16 | part;
+/// Messages of one pair: 16 bits of group, 32 that tell its calls apart, 16 of place in the payload.
+constexpr uint64_t first_tag(uint16_t group, uint32_t sequence) {
+  return uint64_t{group} << 48 | uint64_t{sequence} << 16;
 }
 constexpr bool is_first_message(uint64_t tag) { return (tag & 0xFFFF) == 0; }
+constexpr uint16_t group_of(uint64_t tag) { return static_cast<uint16_t>(tag >> 48); }
 
-/// Chunks after message 0.
-constexpr size_t chunk_count(size_t payload_bytes) {
-  return payload_bytes <= kInlineBytes
+/// Chunk `index` (from 0) of the payload behind `header`. In the place of the sequence stands a hash
+/// of verb, sequence, fingerprint and capacity.
+uint64_t chunk_tag(const FrameHeader& header, size_t index);
+constexpr size_t chunk_index(uint64_t chunk_tag) { return (chunk_tag & 0xFFFF) - 1; }
+
+/// Chunks after message 0 of payloads of at most `capacity` bytes.
+constexpr size_t chunk_count(size_t capacity) {
+  return capacity <= kInlineBytes
              ? 0
-             : (payload_bytes - kInlineBytes + PointToPoint::kMessageBytes - 1) /
-                   PointToPoint::kMessageBytes;
+             : (capacity - kInlineBytes + kChunkBytes - 1) /
+                   kChunkBytes;
 }
 
-/// The largest payload the 16 bits of `part` can number.
-inline constexpr size_t kMaxPayloadBytes = kInlineBytes + 0xFFFF * PointToPoint::kMessageBytes;
+/// The largest payload whose chunks 16 bits can number (0 is message 0, 0xFFFF is left to engines).
+inline constexpr size_t kMaxPayloadBytes = kInlineBytes + 0xFFFE * kChunkBytes;
 
-/// Chunk `index` (from 0) of a payload.
+/// Chunk `index` (from 0) of a payload; empty behind its end.
 template <class Byte>
 std::span<Byte> chunk_of(std::span<Byte> payload, size_t index) {
-  const size_t begin = kInlineBytes + index * PointToPoint::kMessageBytes;
-  const size_t rest = payload.size() - begin;
-  return payload.subspan(begin,
-                         rest < PointToPoint::kMessageBytes ? rest : PointToPoint::kMessageBytes);
+  const size_t begin = std::min(kInlineBytes + index * kChunkBytes, payload.size());
+  return payload.subspan(begin, std::min(payload.size() - begin, kChunkBytes));
 }
 
 }  // namespace gradwire

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/comm/internal/gloo_plugin_doorbell.h"
 #include "gradwire/comm/internal/gloo_plugin_process.h"
 #include "gradwire/comm/transport/gloo_plugin_abi.h"
 
@@ -26,14 +27,14 @@ using std::chrono::milliseconds;
 struct Slot {
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   bool sends = false;
-  bool busy = false;  // some thread is inside a call on it
+  bool busy = false;  // some thread waits for it
 };
 
 void write_error(gradwire_gloo_error* error, const char* text) {
   std::snprintf(error->text, sizeof(error->text), "%s", text);
 }
 
-// Tags of messages stay below it: a sequence number and a chunk.
+// Tags of messages stay below it.
 constexpr uint64_t kFarewellTag = ~uint64_t{0};
 constexpr milliseconds kNoTimeout{int64_t{1} << 40};  // 35 years
 constexpr milliseconds kFarewellTimeout{1000};
@@ -46,14 +47,17 @@ struct gradwire_gloo_engine {
     gloo::transport::tcp::attr attributes;
     attributes.iface = options.network_interface;
     attributes.ai_family = AF_INET;
-    device_ = gloo::transport::tcp::CreateDevice(attributes);
+    auto device = gloo::transport::tcp::CreateDevice(attributes);
     const auto context =
         std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
     // Gloo waits five times this long for a connection.
     context->setTimeout(milliseconds(std::max<int64_t>(options.connect_timeout_ms / 5, 50)));
     CallbackStore store(options.store);
-    context->connectFullMesh(store, device_);
+    context->connectFullMesh(store, device);
     context_ = context;
+    doorbell_ =
+        std::make_unique<Doorbell>(std::static_pointer_cast<gloo::transport::tcp::Device>(device),
+                                   [this] { start_queued(); });
     watch_peers(options.rank, options.world_size);
   }
 
@@ -65,28 +69,22 @@ struct gradwire_gloo_engine {
     }
   }
 
+  // Gloo's thread does it: Gloo polls a pair again and again, a core's worth, while another thread
+  // holds the pair, be it to write or because the scheduler took that thread's core away.
   int post(bool sends, int peer, uint64_t tag, std::pair<void*, size_t> bytes, uint64_t* message,
            gradwire_gloo_error* error) {
-    gloo::transport::UnboundBuffer* const buffer = add(sends, bytes, message);
-    if (buffer == nullptr) {
-      withdraw();
-      return closed_outcome(error);
-    }
-    try {
-      if (sends) {
-        buffer->send(peer, tag);
-      } else {
-        buffer->recv(peer, tag);
+    auto buffer = context_->createUnboundBuffer(bytes.first, bytes.second);
+    {
+      std::lock_guard lock(mutex_);
+      if (!closed_) {
+        queue_.push_back({buffer.get(), sends, peer, tag});
+        *message = keep(std::move(buffer), sends);
+        doorbell_->ring();
+        return GRADWIRE_GLOO_DONE;
       }
-    } catch (const std::exception&) {
-      release(*message);
-      withdraw();
-      throw;
     }
-    std::lock_guard lock(mutex_);
-    slots_[*message].busy = false;
-    idle_.notify_all();
-    return GRADWIRE_GLOO_DONE;
+    withdraw();
+    return closed_outcome(error);
   }
 
   int wait(uint64_t message, int64_t timeout_ms, gradwire_gloo_error* error) {
@@ -132,11 +130,10 @@ struct gradwire_gloo_engine {
         return;
       }
       closed_ = true;
+      queue_.clear();
       for (Slot& slot : slots_) {
-        if (slot.buffer && slot.sends) {
-          slot.buffer->abortWaitSend();
-        } else if (slot.buffer) {
-          slot.buffer->abortWaitRecv();
+        if (slot.buffer) {
+          abort_wait(*slot.buffer, slot.sends);
         }
       }
       for (Watch& watch : watches_) {
@@ -152,7 +149,8 @@ struct gradwire_gloo_engine {
     close();
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [this] {
-      return std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
+      return starting_ == nullptr &&
+             std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
     });
     std::vector<Slot> slots(slots_.size());
     slots.swap(slots_);
@@ -162,6 +160,45 @@ struct gradwire_gloo_engine {
   }
 
  private:
+  struct Queued {
+    gloo::transport::UnboundBuffer* buffer = nullptr;
+    bool sends = false;
+    int peer = 0;
+    uint64_t tag = 0;
+  };
+
+  // On Gloo's thread.
+  void start_queued() {
+    std::unique_lock lock(mutex_);
+    while (!queue_.empty()) {
+      const Queued next = queue_.front();
+      queue_.pop_front();
+      starting_ = next.buffer;
+      lock.unlock();
+      std::string failure;
+      try {
+        next.sends ? next.buffer->send(next.peer, next.tag)
+                   : next.buffer->recv(next.peer, next.tag);
+      } catch (const std::exception& exception) {
+        failure = exception.what();
+      }
+      lock.lock();
+      if (!failure.empty()) {
+        if (lost_peer_ < 0) {
+          lost_peer_ = next.peer;
+          lost_why_ = failure;
+        }
+        abort_wait(*next.buffer, next.sends);  // whoever waits for it closes the engine
+      }
+      starting_ = nullptr;
+      idle_.notify_all();
+    }
+  }
+
+  static void abort_wait(gloo::transport::UnboundBuffer& buffer, bool sends) {
+    sends ? buffer.abortWaitSend() : buffer.abortWaitRecv();
+  }
+
   /// A receive that only the peer's farewell or the end of its connection completes. Gloo can lose
   /// the completion of a send to a rank that dies; it does not lose that of a receive long posted.
   struct Watch {
@@ -240,14 +277,8 @@ struct gradwire_gloo_engine {
     return GRADWIRE_GLOO_FAILED;
   }
 
-  /// A busy slot for a new message; null when the engine is closed.
-  gloo::transport::UnboundBuffer* add(bool sends, std::pair<void*, size_t> bytes,
-                                        uint64_t* message) {
-    auto buffer = context_->createUnboundBuffer(bytes.first, bytes.second);
-    std::lock_guard lock(mutex_);
-    if (closed_) {
-      return nullptr;
-    }
+  /// The place of a new message.
+  uint64_t keep(std::unique_ptr<gloo::transport::UnboundBuffer> buffer, bool sends) {
     size_t index = 0;
     while (index < slots_.size() && slots_[index].buffer) {
       ++index;
@@ -255,15 +286,16 @@ struct gradwire_gloo_engine {
     if (index == slots_.size()) {
       slots_.emplace_back();
     }
-    slots_[index] = {std::move(buffer), sends, true};
-    *message = index;
-    return slots_[index].buffer.get();
+    slots_[index] = {std::move(buffer), sends, false};
+    return index;
   }
 
   void release(uint64_t message) {
     std::unique_ptr<gloo::transport::UnboundBuffer> finished;
     {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      const auto* const buffer = slots_[message].buffer.get();
+      idle_.wait(lock, [this, buffer] { return starting_ != buffer; });
       finished = std::move(slots_[message].buffer);
       slots_[message].busy = false;
       idle_.notify_all();
@@ -271,7 +303,6 @@ struct gradwire_gloo_engine {
     // Destroyed here, outside the lock: that waits until Gloo's thread has let go.
   }
 
-  std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::Context> context_;
   std::mutex mutex_;
   std::mutex closing_;
@@ -281,6 +312,9 @@ struct gradwire_gloo_engine {
   bool closed_ = false;
   int lost_peer_ = -1;
   std::string lost_why_;
+  std::deque<Queued> queue_;
+  gloo::transport::UnboundBuffer* starting_ = nullptr;  // by Gloo's thread, now
+  std::unique_ptr<Doorbell> doorbell_;                  // last: its thread uses the others
 };
 
 namespace {
@@ -288,7 +322,6 @@ namespace {
 /// Runs `body` so that no exception leaves the plug-in.
 template <class F>
 int guarded(gradwire_gloo_error* error, F body) {
-  const WithoutPipeSignal quiet;
   try {
     return body();
   } catch (const std::exception& exception) {
@@ -301,6 +334,7 @@ int guarded(gradwire_gloo_error* error, F body) {
 
 int open_engine(const gradwire_gloo_options* options, gradwire_gloo_engine** engine,
                 gradwire_gloo_error* error) {
+  const WithoutPipeSignal quiet;  // for the threads started here too
   return guarded(error, [&] {
     *engine = new gradwire_gloo_engine(*options);
     return int{GRADWIRE_GLOO_DONE};

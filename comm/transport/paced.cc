@@ -68,7 +68,7 @@ class PacedEngine final : public PointToPoint {
     if (pending) {
       engine_->close("the transport was destroyed");
     }
-    for (auto& [peer, lane] : lanes_) {
+    for (auto& [key, lane] : lanes_) {
       lane.thread.join();
     }
   }
@@ -90,7 +90,7 @@ class PacedEngine final : public PointToPoint {
                               0,
                               {}});
     messages_[index].passes = egress_.take(bytes.size(), Clock::now());
-    queue(kSender, index);
+    queue({kSender, 0}, index);
     return index + 1;
   }
 
@@ -103,7 +103,7 @@ class PacedEngine final : public PointToPoint {
     std::lock_guard lock(mutex_);
     const size_t index =
         add({State::kQueued, false, source, tag, bytes.data(), bytes.size(), inner, {}});
-    queue(source, index);
+    queue({source, group_of(tag)}, index);
     return index + 1;
   }
 
@@ -147,14 +147,16 @@ class PacedEngine final : public PointToPoint {
   }
 
  private:
-  static constexpr int kSender = -1;
+  static constexpr int kSender = -1;  // in the place of a peer
 
   /// Messages one thread looks after, in order: all that is sent, or what one rank sends to this
-  /// one.
+  /// one in one group, whose calls do not overlap.
   struct Lane {
     std::deque<size_t> queue;
+    uint64_t payload_bytes = 0;  // of the call that arrives
     std::thread thread;
   };
+  using LaneKey = std::pair<int, uint16_t>;  // peer and group
 
   size_t add(const Message& message) {
     size_t index = 0;
@@ -168,12 +170,12 @@ class PacedEngine final : public PointToPoint {
     return index;
   }
 
-  void queue(int peer, size_t index) {
-    Lane& lane = lanes_[peer];  // references into a map stay valid
+  void queue(LaneKey key, size_t index) {
+    Lane& lane = lanes_[key];  // references into a map stay valid
     lane.queue.push_back(index);
     ++busy_;
     if (!lane.thread.joinable()) {
-      lane.thread = std::thread([this, peer, &lane] { run(peer, lane); });
+      lane.thread = std::thread([this, key, &lane] { run(key.first, lane); });
     }
     changed_.notify_all();
   }
@@ -189,7 +191,7 @@ class PacedEngine final : public PointToPoint {
       lane.queue.pop_front();
       if (!failed_) {
         try {
-          peer == kSender ? release(lock, index) : receive(lock, index);
+          peer == kSender ? release(lock, index) : receive(lock, index, lane);
         } catch (const TransportError& error) {
           if (!lock.owns_lock()) {
             lock.lock();
@@ -216,20 +218,29 @@ class PacedEngine final : public PointToPoint {
     messages_[index].state = State::kPassed;
   }
 
-  void receive(std::unique_lock<std::mutex>& lock, size_t index) {
+  void receive(std::unique_lock<std::mutex>& lock, size_t index, Lane& lane) {
     const Message message = messages_[index];
     lock.unlock();
     engine_->wait(message.inner, Clock::now() + std::chrono::hours(24 * 365));
     const Deadline arrived = Clock::now();
-    size_t bytes = message.size;
-    if (is_first_message(message.tag)) {  // posted at its largest; the header says how long it is
-      const FrameHeader header = read_frame_header({message.data, message.size});
-      bytes = kFrameHeaderBytes + std::min<uint64_t>(header.bytes, kInlineBytes);
-    }
+    const size_t bytes = true_size(message, lane);
     lock.lock();
     // It arrived with its last byte, so it began to flow a line time ago.
     messages_[index].passes = ingress_.take(bytes, arrived - ingress_.line_time(bytes));
     messages_[index].state = State::kPassed;
+  }
+
+  /// Receives are posted at their largest; the header in message 0 says how long it and its chunks
+  /// are.
+  static size_t true_size(const Message& message, Lane& lane) {
+    if (is_first_message(message.tag)) {
+      lane.payload_bytes = read_frame_header({message.data, message.size}).bytes;
+      return kFrameHeaderBytes + std::min<uint64_t>(lane.payload_bytes, kInlineBytes);
+    }
+    const uint64_t before = kInlineBytes + chunk_index(message.tag) * kChunkBytes;
+    return lane.payload_bytes <= before
+               ? 0
+               : std::min<uint64_t>(lane.payload_bytes - before, kChunkBytes);
   }
 
   void fail_locked(std::string_view reason, int peer) {
@@ -262,7 +273,7 @@ class PacedEngine final : public PointToPoint {
   std::condition_variable changed_;
   TokenBucket egress_, ingress_;
   std::vector<Message> messages_;
-  std::map<int, Lane> lanes_;
+  std::map<LaneKey, Lane> lanes_;
   size_t busy_ = 0;  // queued messages and those a lane works on
   bool stop_ = false;
   bool failed_ = false;

@@ -1,0 +1,193 @@
+// How the messages of one collective move: what outgoing_ and incoming_ describe, posted, checked
+// and paced against each other.
+
+#include <algorithm>
+#include <cstring>
+
+#include "gradwire/comm/collectives.h"
+#include "gradwire/comm/transport/frame.h"
+
+namespace gradwire {
+namespace {
+
+std::string name_of(Verb verb, const CallTag& tag) {
+  return tag.what.empty() ? std::string(to_string(verb))
+                          : concat(to_string(verb), " of ", tag.what);
+}
+
+}  // namespace
+
+void Collectives::exchange(Verb verb, CallTag tag) {
+  const Call call{verb, tag, sequence_++};
+  receives_.clear();
+  sends_.clear();
+  steps_sent_ = chunks_sent_ = 0;
+  try {
+    post_receives(call);
+    send_firsts(call);
+    send_chunks(call, 0, 1);
+    for (size_t i = 0; i < incoming_.size(); ++i) {
+      engine_->wait(incoming_[i].first, deadline());
+      accept(call, incoming_[i], frame(i));
+    }
+    // One chunk leaves for each that arrives: more would meet in the queue of a slow link and be lost
+    // there. Nobody waits in a circle: who waits for chunk c of step s has sent its own.
+    size_t next = 0;
+    for (size_t step = 0; step < incoming_.size(); ++step) {
+      for (size_t c = 0; c < chunk_count(incoming_[step].into.size()); ++c) {
+        send_chunks(call, step, c + 1);
+        engine_->wait(receives_[next++], deadline());
+      }
+    }
+    send_chunks(call, outgoing_.size(), 0);
+    wait_for(sends_);
+  } catch (const TransportError& error) {
+    const std::string reason = concat(name_of(verb, tag), ": ", error.what());
+    close(reason);
+    throw TransportError(reason, error.peer());
+  } catch (const std::exception& error) {
+    close(concat(name_of(verb, tag), ": ", error.what()));
+    throw;
+  }
+}
+
+// The caller's buffers may go away when this returns: nothing that was posted may still be moving.
+// The first wait that throws has taken all messages back.
+void Collectives::close(std::string_view reason) {
+  engine_->close(reason);
+  try {
+    for (const Incoming& message : incoming_) {
+      if (message.first != 0) {
+        engine_->wait(message.first, deadline());
+      }
+    }
+    wait_for(receives_);
+    wait_for(sends_);
+  } catch (const TransportError&) {
+    // The engine says that it is closed, which is what was asked of it.
+  }
+}
+
+void Collectives::wait_for(std::span<const MessageHandle> messages) {
+  for (const MessageHandle message : messages) {
+    engine_->wait(message, deadline());
+  }
+}
+
+std::span<std::byte> Collectives::frame(size_t index) {
+  return std::span(frames_).subspan(index * kFirstMessageBytes, kFirstMessageBytes);
+}
+
+FrameHeader Collectives::header_of(const Call& call, size_t capacity) const {
+  FrameHeader header;
+  header.verb = static_cast<uint8_t>(call.verb);
+  header.sequence = call.sequence;
+  header.fingerprint = call.tag.fingerprint;
+  header.group = group_.id;
+  header.capacity = capacity;
+  return header;
+}
+
+// Before anything is sent: an engine may have to tell the sender that a receive stands, and on a
+// slow link that word would wait behind this rank's own payload.
+void Collectives::post_receives(const Call& call) {
+  for (const Outgoing& message : outgoing_) {
+    check(message.capacity <= kMaxPayloadBytes, "payload may have ", message.capacity,
+          " bytes, at most ", kMaxPayloadBytes, " can be sent");
+  }
+  const size_t frames = incoming_.size() + outgoing_.size();
+  if (frames_.size() < frames * kFirstMessageBytes) {
+    frames_.resize(frames * kFirstMessageBytes);
+  }
+  for (size_t i = 0; i < incoming_.size(); ++i) {
+    incoming_[i].first = engine_->post_recv(engine_rank(incoming_[i].peer),
+                                            first_tag(group_.id, call.sequence), frame(i));
+  }
+  for (const Incoming& message : incoming_) {
+    const FrameHeader expected = header_of(call, message.into.size());
+    for (size_t i = 0; i < chunk_count(message.into.size()); ++i) {
+      receives_.push_back(engine_->post_recv(engine_rank(message.peer), chunk_tag(expected, i),
+                                             chunk_of(message.into, i)));
+    }
+  }
+}
+
+// All headers before any chunk, so that on a slow link nobody waits for a header behind others'
+// chunks.
+void Collectives::send_firsts(const Call& call) {
+  for (size_t i = 0; i < outgoing_.size(); ++i) {
+    const Outgoing& message = outgoing_[i];
+    FrameHeader header = header_of(call, message.capacity);
+    header.source = static_cast<uint32_t>(engine_->rank());
+    header.bytes = message.bytes.size();
+    header.checksum = checksum_of(header);
+    const std::span<std::byte> first = frame(incoming_.size() + i);
+    std::memcpy(first.data(), &header, sizeof(header));
+    const auto head = message.bytes.first(std::min(message.bytes.size(), kInlineBytes));
+    std::copy(head.begin(), head.end(), first.begin() + kFrameHeaderBytes);
+    sends_.push_back(engine_->post_send(engine_rank(message.peer),
+                                        first_tag(group_.id, call.sequence),
+                                        first.first(kFrameHeaderBytes + head.size())));
+    bytes_sent_ += kFrameHeaderBytes + message.bytes.size();
+    frames_sent_ += 1;
+  }
+}
+
+// Everything before `step`, and the first `chunks` of its chunks, as far as it has not left.
+void Collectives::send_chunks(const Call& call, size_t step, size_t chunks) {
+  while (steps_sent_ < outgoing_.size() && steps_sent_ <= step) {
+    const Outgoing& message = outgoing_[steps_sent_];
+    const size_t all = chunk_count(message.capacity);
+    const size_t wanted = steps_sent_ < step ? all : std::min(chunks, all);
+    const FrameHeader header = header_of(call, message.capacity);
+    for (; chunks_sent_ < wanted; ++chunks_sent_) {
+      sends_.push_back(engine_->post_send(engine_rank(message.peer),
+                                          chunk_tag(header, chunks_sent_),
+                                          chunk_of(message.bytes, chunks_sent_)));
+    }
+    if (chunks_sent_ < all) {
+      return;
+    }
+    ++steps_sent_;
+    chunks_sent_ = 0;
+  }
+}
+
+void Collectives::accept(const Call& call, Incoming& message, std::span<const std::byte> frame) {
+  const FrameHeader header = read_frame_header(frame);
+  verify(call, message, header);
+  message.length = header.bytes;
+  const auto head = frame.subspan(kFrameHeaderBytes, std::min(message.length, kInlineBytes));
+  std::copy(head.begin(), head.end(), message.into.begin());
+  bytes_received_ += kFrameHeaderBytes + message.length;
+}
+
+void Collectives::verify(const Call& call, const Incoming& message,
+                         const FrameHeader& header) const {
+  const int peer = engine_rank(message.peer);
+  const auto require = [peer](bool condition, const auto&... parts) {
+    if (!condition) [[unlikely]] {
+      throw TransportError(concat("rank ", peer, " sent ", parts...), peer);
+    }
+  };
+  require(header.magic == FrameHeader::kMagic && header.checksum == checksum_of(header),
+          "bytes that are no frame header");
+  require(header.version == FrameHeader::kVersion, "frame version ", header.version, ", expected ",
+          FrameHeader::kVersion);
+  require(header.source == static_cast<uint32_t>(peer) && header.group == group_.id &&
+              header.sequence == call.sequence,
+          "call ", header.sequence, " of group ", header.group, " as rank ", header.source,
+          ", expected call ", call.sequence, " of group ", group_.id);
+  require(header.verb == static_cast<uint8_t>(call.verb), to_string(static_cast<Verb>(header.verb)),
+          ", expected ", to_string(call.verb), ": ranks disagree on the order of calls");
+  require(header.fingerprint == call.tag.fingerprint, "fingerprint 0x", std::hex,
+          header.fingerprint, ", expected 0x", call.tag.fingerprint, std::dec,
+          ": ranks disagree on shape, dtype or spec");
+  const std::string_view up_to = message.exact ? "" : "up to ";
+  require(header.capacity == message.into.size(), up_to, header.capacity, " bytes, expected ",
+          up_to, message.into.size(), ": ranks disagree on sizes");
+  require(header.bytes <= header.capacity && (!message.exact || header.bytes == header.capacity),
+          header.bytes, " bytes, expected ", up_to, header.capacity);
+}
+
+}  // namespace gradwire
