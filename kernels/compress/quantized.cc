@@ -5,6 +5,7 @@
 
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
+#include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"
 #include "gradwire/kernels/ops/random.h"
@@ -29,8 +30,11 @@ class BlockQuantized final : public FixedCompressor {
 
  protected:
   size_t record_bytes(size_t numel) const override {
-    return scale_count(numel) * sizeof(float) + (bits_ == 8 ? numel : cpu::nibble_bytes(numel));
+    return scale_count(numel) * sizeof(float) + cpu::packed_bytes(numel, bits_);
   }
+  bool encode_chunk(const Chunk& chunk, std::byte* record) const override;
+  void write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                 Gradient out) const override;
   bool encode(std::span<const float> x, Region region, Draw draw, std::byte* record,
               std::span<float> decoded) const override;
   void decode(const std::byte* record, std::span<float> sum) const override;
@@ -39,6 +43,13 @@ class BlockQuantized final : public FixedCompressor {
 
  private:
   size_t scale_count(size_t numel) const { return (numel + block_ - 1) / block_; }
+  /// The random numbers of `region` from its first element on, and how many of them there are: to
+  /// the end of the region or of the parameter's segment.
+  struct Run {
+    cpu::RandomRun numbers;
+    size_t count;
+  };
+  Run random_run(Region region, Draw draw) const;
   void draw_random(Region region, Draw draw, std::span<uint16_t> out) const;
 
   const int bits_;
@@ -46,21 +57,46 @@ class BlockQuantized final : public FixedCompressor {
   std::vector<size_t> segment_ends_;  // of each segment, in the group
 };
 
+BlockQuantized::Run BlockQuantized::random_run(Region region, Draw draw) const {
+  const auto after = std::ranges::upper_bound(segment_ends_, region.begin);
+  const Segment& segment = shape().segments[static_cast<size_t>(after - segment_ends_.begin())];
+  const size_t in_segment = region.begin - (*after - segment.numel);
+  const cpu::RoundingStream stream{.seed = shape().seed,
+                                   .step = draw.step,
+                                   .parameter = segment.parameter,
+                                   .rank_stage =
+                                       static_cast<uint32_t>(shape().rank) * 4 + draw.stage};
+  return {{stream, segment.offset_in_parameter + in_segment},
+          std::min(*after, region.end) - region.begin};
+}
+
 void BlockQuantized::draw_random(Region region, Draw draw, std::span<uint16_t> out) const {
-  const auto first = std::ranges::upper_bound(segment_ends_, region.begin);
-  size_t index = static_cast<size_t>(first - segment_ends_.begin());
-  for (size_t at = region.begin; at < region.end; ++index) {
-    const Segment& segment = shape().segments[index];
-    const size_t end = std::min(segment_ends_[index], region.end);
-    const size_t in_segment = at - (segment_ends_[index] - segment.numel);
-    cpu::random_halves({.seed = shape().seed,
-                        .step = draw.step,
-                        .parameter = segment.parameter,
-                        .rank_stage = static_cast<uint32_t>(shape().rank) * 4 + draw.stage},
-                       segment.offset_in_parameter + in_segment,
-                       out.subspan(at - region.begin, end - at));
-    at = end;
+  for (size_t at = region.begin; at < region.end;) {
+    const Run run = random_run({at, region.end}, draw);
+    cpu::random_halves(run.numbers.stream, run.numbers.first,
+                       out.subspan(at - region.begin, run.count));
+    at += run.count;
   }
+}
+
+bool BlockQuantized::encode_chunk(const Chunk& chunk, std::byte* record) const {
+  const Region region = chunk.region;
+  alignas(64) uint16_t random[kChunk];
+  cpu::Quantizer how{.bits = bits_, .block = block_, .random = {}};
+  Run run{};
+  if (spec().rounding == Rounding::kStochastic) {
+    run = random_run(region, chunk.draw);
+    if (run.count < region.numel()) {  // several parameters share the chunk
+      draw_random(region, chunk.draw, {random, region.numel()});
+      how.random = {random, region.numel()};
+    }
+  }
+  const bool whole_run = run.count == region.numel() && how.random.empty();
+  return cpu::quantize_sum({chunk.g, chunk.e}, how, whole_run ? &run.numbers : nullptr,
+                           {.scales = record,
+                            .codes = record + scale_count(region.numel()) * sizeof(float),
+                            .e_next = chunk.e_next,
+                            .streaming = chunk.streaming});
 }
 
 bool BlockQuantized::encode(std::span<const float> x, Region region, Draw draw, std::byte* record,
@@ -77,11 +113,7 @@ bool BlockQuantized::encode(std::span<const float> x, Region region, Draw draw, 
   const std::span<int8_t> coded(codes, x.size());
   const bool finite = cpu::quantize(x, how, {{scales, scale_count(x.size())}, coded, decoded});
   std::memcpy(record, scales, scale_bytes);
-  if (bits_ == 8) {
-    std::memcpy(record + scale_bytes, codes, x.size());
-  } else {
-    cpu::pack_nibbles(coded, record + scale_bytes);
-  }
+  cpu::pack_codes(coded, bits_, record + scale_bytes);
   return finite;
 }
 
@@ -96,8 +128,35 @@ void BlockQuantized::decode(const std::byte* record, std::span<float> sum) const
     return;
   }
   alignas(64) int8_t codes[kChunk];
-  cpu::unpack_nibbles(packed, {codes, sum.size()});
+  cpu::unpack_codes(packed, bits_, {codes, sum.size()});
   cpu::add_dequantized({codes, sum.size()}, {scales, count}, block_, sum);
+}
+
+void BlockQuantized::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                               Gradient out) const {
+  constexpr size_t kMostParts = 64;
+  if (parts.size() > kMostParts) {
+    FixedCompressor::write_sum(parts, chunk, scale, out);
+    return;
+  }
+  cpu::EncodedBlocks memory[kMostParts];
+  size_t count = 0;
+  for (const Part& part : parts) {
+    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
+      const std::byte* const record = record_of(part, chunk);
+      memory[count++] = {record, record + scale_count(out.numel) * sizeof(float)};
+    }
+  }
+  const std::span<const cpu::EncodedBlocks> blocks(memory, count);
+  cpu::DequantizedSum how{.bits = bits_, .block = block_, .factor = scale};
+  if (out.dtype == DType::kFloat32) {
+    how.streaming = is_streaming(shape().numel);
+    cpu::dequantize_sum(blocks, how, out.as<float>());
+    return;
+  }
+  alignas(64) float values[kChunk];
+  cpu::dequantize_sum(blocks, how, {values, out.numel});
+  cpu::narrow({values, out.numel}, out);
 }
 
 void BlockQuantized::check_record(const std::byte* record, size_t chunk, PartName name) const {

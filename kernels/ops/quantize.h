@@ -1,5 +1,5 @@
 #pragma once
-// Block-wise linear quantization of float32 to 8 or 4 bits.
+// Block-wise linear quantization of float32 to 8, 4 or 2 bits (2 bits: -1, 0 and 1 times the scale).
 //
 //   scale = max|x| / q,  q = 2^(bits-1) - 1,  over the elements of a block
 //   code  = rint(x * (q / max|x|))                  nearest, ties to even
@@ -13,6 +13,9 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+
+#include "gradwire/kernels/core/tensor.h"
+#include "gradwire/kernels/ops/random.h"
 
 namespace gradwire::cpu {
 
@@ -38,6 +41,50 @@ struct Quantized {
 /// Encodes x. @returns false when x holds NaN or infinity; such blocks are encoded as zero.
 bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& out);
 
+/// Consecutive numbers of one parameter: element i of a run takes number `first` + i.
+struct RandomRun {
+  RoundingStream stream;
+  uint64_t first = 0;
+};
+
+/// x = g + e in float32, or g where e is empty.
+struct Summands {
+  ConstTensorView g;
+  std::span<const float> e;
+};
+
+/// Where quantize_sum() writes; nothing needs to be aligned.
+struct QuantizedSum {
+  std::byte* scales;        ///< ceil(numel / block) floats
+  std::byte* codes;         ///< packed_bytes(numel, bits)
+  std::span<float> e_next;  ///< x - code * scale; empty: not wanted
+  /// e_next is not read soon: it may go past the caches where it lies on multiples of 64 bytes.
+  bool streaming = false;
+};
+
+/// quantize() of at most 4096 elements, fused with error feedback and packing: bit for bit what the
+/// single steps give. `run`, unless null, says which random numbers how.random would hold.
+bool quantize_sum(const Summands& x, const Quantizer& how, const RandomRun* run,
+                  const QuantizedSum& out);
+
+/// Scales and packed codes as quantize_sum() writes them.
+struct EncodedBlocks {
+  const std::byte* scales;
+  const std::byte* codes;
+};
+
+/// How dequantize_sum() reads its parts and writes their sum.
+struct DequantizedSum {
+  int bits = 8;
+  size_t block = 256;
+  float factor = 1.0f;
+  bool streaming = false;  ///< as in QuantizedSum
+};
+
+/// out = factor * (the parts' values, added in order from 0 on), at most 4096 elements.
+void dequantize_sum(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
+                    std::span<float> out);
+
 /// x / scale rounded to nearest and limited to [-limit, limit], for a scale chosen by the caller.
 /// Scale 0 gives zeros.
 void quantize_with_scale(std::span<const float> x, float scale, int limit, std::span<int8_t> codes);
@@ -45,6 +92,15 @@ void quantize_with_scale(std::span<const float> x, float scale, int limit, std::
 /// sum[i] += codes[i] * scale of i's block.
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,
                      std::span<float> sum);
+
+/// Codes of 8, 4 or 2 bits in two's complement, the first element in the lowest bits of a byte; the
+/// last byte is padded with zeros.
+void pack_codes(std::span<const int8_t> codes, int bits, std::byte* out);
+void unpack_codes(const std::byte* packed, int bits, std::span<int8_t> codes);
+
+constexpr size_t packed_bytes(size_t count, int bits) {
+  return (count * static_cast<size_t>(bits) + 7) / 8;
+}
 
 /// Two's-complement nibbles, low nibble first; the last byte of an odd count is padded with zero.
 void pack_nibbles(std::span<const int8_t> codes, std::byte* out);

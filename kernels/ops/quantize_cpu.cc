@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cmath>
-#include <limits>
+#include <cstring>
 
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/quantize_blocks.h"
 
 namespace gradwire::cpu {
 namespace {
-
-struct BlockScale {
-  float scale;
-  float inverse;
-};
 
 /// rint() for |x| < 2^22, without a call: the sum drops the fraction, to nearest even.
 inline int32_t round_to_int(float x) {
@@ -82,19 +77,26 @@ GRADWIRE_CLONES void pack_pairs(const int8_t* codes, size_t pairs, uint8_t* out)
   }
 }
 
+GRADWIRE_CLONES void pack_fours(const int8_t* codes, size_t fours, uint8_t* out) {
+  for (size_t i = 0; i < fours; ++i) {
+    out[i] = static_cast<uint8_t>((codes[4 * i] & 3) | ((codes[4 * i + 1] & 3) << 2) |
+                                  ((codes[4 * i + 2] & 3) << 4) | ((codes[4 * i + 3] & 3) << 6));
+  }
+}
+
+GRADWIRE_CLONES void unpack_fours(const uint8_t* packed, size_t fours, int8_t* codes) {
+  for (size_t i = 0; i < fours; ++i) {
+    for (size_t j = 0; j < 4; ++j) {
+      codes[4 * i + j] = static_cast<int8_t>((((packed[i] >> (2 * j)) & 3) ^ 2) - 2);
+    }
+  }
+}
+
 GRADWIRE_CLONES void unpack_pairs(const uint8_t* packed, size_t pairs, int8_t* codes) {
   for (size_t i = 0; i < pairs; ++i) {
     codes[2 * i] = static_cast<int8_t>(((packed[i] & 15) ^ 8) - 8);
     codes[2 * i + 1] = static_cast<int8_t>(static_cast<int8_t>(packed[i]) >> 4);
   }
-}
-
-BlockScale scale_of(float maximum, float limit) {
-  float scale = maximum / limit;
-  if (limit * scale > std::numeric_limits<float>::max()) {
-    scale = std::nextafter(scale, 0.0f);
-  }
-  return {scale, limit / maximum};
 }
 
 void encode_block(std::span<const float> x, const Quantizer& how, size_t begin, BlockScale s,
@@ -174,6 +176,42 @@ void unpack_nibbles(const std::byte* packed, std::span<int8_t> codes) {
   unpack_pairs(bytes, pairs, codes.data());
   if (codes.size() % 2 == 1) {
     codes.back() = static_cast<int8_t>(((bytes[pairs] & 15) ^ 8) - 8);
+  }
+}
+
+void pack_codes(std::span<const int8_t> codes, int bits, std::byte* out) {
+  if (bits == 8) {
+    std::memcpy(out, codes.data(), codes.size());
+    return;
+  }
+  if (bits == 4) {
+    pack_nibbles(codes, out);
+    return;
+  }
+  const size_t fours = codes.size() / 4;
+  pack_fours(codes.data(), fours, reinterpret_cast<uint8_t*>(out));
+  if (const size_t rest = codes.size() % 4; rest > 0) {
+    int8_t last[4] = {};
+    std::copy_n(codes.end() - static_cast<std::ptrdiff_t>(rest), rest, last);
+    pack_fours(last, 1, reinterpret_cast<uint8_t*>(out + fours));
+  }
+}
+
+void unpack_codes(const std::byte* packed, int bits, std::span<int8_t> codes) {
+  if (bits == 8) {
+    std::memcpy(codes.data(), packed, codes.size());
+    return;
+  }
+  if (bits == 4) {
+    unpack_nibbles(packed, codes);
+    return;
+  }
+  const size_t fours = codes.size() / 4;
+  unpack_fours(reinterpret_cast<const uint8_t*>(packed), fours, codes.data());
+  if (const size_t rest = codes.size() % 4; rest > 0) {
+    int8_t last[4];
+    unpack_fours(reinterpret_cast<const uint8_t*>(packed + fours), 1, last);
+    std::copy_n(last, rest, codes.end() - static_cast<std::ptrdiff_t>(rest));
   }
 }
 

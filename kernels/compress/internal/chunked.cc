@@ -134,6 +134,17 @@ void ChunkedCompressor::sum_chunk(std::span<const Part> parts, size_t chunk,
   }
 }
 
+void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                                  Gradient out) const {
+  alignas(64) float values[kChunk];
+  const std::span<float> total(values, out.numel);
+  sum_chunk(parts, chunk, total);
+  if (scale != 1.0f) {
+    cpu::multiply(total, scale, total);
+  }
+  cpu::narrow(total, out);
+}
+
 void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                  Context& context) {
   check_on_cpu(spec().name, context);
@@ -156,13 +167,7 @@ void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float
         const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
         cpu::for_each_chunk(stream.pool(), chunks_of(sum.numel), [&](size_t chunk) {
           const Region region = region_of(chunk);
-          alignas(64) float values[kChunk];
-          const std::span<float> total(values, region.numel());
-          sum_chunk(parts, chunk, total);
-          if (scale != 1.0f) {
-            cpu::multiply(total, scale, total);
-          }
-          cpu::narrow(total, sum.subview(region.begin, region.numel()));
+          write_sum(parts, chunk, scale, sum.subview(region.begin, region.numel()));
         });
       });
 }

@@ -65,6 +65,10 @@ class ChunkedCompressor : public Compressor {
                          ThreadPool& pool) const = 0;
   /// sum += what the part says about `chunk` (of the group), which its region holds.
   virtual void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const = 0;
+  /// out = scale * (the parts' values of `chunk`, added in order), rounded to out's dtype. The
+  /// default goes through sum_chunk().
+  virtual void write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                         Gradient out) const;
   /// The bodies of the public verbs; arguments are checked, parts are opened.
   virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                      const Work& work) const = 0;

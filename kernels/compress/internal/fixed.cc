@@ -40,36 +40,34 @@ void FixedCompressor::open_body(Part& part, PartName name, Workspace::Frame&,
   });
 }
 
-void FixedCompressor::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
-  const size_t record = chunk - part.region.begin / kChunk;
-  decode(part.body.data() + record * record_bytes(kChunk), sum);
+const std::byte* FixedCompressor::record_of(const Part& part, size_t chunk) const {
+  return part.body.data() + (chunk - part.region.begin / kChunk) * record_bytes(kChunk);
 }
 
-bool FixedCompressor::write_chunk(ConstGradient g, ConstResidual e, Residual e_next,
-                                  std::byte* record, Region region, Draw draw) const {
+void FixedCompressor::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
+  decode(record_of(part, chunk), sum);
+}
+
+bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const {
+  const size_t numel = chunk.region.numel();
   alignas(64) float values[kChunk];
-  std::span<float> x(values, region.numel());
-  const ConstGradient mine(static_cast<const std::byte*>(g.data) + region.begin * size_of(g.dtype),
-                           region.numel(), g.dtype);
-  if (e.empty()) {
-    if (g.dtype == DType::kFloat32) {
-      return encode(mine.as<float>(), region, draw, record, {});
-    }
-    cpu::widen(mine, x);
-    return encode(x, region, draw, record, {});
-  }
-  const auto before = e.subspan(region.begin, region.numel());
-  const auto after = e_next.subspan(region.begin, region.numel());
-  if (g.dtype == DType::kFloat32) {
-    cpu::add(mine.as<float>(), before, x);
-  } else {
-    cpu::widen(mine, x);
-    cpu::add(x, before, x);
-  }
   alignas(64) float decoded_values[kChunk];
-  const std::span<float> decoded(decoded_values, region.numel());
-  const bool finite = encode(x, region, draw, record, decoded);
-  cpu::subtract(x, decoded, after);
+  const std::span<float> room(values, numel);
+  const std::span<float> decoded(decoded_values, chunk.e_next.size());
+  std::span<const float> x = room;
+  if (chunk.g.dtype == DType::kFloat32) {
+    x = chunk.g.as<float>();
+  } else {
+    cpu::widen(chunk.g, room);
+  }
+  if (!chunk.e.empty()) {
+    cpu::add(x, chunk.e, room);
+    x = room;
+  }
+  const bool finite = encode(x, chunk.region, chunk.draw, record, decoded);
+  if (!chunk.e_next.empty()) {
+    cpu::subtract(x, decoded, chunk.e_next);
+  }
   return finite;
 }
 
@@ -78,9 +76,17 @@ void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, P
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t stride = record_bytes(kChunk);
   std::atomic<bool> finite{true};
-  cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
-    if (!write_chunk(g, e, e_next, body + chunk * stride, region_of(chunk),
-                     {work.step, kCompressStage})) {
+  cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t index) {
+    const Region region = region_of(index);
+    const size_t kept = e.empty() ? 0 : region.numel();
+    const Chunk chunk{.g = {static_cast<const std::byte*>(g.data) + region.begin * size_of(g.dtype),
+                            region.numel(), g.dtype},
+                      .e = e.subspan(e.empty() ? 0 : region.begin, kept),
+                      .e_next = e_next.subspan(e.empty() ? 0 : region.begin, kept),
+                      .region = region,
+                      .draw = {work.step, kCompressStage},
+                      .streaming = is_streaming(g.numel)};
+    if (!encode_chunk(chunk, body + index * stride)) {
       finite.store(false, std::memory_order_relaxed);
     }
   });

@@ -25,6 +25,22 @@ class FixedCompressor : public ChunkedCompressor {
   /// @returns false when x holds NaN or infinity.
   virtual bool encode(std::span<const float> x, Region region, Draw draw, std::byte* record,
                       std::span<float> decoded) const = 0;
+  /// One chunk of compress().
+  struct Chunk {
+    ConstGradient g;       ///< the chunk's elements, as are those of e and e_next
+    ConstResidual e;       ///< empty: no feedback
+    Residual e_next;       ///< becomes (g + e) - what the record says; empty where e is
+    Region region;
+    Draw draw;
+    bool streaming;        ///< e_next is not read soon
+  };
+  /// Encodes g + e; the default takes single steps around encode(), with the same bits.
+  /// @returns false when g + e holds NaN or infinity.
+  virtual bool encode_chunk(const Chunk& chunk, std::byte* record) const;
+  /// Where the part's record of `chunk` (of the group) begins.
+  const std::byte* record_of(const Part& part, size_t chunk) const;
+  /// Whether what is written for `numel` elements is too much to stay in a cache until it is read.
+  static bool is_streaming(size_t numel) { return numel >= size_t{1} << 20; }
   /// sum += what the record says.
   virtual void decode(const std::byte* record, std::span<float> sum) const = 0;
   /// Checks the record of `chunk`; the default accepts any bytes.
@@ -41,8 +57,6 @@ class FixedCompressor : public ChunkedCompressor {
                     Payload out, const Work& work) const final;
 
  private:
-  bool write_chunk(ConstGradient g, ConstResidual e, Residual e_next, std::byte* record,
-                   Region region, Draw draw) const;
   size_t body_bytes(size_t numel) const;
 };
 

@@ -1,0 +1,65 @@
+#pragma once
+// Blocks of 256 elements through registers: one load of g and e, one store of codes and e_next.
+// quantize_cpu.cc calls these where the machine has the instructions; bits are those of its loops.
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "gradwire/kernels/core/dtype.h"
+#include "gradwire/kernels/core/isa.h"
+#include "gradwire/kernels/ops/quantize.h"
+
+namespace gradwire::cpu {
+
+inline constexpr size_t kFusedBlock = 256;
+
+struct BlockScale {
+  float scale;
+  float inverse;
+};
+
+/// For a maximum that is finite and not below kSmallestMaximum.
+inline BlockScale scale_of(float maximum, float limit) {
+  float scale = maximum / limit;
+  if (limit * scale > std::numeric_limits<float>::max()) {
+    scale = std::nextafter(scale, 0.0f);
+  }
+  return {scale, limit / maximum};
+}
+
+/// Whole blocks of 256.
+struct FusedBlocks {
+  const std::byte* g;
+  DType dtype;
+  const float* e;     ///< null: x = g
+  float* e_next;      ///< null: not wanted
+  std::byte* scales;  ///< any address
+  std::byte* codes;   ///< any address
+  const uint16_t* random;  ///< null: drawn from `run`
+  RandomRun run;
+  size_t blocks;
+  bool streaming;  ///< e_next lies on multiples of 64 bytes and goes past the caches
+};
+
+/// What the fused decoders sum, block by block.
+struct FusedSum {
+  std::span<const EncodedBlocks> parts;
+  float factor;
+  float* out;
+  size_t blocks;
+  bool streaming;
+};
+
+#ifdef GRADWIRE_X86
+/// @returns false when a block holds NaN or infinity.
+bool encode_blocks_avx512(const FusedBlocks& in, int bits, bool stochastic);
+bool encode_blocks_avx2(const FusedBlocks& in, int bits, bool stochastic);
+
+/// out = factor * (parts added in order, from 0 on).
+void sum_blocks_avx512(const FusedSum& sum, int bits);
+void sum_blocks_avx2(const FusedSum& sum, int bits);
+#endif
+
+}  // namespace gradwire::cpu

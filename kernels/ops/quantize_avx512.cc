@@ -1,0 +1,245 @@
+// The fused quantizers with AVX-512: a block of 256 stays in sixteen registers.
+
+#include "gradwire/kernels/ops/internal/philox_x86.h"
+#include "gradwire/kernels/ops/internal/quantize_blocks.h"
+
+#ifdef GRADWIRE_X86
+
+#include <cstring>
+
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/random.h"
+
+#define GRADWIRE_INLINE_AVX512 GRADWIRE_AVX512 inline __attribute__((always_inline))
+
+namespace gradwire::cpu {
+namespace {
+
+constexpr int kVectors = 16;
+
+GRADWIRE_INLINE_AVX512 __m512 widen16(const std::byte* from, DType dtype) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return dtype == DType::kFloat16
+             ? _mm512_cvtph_ps(halves)
+             : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/// x = g + e; @returns the largest |x| as bits.
+GRADWIRE_INLINE_AVX512 uint32_t load_block(const FusedBlocks& in, size_t at,
+                                           __m512 (&x)[kVectors]) {
+  if (in.dtype == DType::kFloat32) {
+    const std::byte* const g = in.g + 4 * at;
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      x[j] = _mm512_loadu_ps(g + 64 * j);
+    }
+  } else {
+    const std::byte* const g = in.g + 2 * at;
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      x[j] = widen16(g + 32 * j, in.dtype);
+    }
+  }
+  if (in.e != nullptr) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      x[j] = _mm512_add_ps(x[j], _mm512_loadu_ps(in.e + at + 16 * j));
+    }
+  }
+  const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+  __m512i largest[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) {
+    const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x[j]), magnitude);
+    largest[j % 2] = _mm512_max_epi32(largest[j % 2], bits);
+  }
+  return static_cast<uint32_t>(
+      _mm512_reduce_max_epi32(_mm512_max_epi32(largest[0], largest[1])));
+}
+
+GRADWIRE_INLINE_AVX512 void store_block(float* out, bool streaming, const __m512 (&x)[kVectors]) {
+  if (streaming) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      _mm512_stream_ps(out + 16 * j, x[j]);
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      _mm512_storeu_ps(out + 16 * j, x[j]);
+    }
+  }
+}
+
+GRADWIRE_INLINE_AVX512 __m512 uniform16(const uint16_t* random) {
+  const __m512i drawn =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(random)));
+  return _mm512_mul_ps(_mm512_add_ps(_mm512_cvtepi32_ps(drawn), _mm512_set1_ps(0.5f)),
+                       _mm512_set1_ps(0x1p-16f));
+}
+
+template <int kBits>
+GRADWIRE_INLINE_AVX512 void store_codes(std::byte* out, __m512i codes) {
+  if constexpr (kBits == 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(codes));
+  } else if constexpr (kBits == 4) {
+    const __m512i nibbles = _mm512_and_si512(codes, _mm512_set1_epi32(15));
+    const __m512i pairs = _mm512_or_si512(nibbles, _mm512_srli_epi64(nibbles, 28));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm512_cvtepi64_epi8(pairs));
+  } else {
+    const __m128i crumbs =
+        _mm_and_si128(_mm512_cvtepi32_epi8(codes), _mm_set1_epi8(3));
+    const __m128i pairs = _mm_maddubs_epi16(crumbs, _mm_set1_epi16(0x0401));
+    const __m128i fours = _mm_madd_epi16(pairs, _mm_set1_epi32(0x00100001));
+    const int packed = _mm_cvtsi128_si32(_mm_cvtepi32_epi8(fours));
+    std::memcpy(out, &packed, sizeof packed);
+  }
+}
+
+/// A block's 256 numbers: those the caller has drawn, or drawn into `room` now.
+GRADWIRE_INLINE_AVX512 const uint16_t* random_of(const FusedBlocks& in, size_t at, uint16_t* room) {
+  if (in.random != nullptr) {
+    return in.random + at;
+  }
+  const uint64_t element = in.run.first + at;
+  if (element % 8 == 0) {
+    const RoundingStream& s = in.run.stream;
+    philox_run_avx512(rounding_counter(element, s.step, s.parameter, s.rank_stage), s.seed, room);
+  } else {
+    random_halves(in.run.stream, element, {room, kFusedBlock});
+  }
+  return room;
+}
+
+template <int kBits, bool kStochastic>
+GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
+  constexpr size_t kCodeBytes = 2 * kBits;  // of 16 elements
+  constexpr int kLimit = largest_code(kBits);
+  const __m512i lowest = _mm512_set1_epi32(-kLimit);
+  const __m512i highest = _mm512_set1_epi32(kLimit);
+  alignas(64) uint16_t room[kFusedBlock];
+  bool finite = true;
+  for (size_t block = 0; block < in.blocks; ++block) {
+    const size_t at = block * kFusedBlock;
+    const uint16_t* const random = kStochastic ? random_of(in, at, room) : nullptr;
+    __m512 x[kVectors];
+    const uint32_t bits = load_block(in, at, x);
+    const float maximum = std::bit_cast<float>(bits);
+    finite = finite && bits <= kFiniteBits;
+    BlockScale s{0, 0};
+    __mmask16 sent = 0;  // none of a block that counts as zero
+    if (bits <= kFiniteBits && maximum >= kSmallestMaximum) {
+      s = scale_of(maximum, static_cast<float>(kLimit));
+      sent = 0xFFFF;
+    }
+    std::memcpy(in.scales + 4 * block, &s.scale, 4);
+    const __m512 scale = _mm512_set1_ps(s.scale);
+    const __m512 inverse = _mm512_set1_ps(s.inverse);
+    std::byte* const codes = in.codes + block * kCodeBytes * kVectors;
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      const __m512 y = _mm512_mul_ps(x[j], inverse);
+      __m512i code;
+      if constexpr (kStochastic) {
+        code = _mm512_maskz_cvt_roundps_epi32(sent, _mm512_add_ps(y, uniform16(random + 16 * j)),
+                                              _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+        code = _mm512_min_epi32(_mm512_max_epi32(code, lowest), highest);
+      } else {
+        code = _mm512_maskz_cvt_roundps_epi32(sent, y,
+                                              _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      }
+      store_codes<kBits>(codes + kCodeBytes * j, code);
+      x[j] = _mm512_sub_ps(x[j], _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale));
+    }
+    if (in.e_next != nullptr) {
+      store_block(in.e_next + at, in.streaming, x);
+    }
+  }
+  if (in.streaming) {
+    _mm_sfence();
+  }
+  return finite;
+}
+
+template <int kBits>
+GRADWIRE_INLINE_AVX512 __m512 load_codes(const std::byte* from) {
+  if constexpr (kBits == 8) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  } else if constexpr (kBits == 4) {
+    // A byte per 64-bit lane; each nibble moves to the top of its half and comes back with its sign.
+    const __m512i lanes = _mm512_cvtepu8_epi64(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    const __m512i pairs = _mm512_or_si512(_mm512_slli_epi64(lanes, 28),
+                                          _mm512_slli_epi64(lanes, 56));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 28));
+  } else {
+    int packed;
+    std::memcpy(&packed, from, sizeof packed);
+    const __m512i shift = _mm512_setr_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4,
+                                            2, 0);
+    return _mm512_cvtepi32_ps(
+        _mm512_srai_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(packed), shift), 30));
+  }
+}
+
+template <int kBits>
+GRADWIRE_AVX512 void sum_blocks(const FusedSum& sum) {
+  constexpr size_t kCodeBytes = 2 * kBits;
+  const __m512 factor = _mm512_set1_ps(sum.factor);
+  for (size_t block = 0; block < sum.blocks; ++block) {
+    __m512 total[kVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      total[j] = _mm512_setzero_ps();
+    }
+    for (const EncodedBlocks& part : sum.parts) {
+      float scale_value;
+      std::memcpy(&scale_value, part.scales + 4 * block, 4);
+      const __m512 scale = _mm512_set1_ps(scale_value);
+      const std::byte* const codes = part.codes + block * kCodeBytes * kVectors;
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) {
+        const __m512 value = _mm512_mul_ps(load_codes<kBits>(codes + kCodeBytes * j), scale);
+        total[j] = _mm512_add_ps(total[j], value);
+      }
+    }
+    float* const out = sum.out + block * kFusedBlock;
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      total[j] = _mm512_mul_ps(total[j], factor);
+    }
+    store_block(out, sum.streaming, total);
+  }
+  if (sum.streaming) {
+    _mm_sfence();
+  }
+}
+
+}  // namespace
+
+bool encode_blocks_avx512(const FusedBlocks& in, int bits, bool stochastic) {
+  switch (bits) {
+    case 8:
+      return stochastic ? encode<8, true>(in) : encode<8, false>(in);
+    case 4:
+      return stochastic ? encode<4, true>(in) : encode<4, false>(in);
+    default:
+      return stochastic ? encode<2, true>(in) : encode<2, false>(in);
+  }
+}
+
+void sum_blocks_avx512(const FusedSum& sum, int bits) {
+  switch (bits) {
+    case 8:
+      return sum_blocks<8>(sum);
+    case 4:
+      return sum_blocks<4>(sum);
+    default:
+      return sum_blocks<2>(sum);
+  }
+}
+
+}  // namespace gradwire::cpu
+
+#endif

@@ -1,0 +1,147 @@
+// quantize_sum() and dequantize_sum(): whole blocks of 256 in registers where the machine has the
+// instructions, everything else by the single steps over a buffer in the first-level cache.
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstdint>
+#include <cstring>
+
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/quantize_blocks.h"
+
+namespace gradwire::cpu {
+namespace {
+
+constexpr size_t kMost = 4096;         // elements of one call
+constexpr size_t kMostScales = kMost;  // blocks have one element at least
+
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+
+/// The single steps, over all elements.
+bool quantize_stepwise(const Summands& in, const Quantizer& how, const QuantizedSum& out) {
+  const size_t count = in.g.numel;
+  alignas(64) float memory[kMost];
+  alignas(64) float decoded_memory[kMost];
+  alignas(64) int8_t codes[kMost];
+  float scales[kMostScales];
+  const std::span<float> room(memory, count);
+  std::span<const float> x = room;
+  if (in.g.dtype == DType::kFloat32 && in.e.empty()) {
+    x = in.g.as<float>();
+  } else if (in.g.dtype == DType::kFloat32) {
+    add(in.g.as<float>(), in.e, room);
+  } else {
+    widen(in.g, room);
+    if (!in.e.empty()) {
+      add(room, in.e, room);
+    }
+  }
+  const std::span<float> decoded(decoded_memory, out.e_next.size());
+  const size_t blocks = (count + how.block - 1) / how.block;
+  const bool finite = quantize(x, how, {{scales, blocks}, {codes, count}, decoded});
+  std::memcpy(out.scales, scales, blocks * sizeof(float));
+  pack_codes({codes, count}, how.bits, out.codes);
+  if (!out.e_next.empty()) {
+    subtract(x, decoded, out.e_next);
+  }
+  return finite;
+}
+
+/// Elements [begin, end) of the arguments of quantize_sum(); begin is a multiple of the block.
+bool quantize_rest(const Summands& x, const Quantizer& how, const RandomRun* run,
+                   const QuantizedSum& out, size_t begin) {
+  const size_t count = x.g.numel - begin;
+  if (count == 0) {
+    return true;
+  }
+  alignas(64) uint16_t drawn[kMost];
+  Quantizer rest = how;
+  if (run != nullptr) {
+    random_halves(run->stream, run->first + begin, {drawn, count});
+    rest.random = {drawn, count};
+  } else if (!how.random.empty()) {
+    rest.random = how.random.subspan(begin);
+  }
+  return quantize_stepwise({x.g.subview(begin, count), x.e.empty() ? x.e : x.e.subspan(begin)}, rest,
+                           {out.scales + begin / how.block * sizeof(float),
+                            out.codes + packed_bytes(begin, how.bits),
+                            out.e_next.empty() ? out.e_next : out.e_next.subspan(begin)});
+}
+
+bool encode_blocks(const FusedBlocks& blocks, int bits, bool stochastic) {
+#ifdef GRADWIRE_X86
+  return isa() == Isa::kAvx512 ? encode_blocks_avx512(blocks, bits, stochastic)
+                               : encode_blocks_avx2(blocks, bits, stochastic);
+#else
+  (void)blocks, (void)bits, (void)stochastic;
+  return false;
+#endif
+}
+
+void sum_blocks(const FusedSum& sum, int bits) {
+#ifdef GRADWIRE_X86
+  isa() == Isa::kAvx512 ? sum_blocks_avx512(sum, bits) : sum_blocks_avx2(sum, bits);
+#else
+  (void)sum, (void)bits;
+#endif
+}
+
+void dequantize_rest(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
+                     std::span<float> out, size_t begin) {
+  const std::span<float> sum = out.subspan(begin);
+  if (sum.empty()) {
+    return;
+  }
+  const size_t blocks = (sum.size() + how.block - 1) / how.block;
+  alignas(64) int8_t codes[kMost];
+  float scales[kMostScales];
+  std::ranges::fill(sum, 0.0f);
+  for (const EncodedBlocks& part : parts) {
+    std::memcpy(scales, part.scales + begin / how.block * sizeof(float), blocks * sizeof(float));
+    unpack_codes(part.codes + packed_bytes(begin, how.bits), how.bits, {codes, sum.size()});
+    add_dequantized({codes, sum.size()}, {scales, blocks}, how.block, sum);
+  }
+  multiply(sum, how.factor, sum);
+}
+
+}  // namespace
+
+bool quantize_sum(const Summands& x, const Quantizer& how, const RandomRun* run,
+                  const QuantizedSum& out) {
+  const size_t count = x.g.numel;
+  assert(count <= kMost && (x.e.empty() || x.e.size() == count));
+  assert(out.e_next.empty() || out.e_next.size() == count);
+  const bool fused = how.block == kFusedBlock && isa() != Isa::kPlain;
+  const size_t blocks = fused ? count / kFusedBlock : 0;
+  bool finite = true;
+  if (blocks > 0) {
+    finite = encode_blocks({.g = static_cast<const std::byte*>(x.g.data),
+                            .dtype = x.g.dtype,
+                            .e = x.e.empty() ? nullptr : x.e.data(),
+                            .e_next = out.e_next.empty() ? nullptr : out.e_next.data(),
+                            .scales = out.scales,
+                            .codes = out.codes,
+                            .random = run == nullptr ? how.random.data() : nullptr,
+                            .run = run == nullptr ? RandomRun() : *run,
+                            .blocks = blocks,
+                            .streaming = out.streaming && is_aligned(out.e_next.data())},
+                           how.bits, run != nullptr || !how.random.empty());
+  }
+  return quantize_rest(x, how, run, out, blocks * kFusedBlock) && finite;
+}
+
+void dequantize_sum(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
+                    std::span<float> out) {
+  assert(out.size() <= kMost);
+  const bool fused = how.block == kFusedBlock && isa() != Isa::kPlain;
+  const size_t blocks = fused ? out.size() / kFusedBlock : 0;
+  if (blocks > 0) {
+    sum_blocks({parts, how.factor, out.data(), blocks, how.streaming && is_aligned(out.data())},
+               how.bits);
+  }
+  dequantize_rest(parts, how, out, blocks * kFusedBlock);
+}
+
+}  // namespace gradwire::cpu
