@@ -19,33 +19,6 @@ namespace {
 
 static_assert(cpu::kSelectChunk == kChunk);
 
-/// x = g + e, computed while selecting.
-class FedBack final : public cpu::ElementSource {
- public:
-  FedBack(ConstGradient g, ConstResidual e, std::span<float> x) : g_(g), e_(e), x_(x) {}
-
-  void fill(size_t begin, size_t count) const override { read(begin, x_.subspan(begin, count)); }
-  void peek(size_t begin, std::span<float> out) const override { read(begin, out); }
-
- private:
-  void read(size_t begin, std::span<float> out) const {
-    const auto* bytes = static_cast<const std::byte*>(g_.data) + begin * size_of(g_.dtype);
-    const ConstGradient g(bytes, out.size(), g_.dtype);
-    if (e_.empty()) {
-      cpu::widen(g, out);
-    } else if (g_.dtype == DType::kFloat32) {
-      cpu::add(g.as<float>(), e_.subspan(begin, out.size()), out);
-    } else {
-      cpu::widen(g, out);
-      cpu::add(out, e_.subspan(begin, out.size()), out);
-    }
-  }
-
-  const ConstGradient g_;
-  const ConstResidual e_;
-  const std::span<float> x_;
-};
-
 /// The chosen elements of one chunk and what they decode to.
 struct Chosen {
   std::span<const uint16_t> indices;
@@ -86,7 +59,6 @@ class TopK final : public ChunkedCompressor {
   /// What emit() encodes: scale * x at the chosen elements.
   struct Emission {
     Region region;
-    std::span<const float> x;
     float scale = 1.0f;
     uint8_t flags = 0;
   };
@@ -102,26 +74,25 @@ class TopK final : public ChunkedCompressor {
 template <class Keep>
 void TopK::emit(const Emission& what, const cpu::Selection& selection, Payload out,
                 Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const {
-  const auto places = frame.take<ChunkPlace>(selection.counts.size());
+  const auto places = frame.take<ChunkPlace>(selection.chunks.size());
   for (size_t i = 0; i < places.size(); ++i) {
-    places[i].count = selection.counts[i];
+    places[i].count = selection.chunks[i].count;
   }
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t bytes = body_.lay_out(what.region.numel(), places);
   body_.write_counts(what.region.numel(), places, body);
   cpu::for_each_chunk(pool, places.size(), [&](size_t i) {
-    uint16_t index_memory[kChunk];
     alignas(64) float value_memory[kChunk];
     alignas(64) float decoded_memory[kChunk];
-    const size_t count = cpu::mask_to_indices(
-        selection.mask.subspan(i * cpu::kMaskWords, cpu::kMaskWords), index_memory);
-    const std::span<const uint16_t> indices(index_memory, count);
-    const std::span<float> values(value_memory, count);
-    const std::span<float> decoded(decoded_memory, count);
-    cpu::gather(what.x.subspan(i * kChunk), indices, values);
+    const auto [first, count] = selection.chunks[i];
+    const auto indices = selection.indices.subspan(first, count);
+    std::span<const float> values = selection.values.subspan(first, count);
     if (what.scale != 1.0f) {
-      cpu::multiply(values, what.scale, values);
+      const std::span<float> scaled(value_memory, count);
+      cpu::multiply(values, what.scale, scaled);
+      values = scaled;
     }
+    const std::span<float> decoded(decoded_memory, count);
     body_.write_chunk({places, what.region.numel(), i}, indices, values, decoded, body);
     keep(i, Chosen{indices, decoded});
   });
@@ -131,23 +102,20 @@ void TopK::emit(const Emission& what, const cpu::Selection& selection, Payload o
 void TopK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                  const Work& work) const {
   Workspace::Frame frame(work.workspace);
-  const bool in_place = e.empty() && g.dtype == DType::kFloat32;
-  const std::span<float> room = in_place    ? std::span<float>()
-                                : e.empty() ? frame.take<float>(g.numel)
-                                            : e_next;
-  const std::span<const float> x = in_place ? g.as<float>() : std::span<const float>(room);
-  const FedBack source(g, e, room);
-  const cpu::Selection selection = cpu::select_largest(
-      {.x = x, .k = kept_, .source = in_place ? nullptr : &source}, frame, work.pool);
+  const cpu::Selection selection =
+      cpu::select_largest({.g = g, .e = e, .e_next = e_next, .k = kept_}, frame, work.pool);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
-  emit({whole(), x, 1.0f, flags}, selection, out, frame, work.pool,
+  // e_next holds zeros at what was chosen: right where values travel as they are.
+  const bool exact = e_next.empty() || spec().values == ValueCodec::kFloat32;
+  emit({whole(), 1.0f, flags}, selection, out, frame, work.pool,
        [&](size_t chunk, const Chosen& chosen) {
-         if (e_next.empty()) {
+         if (exact) {
            return;
          }
-         float* const left = e_next.data() + chunk * kChunk;  // holds g + e
+         float* const left = e_next.data() + chunk * kChunk;
+         const float* const x = selection.values.data() + selection.chunks[chunk].first;
          for (size_t i = 0; i < chosen.indices.size(); ++i) {
-           left[chosen.indices[i]] -= chosen.decoded[i];
+           left[chosen.indices[i]] = x[i] - chosen.decoded[i];
          }
        });
 }
@@ -168,12 +136,12 @@ void TopK::write_merged(std::span<const Part> parts, const MergeInput& input, Re
   });
   const size_t k = kept_elements(spec().density, region.numel());
   const cpu::Selection selection =
-      cpu::select_largest({.x = sum, .k = k, .source = nullptr}, frame, work.pool);
+      cpu::select_largest({.g = view_of(std::span<const float>(sum)), .k = k}, frame, work.pool);
   uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   for (const Part& part : parts) {
     flags |= part.flags;
   }
-  emit({region, sum, input.scale, flags}, selection, out, frame, work.pool,
+  emit({region, input.scale, flags}, selection, out, frame, work.pool,
        [&](size_t i, const Chosen& chosen) {
          if (e_next.empty()) {
            return;

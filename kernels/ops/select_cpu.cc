@@ -1,9 +1,11 @@
-// Exact selection in about one pass over memory:
+// Exact selection in one pass over memory:
 //  1. a sample of the elements gives a threshold that a little more than k are likely to reach;
-//  2. one pass computes the elements and marks those at or above it (the candidates);
-//  3. the k-th largest candidate is found by counting, and the mask is cleared below it.
-// Too few candidates: the threshold is lowered and only the marking is repeated. The sample decides
-// how fast this is, never what is chosen.
+//  2. one pass computes the elements, writes them to e_next and lists those at or above the
+//     threshold (the candidates), with zeros in their places;
+//  3. the k-th largest candidate is found, and those below it are put back into e_next.
+// When the sample misled (too few candidates, or more than there is room for), three counting
+// passes find the k-th largest of all elements, and 2. lists exactly the chosen ones. The sample
+// decides how fast this is, never what is chosen.
 
 #include "gradwire/kernels/ops/select.h"
 
@@ -11,247 +13,297 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cmath>
-#include <cstring>
+#include <functional>
 
-#include "gradwire/kernels/core/clones.h"
-#include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/select_sample.h"
+#include "gradwire/kernels/ops/internal/select_scan.h"
 
 namespace gradwire::cpu {
 namespace {
 
-constexpr uint32_t kSmallestNonZero = 1;  // as bits of |x|
-constexpr size_t kLine = 16;              // elements sampled together: one cache line
-constexpr size_t kSampleAbove = 4 * kSelectChunk;
-constexpr int kLowerings = 4;
+constexpr size_t kRun = 16;                     // chunks that one thread takes at once
+constexpr size_t kPastCache = size_t{1} << 18;  // elements; a smaller e_next may stay in caches
+constexpr uint32_t kNothing = 0x80000000;       // no |x| reaches it
+constexpr uint32_t kAllTies = 0xFFFFFFFF;
 
-inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu; }
-
-/// flags[i] = whether |x[i]| reaches the threshold. @returns the largest magnitude.
-GRADWIRE_CLONES uint32_t flag_elements(const float* x, size_t count, int32_t threshold,
-                                       uint8_t* flags) {
-  int32_t largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const int32_t bits = std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF;
-    flags[i] = bits >= threshold ? 1 : 0;
-    largest = std::max(largest, bits);
-  }
-  return static_cast<uint32_t>(largest);
-}
-
-/// Eight flag bytes to eight bits each. @returns how many are set.
-GRADWIRE_CLONES uint32_t flags_to_mask(const uint8_t* flags, uint64_t* mask) {
-  uint32_t count = 0;
-  for (size_t word = 0; word < kMaskWords; ++word) {
-    uint64_t bits = 0;
-    for (size_t byte = 0; byte < 8; ++byte) {
-      uint64_t eight;
-      std::memcpy(&eight, flags + word * 64 + byte * 8, sizeof eight);
-      bits |= ((eight * 0x0102040810204080ull) >> 56) << (8 * byte);
-    }
-    mask[word] = bits;
-    count += static_cast<uint32_t>(std::popcount(bits));
-  }
-  return count;
-}
-
-template <class F>
-void for_each_set(std::span<const uint64_t> mask, F&& f) {
-  for (size_t word = 0; word < mask.size(); ++word) {
-    for (uint64_t bits = mask[word]; bits != 0; bits &= bits - 1) {
-      f(word * 64 + static_cast<size_t>(std::countr_zero(bits)));
-    }
-  }
+uint32_t count_equal(std::span<const float> x, uint32_t bits) {
+  return static_cast<uint32_t>(
+      std::ranges::count_if(x, [&](float element) { return magnitude(element) == bits; }));
 }
 
 class Selector {
  public:
   Selector(const SelectInput& input, Workspace::Frame& frame, ThreadPool& pool)
-      : input_(input),
-        frame_(frame),
+      : x_{input.g, input.e},
+        e_next_(input.e_next),
+        wanted_(std::min(input.k, x_.size())),
         pool_(pool),
-        chunks_((input.x.size() + kSelectChunk - 1) / kSelectChunk) {
-    result_.mask = frame.take<uint64_t>(chunks_ * kMaskWords);
-    result_.counts = frame.take<uint32_t>(chunks_);
-  }
+        sizes_(x_.size(), input.k),
+        chunks_(frame.take<Selection::Chunk>((x_.size() + kSelectChunk - 1) / kSelectChunk)),
+        ties_(frame.take<uint32_t>(chunks_.size())),
+        indices_(frame.take<uint16_t>(sizes_.capacity)),
+        values_(frame.take<float>(sizes_.capacity)),
+        sample_(frame.take<uint32_t>(sizes_.sample)),
+        scratch_(frame.take<uint32_t>(std::max(sizes_.capacity, sizes_.sample))) {}
 
   Selection run() {
-    uint32_t threshold = guess();
-    mark(threshold, input_.source);
-    for (int lowering = 1; finite() && result_.total < wanted() && threshold > kSmallestNonZero;
-         ++lowering) {
-      threshold = lowering < kLowerings && threshold > (1u << 23) ? threshold - (1u << 22)
-                                                                  : kSmallestNonZero;
-      mark(threshold, nullptr);
+    if (wanted_ == 0) {
+      scan({.threshold = kNothing});
+      return result(true, true);
     }
-    if (!finite()) {
-      std::ranges::fill(result_.mask, 0);
-      std::ranges::fill(result_.counts, 0);
-      result_.total = 0;
-      result_.finite = false;
-    } else if (result_.total > input_.k) {
-      refine();
+    const uint32_t threshold = guess_threshold(x_, wanted_, sizes_, sample_, scratch_);
+    scan({.threshold = threshold});
+    if (largest_ > kFiniteBits) {
+      scan({.threshold = kNothing});
+      return result(false, true);
     }
-    return result_;
+    const bool missed = total_ < wanted_ && threshold > kSmallestNonZero;
+    if (missed || total_ > values_.size()) {
+      select_by_counting();
+      return result(true, false);
+    }
+    if (total_ > wanted_) {
+      refine(threshold);
+    }
+    return result(true, true);
   }
 
  private:
-  size_t wanted() const { return std::min(input_.k, input_.x.size()); }
-  bool finite() const { return largest_ <= kFiniteBits; }
-  std::span<const float> chunk(size_t index) const {
-    const size_t begin = index * kSelectChunk;
-    return input_.x.subspan(begin, std::min(kSelectChunk, input_.x.size() - begin));
+  size_t chunk_numel(size_t chunk) const {
+    return std::min(kSelectChunk, x_.size() - chunk * kSelectChunk);
   }
-  std::span<uint64_t> mask(size_t index) const {
-    return result_.mask.subspan(index * kMaskWords, kMaskWords);
+  float* e_next(size_t chunk) const {
+    return e_next_.empty() ? nullptr : e_next_.data() + chunk * kSelectChunk;
   }
+  template <class Body>
+  void for_each_run(const Body& body) const;
 
-  uint32_t guess() const;
-  void mark(uint32_t threshold, const ElementSource* source);
-  void refine();
-  std::span<const uint32_t> gather_candidates(std::span<const size_t> begins) const;
+  /// Elements at or above the threshold are entries; of those equal to it, ties_ says how many of
+  /// each chunk.
+  struct Cut {
+    uint32_t threshold;
+    bool limit_ties = false;
+  };
+  Selection result(bool finite, bool sampled) const {
+    return {chunks_, indices_, values_, total_, finite, sampled};
+  }
+  void scan(Cut cut);
+  void keep(Cut cut, EntryList entries, size_t chunk);
+  void refine(uint32_t lowest);
+  void limit_ties(size_t kept);
+  void select_by_counting();
+  void count_bins(Digit digit);
 
-  const SelectInput input_;
-  Workspace::Frame& frame_;
+  const Elements x_;
+  const std::span<float> e_next_;
+  const size_t wanted_;
   ThreadPool& pool_;
-  const size_t chunks_;
-  Selection result_;
-  uint32_t largest_ = 0;
+  const SampleSizes sizes_;
+  const std::span<Selection::Chunk> chunks_;
+  const std::span<uint32_t> ties_;  // of each chunk: how many of the k-th magnitude are chosen
+  const std::span<uint16_t> indices_;
+  const std::span<float> values_;
+  const std::span<uint32_t> sample_, scratch_;
+  Bins bins_;
+  size_t total_ = 0;
+  uint32_t largest_ = 0;  // magnitude of a candidate
 };
 
-/// The sample's element at the rank of k, four standard deviations on the safe side.
-uint32_t Selector::guess() const {
-  const size_t n = input_.x.size();
-  if (n <= kSampleAbove || input_.k >= n / 2) {
-    return kSmallestNonZero;
-  }
-  const double density = static_cast<double>(input_.k) / static_cast<double>(n);
-  const size_t enough = density < 0.005 ? 65536 : 32768;
-  const size_t lines = std::min(enough, n / 8) / kLine;
-  const size_t stride = n / lines;
-  const std::span<uint32_t> sample = frame_.take<uint32_t>(lines * kLine);
-  for (size_t line = 0; line < lines; ++line) {
-    // A hash of the line's number spreads the lines, so that no period of the data is met.
-    const uint64_t jitter = (static_cast<uint32_t>(line * 2654435761u) * (stride - kLine)) >> 32;
-    const size_t begin = line * stride + jitter;
-    std::array<float, kLine> x;
-    if (input_.source != nullptr) {
-      input_.source->peek(begin, x);
-    } else {
-      std::copy_n(input_.x.data() + begin, kLine, x.data());
-    }
-    std::ranges::transform(x, sample.data() + line * kLine, magnitude);
-  }
-  const double expected = density * static_cast<double>(sample.size());
-  const double rank = expected + 4 * std::sqrt(expected) + 2;
-  const size_t k = std::min(sample.size(), static_cast<size_t>(rank));
-  return std::max(kSmallestNonZero, kth_largest(sample, k).value);
+/// Calls body(first, last) for runs of chunks, from all threads.
+template <class Body>
+void Selector::for_each_run(const Body& body) const {
+  const auto run = [&](size_t index) {
+    body(index * kRun, std::min(chunks_.size(), (index + 1) * kRun));
+  };
+  pool_.parallel_for((chunks_.size() + kRun - 1) / kRun, std::cref(run));
 }
 
-void Selector::mark(uint32_t threshold, const ElementSource* source) {
+/// Fills e_next and lists the entries. When there are more than there is room for, only total_ and
+/// largest_ mean something.
+void Selector::scan(Cut cut) {
+  std::atomic<size_t> total{0};
   std::atomic<uint32_t> largest{0};
-  for_each_chunk(pool_, chunks_, [&](size_t index) {
-    const std::span<const float> x = chunk(index);
-    if (source != nullptr) {
-      source->fill(index * kSelectChunk, x.size());
+  for_each_run([&](size_t first, size_t last) {
+    constexpr size_t kRoom = 2 * kSelectChunk;
+    alignas(64) float values[kRoom + kEntrySlack];
+    alignas(64) uint16_t indices[kRoom + kEntrySlack];
+    size_t held = 0;
+    size_t oldest = first;  // chunk whose entries are held
+    const auto hand_over = [&](size_t end) {
+      const uint32_t mine = max_magnitude_bits({values, held});
+      uint32_t seen = largest.load(std::memory_order_relaxed);
+      while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
+      }
+      const size_t at = total.fetch_add(held, std::memory_order_relaxed);
+      if (at + held <= values_.size()) {
+        std::copy_n(values, held, values_.data() + at);
+        std::copy_n(indices, held, indices_.data() + at);
+      }
+      for (; oldest < end; ++oldest) {
+        chunks_[oldest].first += at;
+      }
+      held = 0;
+    };
+    for (size_t chunk = first; chunk < last; ++chunk) {
+      if (held > kRoom - kSelectChunk) {
+        hand_over(chunk);
+      }
+      const EntryList entries{values + held, indices + held};
+      const size_t begin = chunk * kSelectChunk;
+      const size_t found = scan_chunk({.g = x_.gradient(begin),
+                                       .dtype = x_.g.dtype,
+                                       .e = x_.e.empty() ? nullptr : x_.e.data() + begin,
+                                       .e_next = e_next(chunk),
+                                       .count = chunk_numel(chunk),
+                                       .below = cut.threshold - 1,
+                                       .past_cache = x_.size() >= kPastCache},
+                                      entries);
+      chunks_[chunk] = {held, static_cast<uint32_t>(found)};
+      if (cut.limit_ties) {
+        keep(cut, entries, chunk);
+      }
+      held += chunks_[chunk].count;
     }
-    alignas(64) uint8_t flags[kSelectChunk];
-    std::fill(flags + x.size(), flags + kSelectChunk, uint8_t{0});
-    const uint32_t mine = flag_elements(x.data(), x.size(), static_cast<int32_t>(threshold), flags);
-    result_.counts[index] = flags_to_mask(flags, mask(index).data());
-    uint32_t seen = largest.load(std::memory_order_relaxed);
-    while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
-    }
+    hand_over(last);
+    finish_scans();
   });
+  total_ = total;
   largest_ = largest;
-  result_.total = 0;
-  for (const uint32_t count : result_.counts) {
-    result_.total += count;
-  }
 }
 
-std::span<const uint32_t> Selector::gather_candidates(std::span<const size_t> begins) const {
-  const std::span<uint32_t> candidates = frame_.take<uint32_t>(result_.total);
-  for_each_chunk(pool_, chunks_, [&](size_t index) {
-    const float* const x = chunk(index).data();
-    uint32_t* out = candidates.data() + begins[index];
-    for_each_set(mask(index), [&](size_t i) { *out++ = magnitude(x[i]); });
-  });
-  return candidates;
-}
-
-/// Clears candidates below the k-th largest, and of those equal to it the last ones.
-void Selector::refine() {
-  const std::span<size_t> begins = frame_.take<size_t>(chunks_ + 1);
-  const std::span<size_t> ties_kept = frame_.take<size_t>(chunks_);
-  begins[0] = 0;
-  for (size_t index = 0; index < chunks_; ++index) {
-    begins[index + 1] = begins[index] + result_.counts[index];
+/// Drops those of a chunk's entries that the cut does not let pass.
+void Selector::keep(Cut cut, EntryList entries, size_t chunk) {
+  uint32_t& count = chunks_[chunk].count;
+  const uint32_t ties = cut.limit_ties ? ties_[chunk] : kAllTies;
+  if (ties == kAllTies || ties == 0) {
+    const uint32_t below = cut.threshold - (ties == 0 ? 0 : 1);
+    count = static_cast<uint32_t>(keep_above(entries, count, below, e_next(chunk)));
+    return;
   }
-  const std::span<const uint32_t> candidates = gather_candidates(begins);
-  const auto [threshold, larger] = kth_largest(candidates, input_.k);
-  size_t ties_left = input_.k - larger;
-  for (size_t index = 0; index < chunks_; ++index) {
-    const auto mine = candidates.subspan(begins[index], begins[index + 1] - begins[index]);
-    const size_t ties = static_cast<size_t>(std::ranges::count(mine, threshold));
-    ties_kept[index] = std::min(ties, ties_left);
-    ties_left -= ties_kept[index];
-  }
-  for_each_chunk(pool_, chunks_, [&](size_t index) {
-    const uint32_t* candidate = candidates.data() + begins[index];
-    const std::span<uint64_t> marks = mask(index);
-    size_t ties = ties_kept[index];
-    uint32_t kept = 0;
-    for_each_set(marks, [&](size_t i) {
-      const uint32_t bits = *candidate++;
-      const bool tie = bits == threshold && ties > 0;
-      ties -= tie ? 1 : 0;
-      const bool keep = bits > threshold || tie;
-      kept += keep ? 1 : 0;
-      marks[i / 64] &= ~(static_cast<uint64_t>(!keep) << (i % 64));
-    });
-    result_.counts[index] = kept;
-  });
-  result_.total = input_.k;
-}
-
-/// Counts values by the 11 (last: 9) bits below those already known to be `prefix`.
-Rank narrow_down(std::span<const uint32_t> magnitudes, size_t k, int shift, uint64_t prefix) {
-  std::array<uint32_t, 2048> bins{};
-  const int width = shift == 0 ? 9 : 11;
-  const uint32_t bin_mask = (1u << width) - 1;
-  for (const uint32_t value : magnitudes) {
-    if (static_cast<uint64_t>(value) >> (shift + width) == prefix) {
-      ++bins[(value >> shift) & bin_mask];
+  uint32_t kept = 0;
+  uint32_t ties_left = ties;
+  for (uint32_t i = 0; i < count; ++i) {
+    const float x = entries.values[i];
+    const uint16_t index = entries.indices[i];
+    const bool tie = magnitude(x) == cut.threshold && ties_left > 0;
+    ties_left -= tie ? 1 : 0;
+    if (tie || magnitude(x) > cut.threshold) {
+      entries.values[kept] = x;
+      entries.indices[kept++] = index;
+    } else if (float* const rest = e_next(chunk)) {
+      rest[index] = x;
     }
   }
-  size_t larger = 0;
-  uint32_t bin = bin_mask;
-  while (larger + bins[bin] < k) {
-    larger += bins[bin--];
+  count = kept;
+}
+
+/// Drops the smallest candidates, of equal ones the last, until k are left.
+void Selector::refine(uint32_t lowest) {
+  const std::span<const float> candidates = values_.first(total_);
+  const size_t excess = total_ - wanted_;
+  const int shift = std::bit_width((largest_ - lowest) / kBins);
+  const auto bin_of = [&](float x) { return (magnitude(x) - lowest) >> shift; };
+  Bins bins{};
+  for (const float x : candidates) {
+    ++bins[bin_of(x)];
   }
-  return {static_cast<uint32_t>(prefix << width) | bin, larger};
+  size_t smaller = 0;
+  uint32_t bin = 0;
+  while (smaller + bins[bin] <= excess) {
+    smaller += bins[bin++];
+  }
+  const std::span<uint32_t> members = scratch_.first(bins[bin]);
+  size_t copied = 0;
+  for (const float x : candidates) {
+    if (bin_of(x) == bin) {
+      members[copied++] = magnitude(x);
+    }
+  }
+  const auto kth = members.begin() + static_cast<ptrdiff_t>(excess - smaller);
+  std::ranges::nth_element(members, kth);
+  const uint32_t threshold = *kth;
+  const auto equal = static_cast<size_t>(std::ranges::count(members, threshold));
+  const auto below = static_cast<size_t>(
+      std::ranges::count_if(members, [&](uint32_t member) { return member < threshold; }));
+  const size_t dropped = excess - smaller - below;  // of those equal to the threshold
+  if (dropped > 0) {
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      const auto mine = candidates.subspan(chunks_[chunk].first, chunks_[chunk].count);
+      ties_[chunk] = count_equal(mine, threshold);
+    }
+    limit_ties(equal - dropped);
+  }
+  const Cut cut{.threshold = threshold, .limit_ties = dropped > 0};
+  for_each_run([&](size_t first, size_t last) {
+    for (size_t chunk = first; chunk < last; ++chunk) {
+      const size_t at = chunks_[chunk].first;
+      keep(cut, {values_.data() + at, indices_.data() + at}, chunk);
+    }
+  });
+  total_ = wanted_;
+}
+
+/// From how many ties each chunk has to how many of them are chosen: the first `kept`.
+void Selector::limit_ties(size_t kept) {
+  for (uint32_t& ties : ties_) {
+    ties = static_cast<uint32_t>(std::min<size_t>(ties, kept));
+    kept -= ties;
+  }
+}
+
+/// Fills bins_ with how many elements lie in each.
+void Selector::count_bins(Digit digit) {
+  bins_.fill(0);
+  for_each_run([&](size_t first, size_t last) {
+    alignas(64) float x[kSelectChunk];
+    Bins mine{};
+    for (size_t chunk = first; chunk < last; ++chunk) {
+      const std::span<float> elements(x, chunk_numel(chunk));
+      x_.read(chunk * kSelectChunk, elements);
+      for (const float element : elements) {
+        const uint32_t bits = magnitude(element);
+        mine[digit.bin(bits)] += digit.holds(bits) ? 1 : 0;
+      }
+    }
+    for (size_t bin = 0; bin < kBins; ++bin) {
+      std::atomic_ref(bins_[bin]).fetch_add(mine[bin], std::memory_order_relaxed);
+    }
+  });
+}
+
+/// Three passes find the k-th largest element, one more where it has ties too many.
+void Selector::select_by_counting() {
+  size_t rank = wanted_;
+  uint32_t threshold = 0;
+  uint32_t equal = 0;
+  for (int place = 0; place < 3; ++place) {
+    const Digit next = digit(place, threshold);
+    count_bins(next);
+    const uint32_t bin = bin_of_rank(bins_, rank);
+    threshold = threshold << next.width | bin;
+    equal = bins_[bin];
+  }
+  Cut cut{.threshold = std::max(threshold, kSmallestNonZero),
+          .limit_ties = threshold > 0 && equal > rank};
+  if (cut.limit_ties) {
+    for_each_run([&](size_t first, size_t last) {
+      alignas(64) float x[kSelectChunk];
+      for (size_t chunk = first; chunk < last; ++chunk) {
+        const std::span<float> elements(x, chunk_numel(chunk));
+        x_.read(chunk * kSelectChunk, elements);
+        ties_[chunk] = count_equal(elements, threshold);
+      }
+    });
+    limit_ties(rank);
+  }
+  scan(cut);
 }
 
 }  // namespace
 
-Rank kth_largest(std::span<const uint32_t> magnitudes, size_t k) {
-  const Rank top = narrow_down(magnitudes, k, 20, 0);  // bits 30 to 20
-  const Rank middle = narrow_down(magnitudes, k - top.larger, 9, top.value);
-  const size_t above = top.larger + middle.larger;
-  const Rank exact = narrow_down(magnitudes, k - above, 0, middle.value);
-  return {exact.value, above + exact.larger};
-}
-
 Selection select_largest(const SelectInput& input, Workspace::Frame& frame, ThreadPool& pool) {
   return Selector(input, frame, pool).run();
-}
-
-size_t mask_to_indices(std::span<const uint64_t> mask, std::span<uint16_t> indices) {
-  size_t count = 0;
-  for_each_set(mask, [&](size_t i) { indices[count++] = static_cast<uint16_t>(i); });
-  return count;
 }
 
 }  // namespace gradwire::cpu

@@ -10,7 +10,6 @@
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"
 #include "gradwire/kernels/ops/random.h"
-#include "gradwire/kernels/ops/select.h"
 #include "gradwire/kernels/ops/sparse.h"
 #include "tests/support/close.h"
 #include "tests/support/generators.h"
@@ -133,23 +132,6 @@ TEST(Quantize, NibblesRoundTrip) {
     cpu::pack_nibbles(codes, packed.data());
     cpu::unpack_nibbles(packed.data(), back);
     EXPECT_EQ(codes, back) << count;
-  }
-}
-
-TEST(Select, KthLargestIsThatOfASort) {
-  for (const size_t count : {1, 2, 1000, 50000}) {
-    std::vector<uint32_t> magnitudes(count);
-    const std::vector<float> x = heavy_tailed(count, 9);
-    for (size_t i = 0; i < count; ++i) {
-      magnitudes[i] = i % 7 == 0 ? 0x3F800000u : bits_of(std::fabs(x[i]));
-    }
-    std::vector<uint32_t> sorted = magnitudes;
-    std::sort(sorted.rbegin(), sorted.rend());
-    for (size_t k = 1; k <= count; k += 1 + count / 97) {
-      const auto [value, larger] = cpu::kth_largest(magnitudes, k);
-      ASSERT_EQ(value, sorted[k - 1]) << k;
-      ASSERT_EQ(larger, std::ranges::count_if(sorted, [&](uint32_t m) { return m > value; })) << k;
-    }
   }
 }
 
