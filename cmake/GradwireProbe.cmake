@@ -1,14 +1,26 @@
 # Looks for what the AUTO|ON options need. OFF never looks.
 
 set(found OFF)
+set(GRADWIRE_WITH_CUDA_KERNELS OFF)
+set(detail "streams and memory only: no CUDA compiler was found")
 if(NOT GRADWIRE_CUDA STREQUAL "OFF")
-  # Streams and memory need the runtime library only; no device code is compiled yet.
+  # Streams and memory need the runtime library only, kernels the compiler too.
   find_package(CUDAToolkit QUIET)
   if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
     set(found ON)
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      if(NOT CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 90)  # of the compiler's own check; targets state theirs
+      endif()
+      enable_language(CUDA)
+      set(GRADWIRE_WITH_CUDA_KERNELS ON)
+      set(detail "streams, memory and kernels")
+    endif()
   endif()
 endif()
-gradwire_decide(CUDA found "toolkit ${CUDAToolkit_VERSION}, streams and memory only"
+gradwire_decide(CUDA found "toolkit ${CUDAToolkit_VERSION}, ${detail}"
                 "no CUDA toolkit with a static runtime was found")
 
 set(found OFF)

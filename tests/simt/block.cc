@@ -119,11 +119,8 @@ std::string Block::describe_standstill() const {
   return "deadlock: " + std::to_string(threads_.size() - done_) + " threads spin";
 }
 
-void Block::fail(const std::string& text) {
-  failure_ = std::make_exception_ptr(
-      KernelFault(place() + "thread " + std::to_string(running_->index) + ": " + text));
-  switch_away();      // for good: no exception crosses a kernel's frames
-  std::terminate();
+void Block::fail(const std::string& text) const {
+  throw KernelFault(place() + "thread " + std::to_string(running_->index) + ": " + text);
 }
 
 unsigned Block::barrier(bool predicate, const char* name) {

@@ -67,7 +67,7 @@ class Block {
   void resume(Thread& thread);
   void switch_away() { running_->fiber.suspend(); }
   void open_barrier();
-  [[noreturn]] void fail(const std::string& text);
+  [[noreturn]] void fail(const std::string& text) const;
   std::string place() const;
   std::string describe_standstill() const;
 
