@@ -1,6 +1,7 @@
 // Every cuda:: operation of a build without device code, so that callers hold no #ifdef.
 
 #include "gradwire/kernels/ops/cast_cuda.h"
+#include "gradwire/kernels/ops/quantize_cuda.h"
 
 namespace gradwire::cuda {
 namespace {
@@ -15,5 +16,13 @@ namespace {
 void widen(ConstTensorView, std::span<float>, Stream&) { throw_unavailable("cuda::widen"); }
 
 void narrow(std::span<const float>, TensorView, Stream&) { throw_unavailable("cuda::narrow"); }
+
+void quantize(const QuantizeInput&, const QuantizeOutput&, Stream&) {
+  throw_unavailable("cuda::quantize");
+}
+
+void dequantize(const QuantizedParts&, float, TensorView, uint32_t*, Stream&) {
+  throw_unavailable("cuda::dequantize");
+}
 
 }  // namespace gradwire::cuda
