@@ -1,6 +1,7 @@
 // Every cuda:: operation of a build without device code, so that callers hold no #ifdef.
 
 #include "gradwire/kernels/ops/cast_cuda.h"
+#include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 
 namespace gradwire::cuda {
@@ -23,6 +24,14 @@ void quantize(const QuantizeInput&, const QuantizeOutput&, Stream&) {
 
 void dequantize(const QuantizedParts&, float, TensorView, uint32_t*, Stream&) {
   throw_unavailable("cuda::dequantize");
+}
+
+void sums_of_squares(std::span<const float>, size_t, std::span<double>, Stream&) {
+  throw_unavailable("cuda::sums_of_squares");
+}
+
+void add_in_order(std::span<const double>, double*, Stream&) {
+  throw_unavailable("cuda::add_in_order");
 }
 
 }  // namespace gradwire::cuda

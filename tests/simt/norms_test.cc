@@ -1,0 +1,64 @@
+// Sums of squares against the CPU's, which the optimizers use.
+
+#include "gradwire/kernels/ops/norms_cuda.h"
+
+#include "gradwire/optimizers/step.h"
+#include "tests/simt/support.h"
+
+namespace gradwire::testing {
+namespace {
+
+class NormKernels : public AnyOrder {};
+INSTANTIATE_TEST_SUITE_P(Orders, NormKernels, kOrders);
+
+uint64_t bits_of(double x) { return std::bit_cast<uint64_t>(x); }
+
+TEST_P(NormKernels, AddUpInTheCpusOrder) {
+  for (const size_t numel : {size_t{0}, size_t{1}, size_t{31}, size_t{32}, size_t{33}, size_t{1023},
+                             size_t{1024}, size_t{1025}, size_t{4095}, size_t{4097}, size_t{70001}}) {
+    for (const Pattern& pattern : patterns(numel, 11)) {
+      for (const size_t block : {size_t{1024}, size_t{4096}, size_t{65536}}) {
+        SCOPED_TRACE(concat(pattern.name, ", ", numel, " elements in blocks of ", block));
+        const std::span<const float> x(pattern.values);
+        std::vector<double> sums((numel + block - 1) / block);
+        cuda::sums_of_squares(x, block, sums, stream_);
+        double expected_total = 0.0;
+        for (size_t b = 0; b < sums.size(); ++b) {
+          const size_t begin = b * block;
+          const double expected = cpu::sum_of_squares(
+              x.subspan(begin, std::min(block, numel - begin)));
+          if (std::isnan(expected)) {
+            ASSERT_TRUE(std::isnan(sums[b])) << b;
+          } else {
+            ASSERT_EQ(bits_of(sums[b]), bits_of(expected)) << b;
+          }
+          expected_total += expected;
+        }
+        double total = -1.0;
+        cuda::add_in_order(sums, &total, stream_);
+        if (std::isnan(expected_total)) {
+          ASSERT_TRUE(std::isnan(total));
+        } else {
+          ASSERT_EQ(bits_of(total), bits_of(expected_total));
+        }
+      }
+    }
+  }
+}
+
+TEST(NormLaunchers, NameWhatIsWrong) {
+  EmulatedStream stream;
+  const auto cpu = make_inline_stream();
+  const std::vector<float> x(3000);
+  std::vector<double> sums(3);
+  double total = 0;
+  EXPECT_THROW(cuda::sums_of_squares(x, 1000, sums, stream), InvalidArgument);
+  EXPECT_THROW(cuda::sums_of_squares(x, 2048, sums, stream), InvalidArgument);
+  EXPECT_THROW(cuda::sums_of_squares(x, size_t{1} << 20, sums, stream), InvalidArgument);
+  EXPECT_THROW(cuda::sums_of_squares(x, 1024, sums, *cpu), InvalidArgument);
+  EXPECT_THROW(cuda::add_in_order(sums, nullptr, stream), InvalidArgument);
+  EXPECT_THROW(cuda::add_in_order(sums, &total, *cpu), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradwire::testing
