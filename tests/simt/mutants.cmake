@@ -1,0 +1,51 @@
+# Kernels with one fault each, put in by text replacement at configure time; the tests must fail on
+# every one of them. Built when the test runs.
+
+set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
+
+# gradwire_simt_mutant(<name> FILE x.cuh SOURCE x_cuda.cu FROM text TO text TESTS filter)
+function(gradwire_simt_mutant name)
+  cmake_parse_arguments(arg "" "FILE;SOURCE;FROM;TO;TESTS" "" ${ARGN})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ops}/${arg_FILE})
+  file(READ ${ops}/${arg_FILE} text)
+  string(FIND "${text}" "${arg_FROM}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "mutant ${name}: ${arg_FILE} has no text '${arg_FROM}'")
+  endif()
+  string(REPLACE "${arg_FROM}" "${arg_TO}" text "${text}")
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
+  file(GENERATE OUTPUT ${folder}/gradwire/kernels/ops/${arg_FILE} CONTENT "${text}")
+  gradwire_simt_kernels(simt_mutant_${name}_kernels ${ops}/${arg_SOURCE})
+  target_include_directories(simt_mutant_${name}_kernels BEFORE PRIVATE ${folder})
+  gradwire_simt_program(simt_mutant_${name} simt_mutant_${name}_kernels EXCLUDE_FROM_ALL)
+  add_dependencies(simt_mutants simt_mutant_${name})
+  set_property(GLOBAL APPEND PROPERTY GRADWIRE_SIMT_MUTANTS
+               "$<TARGET_FILE:simt_mutant_${name}>|${arg_TESTS}")
+endfunction()
+
+add_custom_target(simt_mutants)
+
+gradwire_simt_mutant(residual_sign FILE quantize.cuh SOURCE quantize_cuda.cu
+  FROM "x[i] = x[i] - code_value" TO "x[i] = x[i] + code_value" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(block_index FILE quantize.cuh SOURCE quantize_cuda.cu
+  FROM "record.scales + block * 4, __float" TO "record.scales + warp_index() * 4, __float"
+  TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
+  FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
+  FROM "if (first + i < numel) {" TO "if (first + i <= numel) {" TESTS "*CastKernels*")
+gradwire_simt_mutant(norm_barrier FILE norms.cuh SOURCE norms_cuda.cu
+  FROM "__syncthreads();" TO "" TESTS "*NormKernels*")
+gradwire_simt_mutant(norm_order FILE block.cuh SOURCE norms_cuda.cu
+  FROM "width = kWarp / 2; width > 0; width /= 2" TO "width = 1; width < kWarp; width *= 2"
+  TESTS "*NormKernels*")
+
+get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
+string(REPLACE ";" "\n" mutants "${mutants}")
+file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/mutants.txt CONTENT "${mutants}\n")
+add_test(NAME simt.every_mutant_is_caught
+         COMMAND ${CMAKE_COMMAND} -D BUILD_DIR=${CMAKE_BINARY_DIR}
+                 -D LIST=${CMAKE_CURRENT_BINARY_DIR}/mutants.txt
+                 -P ${CMAKE_CURRENT_SOURCE_DIR}/run_mutants.cmake)
+set_tests_properties(simt.every_mutant_is_caught PROPERTIES LABELS simt RESOURCE_LOCK build_tree
+                     TIMEOUT 900)
