@@ -27,13 +27,22 @@ class Dense final : public FixedCompressor {
  protected:
   size_t record_bytes(size_t numel) const override { return numel * size_of(sent_); }
 
+  bool encode_chunk(const Chunk& chunk, std::byte* record) const override {
+    if (chunk.g.dtype != DType::kFloat32 || !chunk.e.empty()) {
+      return FixedCompressor::encode_chunk(chunk, record);
+    }
+    return cpu::narrow_finite(chunk.g.as<float>(), {record, chunk.g.numel, sent_, {}},
+                              caching(chunk.streaming));
+  }
+
   bool encode(std::span<const float> x, Region, Draw, std::byte* record,
               std::span<float> decoded) const override {
-    cpu::narrow(x, {record, x.size(), sent_});
+    const bool finite =
+        cpu::narrow_finite(x, {record, x.size(), sent_, {}}, cpu::Caching::kNormal);
     if (!decoded.empty()) {
       cpu::widen({record, x.size(), sent_}, decoded);
     }
-    return cpu::all_finite(x);
+    return finite;
   }
 
   void decode(const std::byte* record, std::span<float> sum) const override {
@@ -43,7 +52,20 @@ class Dense final : public FixedCompressor {
     cpu::add(sum, decoded, sum);
   }
 
+  void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+                   std::span<float> out) const override {
+    ConstTensorView parts[kMostParts];
+    for (size_t i = 0; i < records.size(); ++i) {
+      parts[i] = {records[i], out.size(), sent_};
+    }
+    cpu::sum_widened({parts, records.size()}, scale, out, caching(streaming));
+  }
+
  private:
+  static cpu::Caching caching(bool streaming) {
+    return streaming ? cpu::Caching::kStreaming : cpu::Caching::kNormal;
+  }
+
   const DType sent_;
 };
 

@@ -5,7 +5,6 @@
 
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
-#include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"
 #include "gradwire/kernels/ops/random.h"
@@ -33,8 +32,8 @@ class BlockQuantized final : public FixedCompressor {
     return scale_count(numel) * sizeof(float) + cpu::packed_bytes(numel, bits_);
   }
   bool encode_chunk(const Chunk& chunk, std::byte* record) const override;
-  void write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                 Gradient out) const override;
+  void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+                   std::span<float> out) const override;
   bool encode(std::span<const float> x, Region region, Draw draw, std::byte* record,
               std::span<float> decoded) const override;
   void decode(const std::byte* record, std::span<float> sum) const override;
@@ -132,31 +131,15 @@ void BlockQuantized::decode(const std::byte* record, std::span<float> sum) const
   cpu::add_dequantized({codes, sum.size()}, {scales, count}, block_, sum);
 }
 
-void BlockQuantized::write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                               Gradient out) const {
-  constexpr size_t kMostParts = 64;
-  if (parts.size() > kMostParts) {
-    FixedCompressor::write_sum(parts, chunk, scale, out);
-    return;
+void BlockQuantized::sum_records(std::span<const std::byte* const> records, float scale,
+                                 bool streaming, std::span<float> out) const {
+  cpu::EncodedBlocks parts[kMostParts];
+  for (size_t i = 0; i < records.size(); ++i) {
+    parts[i] = {records[i], records[i] + scale_count(out.size()) * sizeof(float)};
   }
-  cpu::EncodedBlocks memory[kMostParts];
-  size_t count = 0;
-  for (const Part& part : parts) {
-    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
-      const std::byte* const record = record_of(part, chunk);
-      memory[count++] = {record, record + scale_count(out.numel) * sizeof(float)};
-    }
-  }
-  const std::span<const cpu::EncodedBlocks> blocks(memory, count);
-  cpu::DequantizedSum how{.bits = bits_, .block = block_, .factor = scale};
-  if (out.dtype == DType::kFloat32) {
-    how.streaming = is_streaming(shape().numel);
-    cpu::dequantize_sum(blocks, how, out.as<float>());
-    return;
-  }
-  alignas(64) float values[kChunk];
-  cpu::dequantize_sum(blocks, how, {values, out.numel});
-  cpu::narrow({values, out.numel}, out);
+  cpu::dequantize_sum(
+      {parts, records.size()},
+      {.bits = bits_, .block = block_, .factor = scale, .streaming = streaming}, out);
 }
 
 void BlockQuantized::check_record(const std::byte* record, size_t chunk, PartName name) const {

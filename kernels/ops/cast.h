@@ -3,6 +3,7 @@
 // even, finite values saturate, NaN stays NaN. Nothing here needs aligned memory, because payload
 // bytes are read and written in place.
 
+#include <cstdint>
 #include <span>
 
 #include "gradwire/kernels/core/tensor.h"
@@ -14,5 +15,17 @@ void widen(ConstTensorView source, std::span<float> out);
 
 /// out[i] = source[i] rounded to out's type. Sizes must agree.
 void narrow(std::span<const float> source, TensorView out);
+
+/// Streaming: what is written is not read soon and may go past the caches.
+enum class Caching : uint8_t { kNormal, kStreaming };
+
+/// narrow() in one pass with the search for NaN and infinity.
+/// @returns false when the source holds one of them.
+bool narrow_finite(std::span<const float> source, TensorView out, Caching caching);
+
+/// out = factor * (the parts widened and added in order, from 0 on). Parts have one dtype and out's
+/// size, which is at most 4096.
+void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
+                 Caching caching);
 
 }  // namespace gradwire::cpu

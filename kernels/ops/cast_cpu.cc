@@ -1,9 +1,13 @@
 #include "gradwire/kernels/ops/cast.h"
 
+#include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cstring>
 
 #include "gradwire/kernels/core/clones.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/cast_avx2.h"
 
 namespace gradwire::cpu {
 namespace {
@@ -79,6 +83,53 @@ GRADWIRE_CLONES void narrow_brains(const float* source, std::byte* out, size_t c
   }
 }
 
+GRADWIRE_CLONES bool finite_floats(const float* x, size_t count) {
+  int32_t largest = 0;  // signed: magnitudes fit, and more ISAs have a signed maximum
+  for (size_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  return largest < 0x7F800000;
+}
+
+struct Narrowed {
+  size_t count;  // elements done
+  bool finite;
+};
+
+/// As many elements as a form with intrinsics takes: 0 where there is none.
+Narrowed narrow_runs(std::span<const float> source, DType dtype, Caching caching, std::byte* out) {
+#ifdef GRADWIRE_X86
+  if (isa() >= Isa::kAvx2) {
+    const size_t count = source.size() / kCastRun * kCastRun;
+    const bool streaming = caching == Caching::kStreaming;
+    switch (dtype) {
+      case DType::kFloat32:
+        return {count, copy_floats_avx2(source.data(), count, streaming, out)};
+      case DType::kFloat16:
+        return {count, narrow_halves_avx2(source.data(), count, streaming, out)};
+      case DType::kBFloat16:
+        return {count, narrow_brains_avx2(source.data(), count, streaming, out)};
+    }
+  }
+#endif
+  (void)source, (void)dtype, (void)caching, (void)out;
+  return {0, true};
+}
+
+void narrow_plain(std::span<const float> source, DType dtype, std::byte* out) {
+  switch (dtype) {
+    case DType::kFloat32:
+      std::memcpy(out, source.data(), source.size_bytes());
+      break;
+    case DType::kFloat16:
+      narrow_halves(source.data(), out, source.size());
+      break;
+    case DType::kBFloat16:
+      narrow_brains(source.data(), out, source.size());
+      break;
+  }
+}
+
 }  // namespace
 
 void widen(ConstTensorView source, std::span<float> out) {
@@ -87,12 +138,19 @@ void widen(ConstTensorView source, std::span<float> out) {
   if (out.empty()) {
     return;
   }
+  size_t done = 0;
   switch (source.dtype) {
     case DType::kFloat32:
       std::memcpy(out.data(), bytes, out.size_bytes());
       break;
     case DType::kFloat16:
-      widen_halves(bytes, out.data(), out.size());
+#ifdef GRADWIRE_X86
+      if (isa() >= Isa::kAvx2) {
+        done = out.size() / kCastRun * kCastRun;
+        widen_halves_avx2(bytes, done, out.data());
+      }
+#endif
+      widen_halves(bytes + 2 * done, out.data() + done, out.size() - done);
       break;
     case DType::kBFloat16:
       widen_brains(bytes, out.data(), out.size());
@@ -100,23 +158,49 @@ void widen(ConstTensorView source, std::span<float> out) {
   }
 }
 
-void narrow(std::span<const float> source, TensorView out) {
+bool narrow_finite(std::span<const float> source, TensorView out, Caching caching) {
   assert(source.size() == out.numel);
   auto* bytes = static_cast<std::byte*>(out.data);
   if (source.empty()) {
-    return;
+    return true;
   }
-  switch (out.dtype) {
-    case DType::kFloat32:
-      std::memcpy(bytes, source.data(), source.size_bytes());
-      break;
-    case DType::kFloat16:
-      narrow_halves(source.data(), bytes, source.size());
-      break;
-    case DType::kBFloat16:
-      narrow_brains(source.data(), bytes, source.size());
-      break;
+  const Narrowed runs = narrow_runs(source, out.dtype, caching, bytes);
+  const std::span<const float> rest = source.subspan(runs.count);
+  narrow_plain(rest, out.dtype, bytes + size_of(out.dtype) * runs.count);
+  return finite_floats(rest.data(), rest.size()) && runs.finite;
+}
+
+void narrow(std::span<const float> source, TensorView out) {
+  narrow_finite(source, out, Caching::kNormal);
+}
+
+void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
+                 Caching caching) {
+  constexpr size_t kMost = 4096;
+  constexpr size_t kMostParts = 64;
+  assert(out.size() <= kMost);
+  size_t done = 0;
+#ifdef GRADWIRE_X86
+  if (isa() >= Isa::kAvx2 && !parts.empty() && parts.size() <= kMostParts) {
+    const std::byte* from[kMostParts];
+    for (size_t i = 0; i < parts.size(); ++i) {
+      from[i] = static_cast<const std::byte*>(parts[i].data);
+    }
+    done = out.size() / 64 * 64;
+    const bool streaming =
+        caching == Caching::kStreaming && reinterpret_cast<uintptr_t>(out.data()) % 64 == 0;
+    sum_widened_avx2({from, parts.size()}, parts[0].dtype, factor, streaming, out.first(done));
   }
+#endif
+  const std::span<float> rest = out.subspan(done);
+  alignas(64) float values[kMost];
+  const std::span<float> widened(values, rest.size());
+  std::ranges::fill(rest, 0.0f);
+  for (const ConstTensorView& part : parts) {
+    widen(part.subview(done, rest.size()), widened);
+    add(rest, widened, rest);
+  }
+  multiply(rest, factor, rest);
 }
 
 }  // namespace gradwire::cpu

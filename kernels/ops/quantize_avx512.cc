@@ -24,26 +24,39 @@ GRADWIRE_INLINE_AVX512 __m512 widen16(const std::byte* from, DType dtype) {
              : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
+GRADWIRE_INLINE_AVX512 void load_gradient(const FusedBlocks& in, size_t at,
+                                          __m512 (&x)[kVectors]) {
+  const std::byte* const g = in.g + size_of(in.dtype) * at;
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) {
+    x[j] = in.dtype == DType::kFloat32 ? _mm512_loadu_ps(g + 64 * j) : widen16(g + 32 * j, in.dtype);
+  }
+}
+
+/// Loads of 32 bytes: from memory they came in 1.2 times as fast as loads of 64 (Zen 4).
+GRADWIRE_INLINE_AVX512 __m256 add8(const float* g, const float* e) {
+  return _mm256_add_ps(_mm256_loadu_ps(g), _mm256_loadu_ps(e));
+}
+
 /// x = g + e; @returns the largest |x| as bits.
 GRADWIRE_INLINE_AVX512 uint32_t load_block(const FusedBlocks& in, size_t at,
                                            __m512 (&x)[kVectors]) {
-  if (in.dtype == DType::kFloat32) {
-    const std::byte* const g = in.g + 4 * at;
+  if (in.dtype == DType::kFloat32 && in.e != nullptr) {
+    const auto* const g = reinterpret_cast<const float*>(in.g) + at;
+    const float* const e = in.e + at;
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
-      x[j] = _mm512_loadu_ps(g + 64 * j);
+      const __m256 low = add8(g + 16 * j, e + 16 * j);
+      const __m256 high = add8(g + 16 * j + 8, e + 16 * j + 8);
+      x[j] = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
     }
   } else {
-    const std::byte* const g = in.g + 2 * at;
+    load_gradient(in, at, x);
+    if (in.e != nullptr) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) {
-      x[j] = widen16(g + 32 * j, in.dtype);
-    }
-  }
-  if (in.e != nullptr) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) {
-      x[j] = _mm512_add_ps(x[j], _mm512_loadu_ps(in.e + at + 16 * j));
+      for (int j = 0; j < kVectors; ++j) {
+        x[j] = _mm512_add_ps(x[j], _mm512_loadu_ps(in.e + at + 16 * j));
+      }
     }
   }
   const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
@@ -149,10 +162,12 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
                                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
       }
       store_codes<kBits>(codes + kCodeBytes * j, code);
-      x[j] = _mm512_sub_ps(x[j], _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale));
-    }
-    if (in.e_next != nullptr) {
-      store_block(in.e_next + at, in.streaming, x);
+      const __m512 left = _mm512_sub_ps(x[j], _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale));
+      if (in.streaming) {
+        _mm512_stream_ps(in.e_next + at + 16 * j, left);
+      } else if (in.e_next != nullptr) {
+        _mm512_storeu_ps(in.e_next + at + 16 * j, left);
+      }
     }
   }
   if (in.streaming) {
@@ -161,26 +176,41 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
   return finite;
 }
 
+/// Sixteen values of a block, code * scale. Codes of 4 and 2 bits are looked up in `products`.
 template <int kBits>
-GRADWIRE_INLINE_AVX512 __m512 load_codes(const std::byte* from) {
+GRADWIRE_INLINE_AVX512 __m512 load_values(const std::byte* from, __m512 scale, __m512 products) {
   if constexpr (kBits == 8) {
-    return _mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
   } else if constexpr (kBits == 4) {
-    // A byte per 64-bit lane; each nibble moves to the top of its half and comes back with its sign.
-    const __m512i lanes = _mm512_cvtepu8_epi64(
-        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-    const __m512i pairs = _mm512_or_si512(_mm512_slli_epi64(lanes, 28),
-                                          _mm512_slli_epi64(lanes, 56));
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 28));
+    // Both halves of 64 bits in turn: sixteen_in_order() undoes that once for all parts.
+    const __m512i words =
+        _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    const __m512i shift =
+        _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+    // The look-up sees the lowest four bits alone.
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), products);
   } else {
-    int packed;
-    std::memcpy(&packed, from, sizeof packed);
-    const __m512i shift = _mm512_setr_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4,
-                                            2, 0);
-    return _mm512_cvtepi32_ps(
-        _mm512_srai_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(packed), shift), 30));
+    const __m512i words = _mm512_broadcastd_epi32(_mm_loadu_si32(from));
+    const __m512i shift =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), products);
   }
+}
+
+template <int kBits>
+GRADWIRE_INLINE_AVX512 __m512 sixteen_in_order(__m512 values) {
+  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  return kBits == 4 ? _mm512_permutexvar_ps(order, values) : values;
+}
+
+/// The products of all codes with the scale, by the codes' bits (at 2 bits whatever bits follow).
+template <int kBits>
+GRADWIRE_INLINE_AVX512 __m512 products_of(__m512 scale) {
+  const __m512i codes =
+      kBits == 4 ? _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
+                 : _mm512_setr_epi32(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(codes), scale);
 }
 
 template <int kBits>
@@ -197,17 +227,18 @@ GRADWIRE_AVX512 void sum_blocks(const FusedSum& sum) {
       float scale_value;
       std::memcpy(&scale_value, part.scales + 4 * block, 4);
       const __m512 scale = _mm512_set1_ps(scale_value);
+      const __m512 products = products_of<kBits>(scale);
       const std::byte* const codes = part.codes + block * kCodeBytes * kVectors;
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
-        const __m512 value = _mm512_mul_ps(load_codes<kBits>(codes + kCodeBytes * j), scale);
-        total[j] = _mm512_add_ps(total[j], value);
+        total[j] = _mm512_add_ps(total[j],
+                                 load_values<kBits>(codes + kCodeBytes * j, scale, products));
       }
     }
     float* const out = sum.out + block * kFusedBlock;
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
-      total[j] = _mm512_mul_ps(total[j], factor);
+      total[j] = sixteen_in_order<kBits>(_mm512_mul_ps(total[j], factor));
     }
     store_block(out, sum.streaming, total);
   }

@@ -126,7 +126,8 @@ bool quantize_sum(const Summands& x, const Quantizer& how, const RandomRun* run,
                             .random = run == nullptr ? how.random.data() : nullptr,
                             .run = run == nullptr ? RandomRun() : *run,
                             .blocks = blocks,
-                            .streaming = out.streaming && is_aligned(out.e_next.data())},
+                            .streaming = out.streaming && !out.e_next.empty() &&
+                                         is_aligned(out.e_next.data())},
                            how.bits, run != nullptr || !how.random.empty());
   }
   return quantize_rest(x, how, run, out, blocks * kFusedBlock) && finite;

@@ -235,6 +235,7 @@ TEST(QuantizeSum, MatchesTheDefinitionForAnyTypeBlockAndAddress) {
       check(heavy_tailed(1500, 33),
             {.bits = bits, .streaming = true, .misalignment = misalignment});
       check(heavy_tailed(1500, 34), {.bits = bits, .misalignment = misalignment});
+      check(heavy_tailed(1500, 35), {.bits = bits, .feedback = false, .streaming = true});
     }
   }
 }

@@ -13,6 +13,9 @@ namespace {
 constexpr uint32_t kCompressStage = 0;
 constexpr uint32_t kMergeStage = 1;
 
+/// Whether what is written for `numel` elements is too much to stay in a cache until it is read.
+bool is_streaming(size_t numel) { return numel >= size_t{1} << 20; }
+
 }  // namespace
 
 size_t FixedCompressor::body_bytes(size_t numel) const {
@@ -46,6 +49,38 @@ const std::byte* FixedCompressor::record_of(const Part& part, size_t chunk) cons
 
 void FixedCompressor::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
   decode(record_of(part, chunk), sum);
+}
+
+void FixedCompressor::sum_records(std::span<const std::byte* const> records, float scale, bool,
+                                  std::span<float> out) const {
+  std::ranges::fill(out, 0.0f);
+  for (const std::byte* const record : records) {
+    decode(record, out);
+  }
+  cpu::multiply(out, scale, out);
+}
+
+void FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                                Gradient out) const {
+  if (parts.size() > kMostParts) {
+    ChunkedCompressor::write_sum(parts, chunk, scale, out);
+    return;
+  }
+  const std::byte* memory[kMostParts];
+  size_t count = 0;
+  for (const Part& part : parts) {
+    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
+      memory[count++] = record_of(part, chunk);
+    }
+  }
+  const std::span<const std::byte* const> records(memory, count);
+  if (out.dtype == DType::kFloat32) {
+    sum_records(records, scale, is_streaming(shape().numel), out.as<float>());
+    return;
+  }
+  alignas(64) float values[kChunk];
+  sum_records(records, scale, false, {values, out.numel});
+  cpu::narrow({values, out.numel}, out);
 }
 
 bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const {

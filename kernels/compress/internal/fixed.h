@@ -37,12 +37,13 @@ class FixedCompressor : public ChunkedCompressor {
   /// Encodes g + e; the default takes single steps around encode(), with the same bits.
   /// @returns false when g + e holds NaN or infinity.
   virtual bool encode_chunk(const Chunk& chunk, std::byte* record) const;
-  /// Where the part's record of `chunk` (of the group) begins.
-  const std::byte* record_of(const Part& part, size_t chunk) const;
-  /// Whether what is written for `numel` elements is too much to stay in a cache until it is read.
-  static bool is_streaming(size_t numel) { return numel >= size_t{1} << 20; }
   /// sum += what the record says.
   virtual void decode(const std::byte* record, std::span<float> sum) const = 0;
+  static constexpr size_t kMostParts = 64;  ///< summed together; more go one by one
+  /// out = scale * (what at most kMostParts records of one chunk say, added in order); the default
+  /// takes single steps around decode(), with the same bits. `streaming`: out is not read soon.
+  virtual void sum_records(std::span<const std::byte* const> records, float scale,
+                           bool streaming, std::span<float> out) const;
   /// Checks the record of `chunk`; the default accepts any bytes.
   virtual void check_record(const std::byte* record, size_t chunk, PartName name) const;
   virtual bool checks_records() const { return false; }
@@ -50,6 +51,7 @@ class FixedCompressor : public ChunkedCompressor {
   size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
+  void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) const final;
   void write_slice(const Part& part, Region region, Payload out) const final;
@@ -57,6 +59,8 @@ class FixedCompressor : public ChunkedCompressor {
                     Payload out, const Work& work) const final;
 
  private:
+  /// Where the part's record of `chunk` (of the group) begins.
+  const std::byte* record_of(const Part& part, size_t chunk) const;
   size_t body_bytes(size_t numel) const;
 };
 
