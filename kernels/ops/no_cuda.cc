@@ -3,6 +3,7 @@
 #include "gradwire/kernels/ops/cast_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
+#include "gradwire/kernels/ops/select_cuda.h"
 
 namespace gradwire::cuda {
 namespace {
@@ -32,6 +33,12 @@ void sums_of_squares(std::span<const float>, size_t, std::span<double>, Stream&)
 
 void add_in_order(std::span<const double>, double*, Stream&) {
   throw_unavailable("cuda::add_in_order");
+}
+
+size_t select_workspace_bytes(size_t) { return 0; }
+
+void select_largest(const SelectInput&, const SelectOutput&, Stream&) {
+  throw_unavailable("cuda::select_largest");
 }
 
 }  // namespace gradwire::cuda

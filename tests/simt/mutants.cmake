@@ -39,6 +39,19 @@ gradwire_simt_mutant(norm_barrier FILE norms.cuh SOURCE norms_cuda.cu
 gradwire_simt_mutant(norm_order FILE block.cuh SOURCE norms_cuda.cu
   FROM "width = kWarp / 2; width > 0; width /= 2" TO "width = 1; width < kWarp; width *= 2"
   TESTS "*NormKernels*")
+gradwire_simt_mutant(tie_order FILE select.cuh SOURCE select_cuda.cu
+  FROM "ties_before += in_round;" TO "" TESTS "*SelectKernels*")
+gradwire_simt_mutant(guess_trusted FILE select.cuh SOURCE select_cuda.cu
+  FROM "return s.marked < k && s.threshold" TO "return s.marked < 1 && s.threshold"
+  TESTS "*SelectKernels*")
+gradwire_simt_mutant(last_bin FILE select.cuh SOURCE select_cuda.cu
+  FROM "above >= rank || above + mine < rank" TO "above > rank || above + mine < rank"
+  TESTS "*SelectKernels*")
+gradwire_simt_mutant(scan_barrier FILE block.cuh SOURCE select_cuda.cu
+  FROM "sums[warp_index()] = of_warp;\n  }\n  __syncthreads();" TO "sums[warp_index()] = of_warp;\n  }"
+  TESTS "*SelectKernels*")
+gradwire_simt_mutant(bins_reset FILE select.cuh SOURCE select_cuda.cu
+  FROM "    a.state->bins[i] = 0;\n  }\n}" TO "  }\n}" TESTS "*SelectKernels*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")
