@@ -49,6 +49,8 @@ class TopK final : public ChunkedCompressor {
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const override {
     body_.add_chunk(part, chunk - part.region.begin / kChunk, sum);
   }
+  void write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                 Gradient out) const override;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) const override;
   void write_slice(const Part& part, Region region, Payload out) const override;
@@ -118,6 +120,22 @@ void TopK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
            left[chosen.indices[i]] = x[i] - chosen.decoded[i];
          }
        });
+}
+
+void TopK::write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const {
+  if (out.dtype != DType::kFloat32 || shape().numel < cpu::kStreamingNumel) {
+    ChunkedCompressor::write_sum(parts, chunk, scale, out);
+    return;
+  }
+  // All zeros between calls: clearing it while it is read saves a pass.
+  alignas(64) thread_local float values[kChunk];
+  const std::span<float> total(values, out.numel);
+  for (const Part& part : parts) {
+    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
+      add_chunk(part, chunk, total);
+    }
+  }
+  cpu::multiply_and_clear(total, scale, out.as<float>());
 }
 
 void TopK::write_slice(const Part& part, Region region, Payload out) const {

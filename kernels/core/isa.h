@@ -37,6 +37,13 @@ inline Isa best_isa() {
 #endif
 }
 
+/// Makes this thread's stores past the caches visible before its later ones.
+inline void finish_streaming() {
+#ifdef GRADWIRE_X86
+  __builtin_ia32_sfence();
+#endif
+}
+
 namespace detail {
 inline std::atomic<Isa> highest_isa{Isa::kAvx512};
 }

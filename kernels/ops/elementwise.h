@@ -1,6 +1,7 @@
 #pragma once
 // The few float32 loops that error feedback and sums are made of. Spans of one call have one size.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -15,12 +16,19 @@ void subtract(std::span<const float> a, std::span<const float> b, std::span<floa
 /// out[i] = factor * a[i]. `out` may be `a`.
 void multiply(std::span<const float> a, float factor, std::span<float> out);
 
+/// The same, and a[i] = 0. `out` is written past the caches where it begins at a multiple of 64
+/// bytes; other threads may read it after finish_streaming() (isa.h), which for_each_chunk() calls.
+void multiply_and_clear(std::span<float> a, float factor, std::span<float> out);
+
 /// residual[i] += sum[i] - decoded[i] / scale: what an encoding of scale * sum left out.
 void put_back(std::span<const float> sum, std::span<const float> decoded, float scale,
               std::span<float> residual);
 
 /// The largest |x[i]| as its bits, which order like the values; above kFiniteBits: NaN or infinity.
 uint32_t max_magnitude_bits(std::span<const float> x);
+
+/// Elements from which on what is written will have left the caches before it is read.
+inline constexpr size_t kStreamingNumel = size_t{1} << 20;
 
 inline constexpr uint32_t kFiniteBits = 0x7F7FFFFF;
 

@@ -6,6 +6,11 @@
 #include <cstddef>
 
 #include "gradwire/kernels/core/clones.h"
+#include "gradwire/kernels/core/isa.h"
+
+#ifdef GRADWIRE_X86
+#include <immintrin.h>
+#endif
 
 namespace gradwire::cpu {
 namespace {
@@ -27,6 +32,23 @@ GRADWIRE_CLONES void multiply_loop(const float* a, float factor, float* out, siz
     out[i] = factor * a[i];
   }
 }
+
+#ifdef GRADWIRE_X86
+/// Whole lines of 16; @returns how many elements they are.
+GRADWIRE_AVX2 size_t multiply_lines(float* a, float factor, float* out, size_t count) {
+  const __m256 factors = _mm256_set1_ps(factor);
+  const size_t whole = count / 16 * 16;
+  for (size_t i = 0; i < whole; i += 16) {
+    const __m256 low = _mm256_mul_ps(factors, _mm256_loadu_ps(a + i));
+    const __m256 high = _mm256_mul_ps(factors, _mm256_loadu_ps(a + i + 8));
+    _mm256_storeu_ps(a + i, _mm256_setzero_ps());
+    _mm256_storeu_ps(a + i + 8, _mm256_setzero_ps());
+    _mm256_stream_ps(out + i, low);
+    _mm256_stream_ps(out + i + 8, high);
+  }
+  return whole;
+}
+#endif
 
 GRADWIRE_CLONES void put_back_loop(const float* sum, const float* decoded, float scale,
                                    float* residual, size_t count) {
@@ -58,6 +80,19 @@ void subtract(std::span<const float> a, std::span<const float> b, std::span<floa
 void multiply(std::span<const float> a, float factor, std::span<float> out) {
   assert(a.size() == out.size());
   multiply_loop(a.data(), factor, out.data(), out.size());
+}
+
+void multiply_and_clear(std::span<float> a, float factor, std::span<float> out) {
+  assert(a.size() == out.size());
+  size_t done = 0;
+#ifdef GRADWIRE_X86
+  if (isa() != Isa::kPlain && reinterpret_cast<uintptr_t>(out.data()) % 64 == 0) {
+    done = multiply_lines(a.data(), factor, out.data(), out.size());
+  }
+#endif
+  const std::span<float> rest = a.subspan(done);
+  multiply_loop(rest.data(), factor, out.data() + done, rest.size());
+  std::ranges::fill(rest, 0.0f);
 }
 
 void put_back(std::span<const float> sum, std::span<const float> decoded, float scale,

@@ -15,6 +15,7 @@
 #include <bit>
 #include <functional>
 
+#include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/select_sample.h"
 #include "gradwire/kernels/ops/internal/select_scan.h"
@@ -22,9 +23,9 @@
 namespace gradwire::cpu {
 namespace {
 
-constexpr size_t kRun = 16;                     // chunks that one thread takes at once
-constexpr size_t kPastCache = size_t{1} << 18;  // elements; a smaller e_next may stay in caches
-constexpr uint32_t kNothing = 0x80000000;       // no |x| reaches it
+constexpr size_t kRun = 16;                // chunks that one thread takes at once
+constexpr size_t kAhead = 2;               // chunks asked for before they are written
+constexpr uint32_t kNothing = 0x80000000;  // no |x| reaches it
 constexpr uint32_t kAllTies = 0xFFFFFFFF;
 
 uint32_t count_equal(std::span<const float> x, uint32_t bits) {
@@ -75,6 +76,9 @@ class Selector {
   }
   float* e_next(size_t chunk) const {
     return e_next_.empty() ? nullptr : e_next_.data() + chunk * kSelectChunk;
+  }
+  EntryList entries_of(size_t chunk) const {
+    return {values_.data() + chunks_[chunk].first, indices_.data() + chunks_[chunk].first};
   }
   template <class Body>
   void for_each_run(const Body& body) const;
@@ -157,7 +161,7 @@ void Selector::scan(Cut cut) {
                                        .e_next = e_next(chunk),
                                        .count = chunk_numel(chunk),
                                        .below = cut.threshold - 1,
-                                       .past_cache = x_.size() >= kPastCache},
+                                       .past_cache = x_.size() >= kStreamingNumel},
                                       entries);
       chunks_[chunk] = {held, static_cast<uint32_t>(found)};
       if (cut.limit_ties) {
@@ -166,7 +170,7 @@ void Selector::scan(Cut cut) {
       held += chunks_[chunk].count;
     }
     hand_over(last);
-    finish_scans();
+    finish_streaming();
   });
   total_ = total;
   largest_ = largest;
@@ -237,8 +241,11 @@ void Selector::refine(uint32_t lowest) {
   const Cut cut{.threshold = threshold, .limit_ties = dropped > 0};
   for_each_run([&](size_t first, size_t last) {
     for (size_t chunk = first; chunk < last; ++chunk) {
-      const size_t at = chunks_[chunk].first;
-      keep(cut, {values_.data() + at, indices_.data() + at}, chunk);
+      if (chunk + kAhead < last && !e_next_.empty()) {
+        prefetch_rest(entries_of(chunk + kAhead), chunks_[chunk + kAhead].count, threshold - 1,
+                      e_next(chunk + kAhead));
+      }
+      keep(cut, entries_of(chunk), chunk);
     }
   });
   total_ = wanted_;

@@ -82,6 +82,14 @@ size_t keep_above_plain(EntryList entries, size_t count, uint32_t below, float* 
   return kept;
 }
 
+void prefetch_rest_plain(EntryList entries, size_t count, uint32_t below, const float* e_next) {
+  for (size_t i = 0; i < count; ++i) {
+    if (magnitude(entries.values[i]) <= static_cast<int32_t>(below)) {
+      __builtin_prefetch(e_next + entries.indices[i], 1);
+    }
+  }
+}
+
 #ifdef GRADWIRE_X86
 
 template <class T>
@@ -214,6 +222,22 @@ GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, uint32
   return kept;
 }
 
+GRADWIRE_AVX512 void prefetch_rest_avx512(EntryList entries, size_t count, uint32_t below,
+                                          const float* e_next) {
+  const __m512i threshold = _mm512_set1_epi32(static_cast<int32_t>(below));
+  const __m512i magnitude_bits = _mm512_set1_epi32(0x7FFFFFFF);
+  for (size_t i = 0; i < count; i += 16) {
+    const auto valid = static_cast<__mmask16>(count - i < 16 ? (1u << (count - i)) - 1 : 0xFFFFu);
+    const __m512i x = _mm512_maskz_loadu_epi32(valid, entries.values + i);
+    uint32_t rest =
+        _mm512_mask_cmple_epi32_mask(valid, _mm512_and_si512(x, magnitude_bits), threshold);
+    for (; rest != 0; rest &= rest - 1) {
+      const auto at = i + static_cast<size_t>(std::countr_zero(rest));
+      __builtin_prefetch(e_next + entries.indices[at], 1);
+    }
+  }
+}
+
 /// Elements before the first whose place in e_next may be written past the caches.
 size_t unaligned_head(const ChunkScan& scan) {
   const size_t off = reinterpret_cast<uintptr_t>(scan.e_next) % 64 / sizeof(float);
@@ -248,12 +272,6 @@ size_t scan_chunk(const ChunkScan& scan, EntryList room) {
   });
 }
 
-void finish_scans() {
-#ifdef GRADWIRE_X86
-  _mm_sfence();
-#endif
-}
-
 size_t keep_above(EntryList entries, size_t count, uint32_t below, float* e_next) {
 #ifdef GRADWIRE_X86
   if (isa() == Isa::kAvx512) {
@@ -261,6 +279,15 @@ size_t keep_above(EntryList entries, size_t count, uint32_t below, float* e_next
   }
 #endif
   return keep_above_plain(entries, count, below, e_next);
+}
+
+void prefetch_rest(EntryList entries, size_t count, uint32_t below, const float* e_next) {
+#ifdef GRADWIRE_X86
+  if (isa() == Isa::kAvx512) {
+    return prefetch_rest_avx512(entries, count, below, e_next);
+  }
+#endif
+  prefetch_rest_plain(entries, count, below, e_next);
 }
 
 }  // namespace gradwire::cpu

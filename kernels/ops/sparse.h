@@ -11,6 +11,8 @@ namespace gradwire::cpu {
 /// Twelve bits each, two in three little-endian bytes; an odd last one takes two bytes.
 void pack_indices(std::span<const uint16_t> indices, std::byte* out);
 void unpack_indices(const std::byte* packed, std::span<uint16_t> indices);
+/// Whether packed indices increase strictly and are below `numel`.
+bool packed_indices_ascend(const std::byte* packed, size_t count, size_t numel);
 constexpr size_t packed_index_bytes(size_t count) { return count / 2 * 3 + count % 2 * 2; }
 
 /// One bit per element of the chunk, bit i % 8 of byte i / 8; padding bits are zero.
@@ -25,5 +27,9 @@ void gather(std::span<const float> x, std::span<const uint16_t> indices, std::sp
 /// sum[indices[i]] += values[i], in order.
 void accumulate(std::span<const float> values, std::span<const uint16_t> indices,
                 std::span<float> sum);
+
+/// The same from `count` packed indices (at most 4096) and float32 values at any address.
+void accumulate_packed(const std::byte* packed, const std::byte* values, size_t count,
+                       std::span<float> sum);
 
 }  // namespace gradwire::cpu

@@ -2,8 +2,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
+#include <cstring>
 
 #include "gradwire/kernels/core/clones.h"
+#include "gradwire/kernels/core/isa.h"
+
+#ifdef GRADWIRE_X86
+// GCC 12 takes the undefined lanes inside its own header for a mistake.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#endif
 
 namespace gradwire::cpu {
 namespace {
@@ -17,14 +28,140 @@ GRADWIRE_CLONES void pack_pairs(const uint16_t* indices, size_t pairs, uint8_t* 
   }
 }
 
-GRADWIRE_CLONES void unpack_pairs(const uint8_t* packed, size_t pairs, uint16_t* indices) {
-  for (size_t i = 0; i < pairs; ++i) {
-    const uint32_t low = packed[3 * i];
-    const uint32_t middle = packed[3 * i + 1];
-    const uint32_t high = packed[3 * i + 2];
-    indices[2 * i] = static_cast<uint16_t>(low | (middle & 15) << 8);
-    indices[2 * i + 1] = static_cast<uint16_t>(middle >> 4 | high << 4);
+inline uint16_t load_index(const uint8_t* packed, size_t count, size_t i) {
+  const uint8_t* const at = packed + i / 2 * 3;
+  if (i % 2 == 1) {
+    return static_cast<uint16_t>(at[1] >> 4 | at[2] << 4);
   }
+  const uint32_t high = i + 1 == count ? at[1] : at[1] & 15u;  // a single one has 16 bits
+  return static_cast<uint16_t>(at[0] | high << 8);
+}
+
+/// Packed indices and float32 values as they lie in a payload.
+struct Entries {
+  const uint8_t* packed;
+  const std::byte* values;
+  size_t count;
+
+  /// Adds value `i`, whose index is known.
+  void add(size_t i, uint16_t index, float* sum) const {
+    float value;
+    std::memcpy(&value, values + i * sizeof value, sizeof value);
+    sum[index] += value;
+  }
+};
+
+void unpack_plain(const uint8_t* packed, size_t begin, size_t count, uint16_t* indices) {
+  for (size_t i = begin; i < count; ++i) {
+    indices[i] = load_index(packed, count, i);
+  }
+}
+
+#ifdef GRADWIRE_X86
+
+// In each 128 bits: eight indices of 12 bits, from the first 12 bytes, as eight words: the two
+// bytes that hold the index, of which the first word of a pair still has to lose its upper nibble.
+#define GRADWIRE_INDEX_BYTES 0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11
+
+/// 16 indices from 24 bytes, of which 32 are loaded: 22 indices take as many.
+GRADWIRE_AVX2 inline __m256i unpack_16(const uint8_t* from) {
+  const __m256i dwords = _mm256_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6);
+  const __m256i bytes = _mm256_setr_epi8(GRADWIRE_INDEX_BYTES, GRADWIRE_INDEX_BYTES);
+  const __m256i shifts = _mm256_set1_epi32(0x00010010);  // words: times 16, times 1
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const __m256i spread = _mm256_permutevar8x32_epi32(raw, dwords);
+  const __m256i words = _mm256_mullo_epi16(_mm256_shuffle_epi8(spread, bytes), shifts);
+  return _mm256_srli_epi16(words, 4);
+}
+
+GRADWIRE_AVX2 size_t unpack_avx2(const uint8_t* packed, size_t count, uint16_t* indices) {
+  size_t i = 0;
+  for (; i + 22 <= count; i += 16) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(indices + i), unpack_16(packed + i / 2 * 3));
+  }
+  return i;
+}
+
+GRADWIRE_AVX2 size_t accumulate_avx2(const Entries& entries, float* sum) {
+  size_t i = 0;
+  for (; i + 22 <= entries.count; i += 16) {
+    alignas(32) uint16_t indices[16];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(indices), unpack_16(entries.packed + i / 2 * 3));
+    for (size_t j = 0; j < 16; ++j) {
+      entries.add(i + j, indices[j], sum);
+    }
+  }
+  return i;
+}
+
+/// 32 indices from `i` on; words past `pairs` pairs are zero.
+GRADWIRE_AVX512 inline __m512i unpack_32(const uint8_t* packed, size_t i, size_t pairs) {
+  const size_t left = std::min<size_t>(pairs - i / 2, 16);
+  const __m512i raw = _mm512_maskz_loadu_epi8((uint64_t{1} << 3 * left) - 1, packed + i / 2 * 3);
+  const __m512i spread = _mm512_permutexvar_epi32(
+      _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12), raw);
+  const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(GRADWIRE_INDEX_BYTES));
+  const __m512i words =
+      _mm512_mullo_epi16(_mm512_shuffle_epi8(spread, bytes), _mm512_set1_epi32(0x00010010));
+  return _mm512_srli_epi16(words, 4);
+}
+
+GRADWIRE_AVX512 size_t unpack_avx512(const uint8_t* packed, size_t count, uint16_t* indices) {
+  const size_t paired = count / 2 * 2;
+  for (size_t i = 0; i < paired; i += 32) {
+    const size_t left = std::min<size_t>(paired - i, 32);
+    _mm512_mask_storeu_epi16(indices + i, static_cast<__mmask32>((uint64_t{1} << left) - 1),
+                             unpack_32(packed, i, paired / 2));
+  }
+  return paired;
+}
+
+GRADWIRE_AVX512 size_t accumulate_avx512(const Entries& entries, float* sum) {
+  const size_t paired = entries.count / 2 * 2;
+  for (size_t i = 0; i < paired; i += 32) {
+    alignas(64) uint16_t indices[32];
+    _mm512_store_si512(indices, unpack_32(entries.packed, i, paired / 2));
+    const size_t left = std::min<size_t>(paired - i, 32);
+    for (size_t j = 0; j < left; j += 2) {
+      entries.add(i + j, indices[j], sum);
+      entries.add(i + j + 1, indices[j + 1], sum);
+    }
+  }
+  return paired;
+}
+
+/// Whether the paired ones increase strictly.
+GRADWIRE_AVX512 bool pairs_ascend_avx512(const uint8_t* packed, size_t pairs) {
+  alignas(64) static constexpr uint16_t kOneBack[32] = {63, 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,
+                                                        10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
+                                                        21, 22, 23, 24, 25, 26, 27, 28, 29, 30};
+  const __m512i one_back = _mm512_load_si512(kOneBack);
+  __m512i before = _mm512_set1_epi16(-1);
+  for (size_t i = 0; i < 2 * pairs; i += 32) {
+    const size_t left = std::min<size_t>(2 * pairs - i, 32);
+    const auto valid = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+    const __m512i now = unpack_32(packed, i, pairs);
+    const __m512i previous = _mm512_permutex2var_epi16(now, one_back, before);
+    if (_mm512_mask_cmple_epi16_mask(valid, now, previous) != 0) {
+      return false;
+    }
+    before = now;
+  }
+  return true;
+}
+
+#endif  // GRADWIRE_X86
+
+/// Any count; `indices` holds them.
+void unpack(const uint8_t* packed, size_t count, uint16_t* indices) {
+  size_t done = 0;
+#ifdef GRADWIRE_X86
+  const Isa level = isa();
+  done = level == Isa::kAvx512 ? unpack_avx512(packed, count, indices)
+         : level == Isa::kAvx2 ? unpack_avx2(packed, count, indices)
+                               : 0;
+#endif
+  unpack_plain(packed, done, count, indices);
 }
 
 }  // namespace
@@ -40,13 +177,26 @@ void pack_indices(std::span<const uint16_t> indices, std::byte* out) {
 }
 
 void unpack_indices(const std::byte* packed, std::span<uint16_t> indices) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(packed);
-  const size_t pairs = indices.size() / 2;
-  unpack_pairs(bytes, pairs, indices.data());
-  if (indices.size() % 2 == 1) {
-    indices.back() =
-        static_cast<uint16_t>(bytes[3 * pairs] | static_cast<uint32_t>(bytes[3 * pairs + 1]) << 8);
+  unpack(reinterpret_cast<const uint8_t*>(packed), indices.size(), indices.data());
+}
+
+bool packed_indices_ascend(const std::byte* packed, size_t count, size_t numel) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(packed);
+  size_t checked = 1;
+#ifdef GRADWIRE_X86
+  if (isa() == Isa::kAvx512) {
+    if (!pairs_ascend_avx512(bytes, count / 2)) {
+      return false;
+    }
+    checked = std::max<size_t>(1, count / 2 * 2);
   }
+#endif
+  for (size_t i = checked; i < count; ++i) {
+    if (load_index(bytes, count, i) <= load_index(bytes, count, i - 1)) {
+      return false;
+    }
+  }
+  return count == 0 || load_index(bytes, count, count - 1) < numel;
 }
 
 void pack_bitmap(std::span<const uint16_t> indices, std::span<std::byte> bitmap) {
@@ -80,6 +230,22 @@ void accumulate(std::span<const float> values, std::span<const uint16_t> indices
                 std::span<float> sum) {
   for (size_t i = 0; i < indices.size(); ++i) {
     sum[indices[i]] += values[i];
+  }
+}
+
+void accumulate_packed(const std::byte* packed, const std::byte* values, size_t count,
+                       std::span<float> sum) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(packed);
+  const Entries entries{bytes, values, count};
+  size_t done = 0;
+#ifdef GRADWIRE_X86
+  const Isa level = isa();
+  done = level == Isa::kAvx512 ? accumulate_avx512(entries, sum.data())
+         : level == Isa::kAvx2 ? accumulate_avx2(entries, sum.data())
+                               : 0;
+#endif
+  for (size_t i = done; i < count; ++i) {
+    entries.add(i, load_index(bytes, count, i), sum.data());
   }
 }
 

@@ -85,6 +85,33 @@ TEST(TopK, SendsNoZeros) {
   EXPECT_TRUE(all_equal(rig.decompress({payload}).floats(), x));
 }
 
+TEST(TopK, LargeGroupsDecodeAsSmallOnesDo) {
+  const size_t numel = (size_t{1} << 20) + 4097;  // written past the caches, in lines and a rest
+  for (const std::string spec : {"topk:1%", "topk:1%,int4", "topk:30%"}) {
+    SCOPED_TRACE(spec);
+    Rig rig(spec, {.numel = numel}, 2);
+    OwnedTensor a = tensor_of(normal(numel, kSeed), DType::kFloat32);
+    OwnedTensor b = tensor_of(heavy_tailed(numel, kSeed), DType::kFloat32);
+    const auto first = rig.compress(a, {}, {});
+    const auto second = rig.compress(b, {}, {});
+    std::vector<float> expected(numel);
+    for (const auto& payload : {first, second, first}) {
+      std::vector<std::vector<std::byte>> slices;
+      for (const Region region : tiles(numel, 100)) {
+        slices.push_back(rig.slice(payload, region));
+      }
+      const std::vector<float> decoded = rig.decompress(slices).floats();
+      for (size_t i = 0; i < numel; ++i) {
+        expected[i] += decoded[i];
+      }
+    }
+    for (float& x : expected) {
+      x *= 1.0f / 3;
+    }
+    EXPECT_TRUE(all_equal(rig.decompress({first, second, first}, 1.0f / 3).floats(), expected));
+  }
+}
+
 TEST(TopK, AnEntryTakesFewBits) {
   const size_t numel = 1'000'000;
   OwnedTensor g = tensor_of(normal(numel, kSeed), DType::kFloat32);

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "gradwire/kernels/core/isa.h"
+#include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/select.h"
 #include "tests/reference/compress_reference.h"
 #include "tests/support/close.h"
@@ -146,7 +147,7 @@ TEST(Select, OfHalvesToo) {
 
 TEST(Select, WhereverTheResidualLies) {
   // Large enough that e_next is written past the caches, in lines of 64 bytes.
-  const std::vector<float> x = normal(300'007, kSeed);
+  const std::vector<float> x = normal(cpu::kStreamingNumel + 7, kSeed);
   for (const size_t offset : {0, 1, 15}) {
     SCOPED_TRACE(offset);
     EXPECT_TRUE(expect_as_sorted(x, 3000, DType::kFloat32, offset));

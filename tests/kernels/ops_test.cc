@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradwire/kernels/core/isa.h"
+#include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/philox.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
@@ -18,6 +20,16 @@ namespace gradwire::testing {
 namespace {
 
 uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+
+std::vector<cpu::Isa> isa_levels() {
+  std::vector<cpu::Isa> levels;
+  for (const cpu::Isa level : {cpu::Isa::kPlain, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+    if (level <= cpu::best_isa()) {
+      levels.push_back(level);
+    }
+  }
+  return levels;
+}
 
 TEST(Cast, WidensEveryHalfExactly) {
   std::vector<uint16_t> halves(65536);
@@ -136,19 +148,69 @@ TEST(Quantize, NibblesRoundTrip) {
 }
 
 TEST(Sparse, IndicesRoundTrip) {
-  for (const size_t count : {0, 1, 2, 3, 1001, 4096}) {
-    std::vector<uint16_t> indices(count), back(count);
-    for (size_t i = 0; i < count; ++i) {
-      indices[i] = static_cast<uint16_t>(i * 4096 / std::max<size_t>(count, 1));
+  for (const cpu::Isa level : isa_levels()) {
+    const cpu::IsaLimit limit(level);
+    for (const size_t count :
+         {0, 1, 2, 3, 15, 16, 17, 21, 22, 23, 31, 32, 33, 64, 65, 1001, 4096}) {
+      SCOPED_TRACE(concat("isa ", static_cast<int>(level), ", ", count));
+      std::vector<uint16_t> indices(count), back(count);
+      for (size_t i = 0; i < count; ++i) {
+        indices[i] = static_cast<uint16_t>(i * 4096 / std::max<size_t>(count, 1));
+      }
+      std::vector<std::byte> packed(cpu::packed_index_bytes(count));
+      cpu::pack_indices(indices, packed.data());
+      cpu::unpack_indices(packed.data(), back);
+      EXPECT_EQ(indices, back);
+      std::vector<std::byte> bitmap(512);
+      cpu::pack_bitmap(indices, bitmap);
+      EXPECT_EQ(cpu::unpack_bitmap(bitmap, back), count);
+      EXPECT_EQ(indices, back);
+      const std::vector<float> values = normal(count, 3);
+      std::vector<float> sum = normal(4096, 4);
+      std::vector<float> expected = sum;
+      for (size_t i = 0; i < count; ++i) {
+        expected[indices[i]] += values[i];
+      }
+      cpu::accumulate_packed(packed.data(), std::as_bytes(std::span(values)).data(), count, sum);
+      EXPECT_EQ(sum, expected);
     }
-    std::vector<std::byte> packed(cpu::packed_index_bytes(count));
-    cpu::pack_indices(indices, packed.data());
-    cpu::unpack_indices(packed.data(), back);
-    EXPECT_EQ(indices, back) << count;
-    std::vector<std::byte> bitmap(512);
-    cpu::pack_bitmap(indices, bitmap);
-    EXPECT_EQ(cpu::unpack_bitmap(bitmap, back), count);
-    EXPECT_EQ(indices, back) << count;
+  }
+}
+
+TEST(Sparse, DisorderIsSeenAtEveryPlace) {
+  for (const cpu::Isa level : isa_levels()) {
+    const cpu::IsaLimit limit(level);
+    for (const size_t count : {1, 2, 3, 32, 33, 65, 100}) {
+      std::vector<uint16_t> indices(count);
+      std::vector<std::byte> packed(cpu::packed_index_bytes(count));
+      const auto ascend = [&](size_t numel) {
+        cpu::pack_indices(indices, packed.data());
+        return cpu::packed_indices_ascend(packed.data(), count, numel);
+      };
+      const auto reset = [&] {
+        for (size_t i = 0; i < count; ++i) {
+          indices[i] = static_cast<uint16_t>(i * 3 + 2);
+        }
+      };
+      reset();
+      const size_t largest = indices.back();
+      EXPECT_TRUE(ascend(largest + 1));
+      EXPECT_FALSE(ascend(largest));
+      for (size_t i = 1; i < count; ++i) {
+        SCOPED_TRACE(concat("isa ", static_cast<int>(level), ", ", i, " of ", count));
+        reset();
+        indices[i] = indices[i - 1];
+        EXPECT_FALSE(ascend(4096));
+        indices[i] = static_cast<uint16_t>(indices[i - 1] + 1);
+        EXPECT_TRUE(ascend(4096));
+      }
+      reset();
+      indices.back() = 4096;
+      if (count % 2 == 1) {  // a single one has 16 bits
+        EXPECT_FALSE(ascend(4096));
+      }
+    }
+    EXPECT_TRUE(cpu::packed_indices_ascend(nullptr, 0, 1));
   }
 }
 
@@ -169,6 +231,26 @@ TEST(Elementwise, MatchesNaiveLoops) {
     largest = std::max(largest, std::fabs(a[i]));
   }
   EXPECT_EQ(cpu::max_magnitude_bits(a), bits_of(largest));
+}
+
+TEST(Elementwise, MultipliesAndClearsWhereverTheOutputLies) {
+  Buffer memory(4096);
+  for (const cpu::Isa level : isa_levels()) {
+    const cpu::IsaLimit limit(level);
+    for (const size_t offset : {0, 1, 15}) {
+      for (const size_t count : {0, 1, 16, 17, 500}) {
+        const std::vector<float> a = normal(count, 1);
+        std::vector<float> cleared = a;
+        const std::span<float> out = memory.as<float>().subspan(offset, count);
+        cpu::multiply_and_clear(cleared, 0.3f, out);
+        cpu::finish_streaming();
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(out[i], a[i] * 0.3f);
+          ASSERT_EQ(bits_of(cleared[i]), 0u);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

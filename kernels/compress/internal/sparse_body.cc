@@ -193,9 +193,13 @@ void SparseBody::check_chunk(const Part& part, PartName name, size_t index) cons
     check(scale.bits < 0x7F80, name, ": scale of chunk ", chunk, " is ", to_float(scale),
           ", must be finite and not negative");
   }
+  const ChunkPlace& place = part.places[index];
+  if (indices_ == IndexCodec::kTwelveBit &&
+      cpu::packed_indices_ascend(part.body.data() + place.indices, place.count, numel)) {
+    return;
+  }
   uint16_t room[kChunk];
   if (indices_ == IndexCodec::kBitmap) {
-    const ChunkPlace& place = part.places[index];
     const std::span bitmap = part.body.subspan(place.indices, cpu::bitmap_bytes(numel));
     const size_t marked = cpu::unpack_bitmap(bitmap, room);
     check(marked == place.count, name, ": bitmap of chunk ", chunk, " marks ", marked,
@@ -211,6 +215,12 @@ void SparseBody::check_chunk(const Part& part, PartName name, size_t index) cons
 }
 
 void SparseBody::add_chunk(const Part& part, size_t index, std::span<float> sum) const {
+  if (values_ == ValueCodec::kFloat32 && indices_ == IndexCodec::kTwelveBit) {
+    const ChunkPlace& place = part.places[index];
+    cpu::accumulate_packed(part.body.data() + place.indices, part.body.data() + place.values,
+                           place.count, sum);
+    return;
+  }
   uint16_t index_memory[kChunk];
   alignas(64) float value_memory[kChunk];
   const std::span<const uint16_t> indices = read_indices(part, index, index_memory);

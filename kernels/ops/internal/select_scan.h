@@ -25,17 +25,17 @@ struct ChunkScan {
   float* e_next;    ///< x with zeros where an entry was made
   size_t count;     ///< elements, at most 4096
   uint32_t below;   ///< entries are the elements whose |x|, as bits, is larger
-  bool past_cache;  ///< e_next is written to memory, not to caches
+  bool past_cache;  ///< e_next is written past the caches: finish_streaming() has to follow
 };
 
 /// Writes the entries in order; `room` holds scan.count + kEntrySlack. @returns how many.
 size_t scan_chunk(const ChunkScan& scan, EntryList room);
 
-/// After the last scan of a thread: makes what was written past the caches visible to others.
-void finish_scans();
-
 /// Keeps the entries whose magnitude is above `below`, in order, and writes the others back into
 /// e_next (of the chunk), unless it is nullptr. @returns how many are kept.
 size_t keep_above(EntryList entries, size_t count, uint32_t below, float* e_next);
+
+/// Asks caches for the places in e_next that keep_above() will write to; not nullptr.
+void prefetch_rest(EntryList entries, size_t count, uint32_t below, const float* e_next);
 
 }  // namespace gradwire::cpu
