@@ -4,6 +4,7 @@
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
+#include "gradwire/kernels/ops/sparse_cuda.h"
 
 namespace gradwire::cuda {
 namespace {
@@ -35,10 +36,22 @@ void add_in_order(std::span<const double>, double*, Stream&) {
   throw_unavailable("cuda::add_in_order");
 }
 
-size_t select_workspace_bytes(size_t) { return 0; }
+size_t select_workspace_bytes(size_t) { throw_unavailable("cuda::select_workspace_bytes"); }
 
 void select_largest(const SelectInput&, const SelectOutput&, Stream&) {
   throw_unavailable("cuda::select_largest");
+}
+
+size_t sparse_workspace_bytes(size_t, size_t) {
+  throw_unavailable("cuda::sparse_workspace_bytes");
+}
+
+void encode_sparse(const SparseInput&, const SparseFormat&, const SparseOutput&, Stream&) {
+  throw_unavailable("cuda::encode_sparse");
+}
+
+void add_sparse(const SparseParts&, const SparseFormat&, const SparseSum&, Stream&) {
+  throw_unavailable("cuda::add_sparse");
 }
 
 }  // namespace gradwire::cuda
