@@ -5,11 +5,11 @@ set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 
 # gradwire_simt_mutant(<name> FILE x.cuh SOURCE x_cuda.cu FROM text TO text TESTS filter)
 function(gradwire_simt_mutant name)
-  cmake_parse_arguments(arg "" "FILE;SOURCE;FROM;TO;TESTS" "" ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;SOURCE;FROM;TO;TESTS" "")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ops}/${arg_FILE})
   file(READ ${ops}/${arg_FILE} text)
   string(FIND "${text}" "${arg_FROM}" at)
-  if(at EQUAL -1)
+  if(at LESS 0)
     message(FATAL_ERROR "mutant ${name}: ${arg_FILE} has no text '${arg_FROM}'")
   endif()
   string(REPLACE "${arg_FROM}" "${arg_TO}" text "${text}")
@@ -52,6 +52,19 @@ gradwire_simt_mutant(scan_barrier FILE block.cuh SOURCE select_cuda.cu
   TESTS "*SelectKernels*")
 gradwire_simt_mutant(bins_reset FILE select.cuh SOURCE select_cuda.cu
   FROM "    a.state->bins[i] = 0;\n  }\n}" TO "  }\n}" TESTS "*SelectKernels*")
+gradwire_simt_mutant(sparse_residual FILE sparse.cuh SOURCE sparse_cuda.cu
+  FROM "x[index[at]] = value[at] - code_value" TO "x[index[at]] = value[at] + code_value"
+  TESTS "*SparseKernels.Write*")
+gradwire_simt_mutant(sparse_padding FILE sparse.cuh SOURCE sparse_cuda.cu
+  FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO "" TESTS "*SparseKernels.Write*")
+gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_cuda.cu
+  FROM "sum[i] = 0.0f;\n  }\n  __syncthreads();" TO "sum[i] = 0.0f;\n  }"
+  TESTS "*SparseKernels.Add*")
+gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_cuda.cu
+  FROM "    __syncthreads();\n  }\n  for (unsigned mine" TO "  }\n  for (unsigned mine"
+  TESTS "*SparseKernels.Add*")
+gradwire_simt_mutant(index_order FILE sparse_add.cuh SOURCE sparse_cuda.cu
+  FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseKernels.Add*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")
