@@ -1,8 +1,9 @@
 // Exact selection in one pass over memory:
 //  1. a sample of the elements gives a threshold that a little more than k are likely to reach;
 //  2. one pass computes the elements, writes them to e_next and lists those at or above the
-//     threshold (the candidates), with zeros in their places;
-//  3. the k-th largest candidate is found, and those below it are put back into e_next.
+//     threshold (the candidates); the larger ones, which will stay, leave zeros in e_next;
+//  3. the k-th largest candidate is found, the smaller ones are dropped, and e_next is set right
+//     at the few places where zeros and what was chosen do not agree.
 // When the sample misled (too few candidates, or more than there is room for), three counting
 // passes find the k-th largest of all elements, and 2. lists exactly the chosen ones. The sample
 // decides how fast this is, never what is chosen.
@@ -50,22 +51,22 @@ class Selector {
 
   Selection run() {
     if (wanted_ == 0) {
-      scan({.threshold = kNothing});
+      scan({.threshold = kNothing, .zero_from = kNothing});
       return result(true, true);
     }
-    const uint32_t threshold = guess_threshold(x_, wanted_, sizes_, sample_, scratch_);
-    scan({.threshold = threshold});
+    const Guess guess = guess_thresholds(x_, wanted_, sizes_, sample_, scratch_);
+    scan({.threshold = guess.safe, .zero_from = guess.likely});
     if (largest_ > kFiniteBits) {
-      scan({.threshold = kNothing});
+      scan({.threshold = kNothing, .zero_from = kNothing});
       return result(false, true);
     }
-    const bool missed = total_ < wanted_ && threshold > kSmallestNonZero;
+    const bool missed = total_ < wanted_ && guess.safe > kSmallestNonZero;
     if (missed || total_ > values_.size()) {
       select_by_counting();
       return result(true, false);
     }
-    if (total_ > wanted_) {
-      refine(threshold);
+    if (total_ > wanted_ || guess.likely > guess.safe) {
+      refine(guess);
     }
     return result(true, true);
   }
@@ -77,16 +78,14 @@ class Selector {
   float* e_next(size_t chunk) const {
     return e_next_.empty() ? nullptr : e_next_.data() + chunk * kSelectChunk;
   }
-  EntryList entries_of(size_t chunk) const {
-    return {values_.data() + chunks_[chunk].first, indices_.data() + chunks_[chunk].first};
-  }
   template <class Body>
   void for_each_run(const Body& body) const;
 
   /// Elements at or above the threshold are entries; of those equal to it, ties_ says how many of
-  /// each chunk.
+  /// each chunk. e_next gets zeros from zero_from on, at first.
   struct Cut {
     uint32_t threshold;
+    uint32_t zero_from;
     bool limit_ties = false;
   };
   Selection result(bool finite, bool sampled) const {
@@ -94,7 +93,8 @@ class Selector {
   }
   void scan(Cut cut);
   void keep(Cut cut, EntryList entries, size_t chunk);
-  void refine(uint32_t lowest);
+  void refine(Guess guess);
+  Cut cut_at_rank(Guess guess);
   void limit_ties(size_t kept);
   void select_by_counting();
   void count_bins(Digit digit);
@@ -130,8 +130,9 @@ void Selector::scan(Cut cut) {
   std::atomic<uint32_t> largest{0};
   for_each_run([&](size_t first, size_t last) {
     constexpr size_t kRoom = 2 * kSelectChunk;
-    alignas(64) float values[kRoom + kEntrySlack];
-    alignas(64) uint16_t indices[kRoom + kEntrySlack];
+    // At pages, because vector stores that cross one are slow.
+    alignas(4096) float values[kRoom + kEntrySlack];
+    alignas(4096) uint16_t indices[kRoom + kEntrySlack];
     size_t held = 0;
     size_t oldest = first;  // chunk whose entries are held
     const auto hand_over = [&](size_t end) {
@@ -161,6 +162,7 @@ void Selector::scan(Cut cut) {
                                        .e_next = e_next(chunk),
                                        .count = chunk_numel(chunk),
                                        .below = cut.threshold - 1,
+                                       .zero_above = cut.zero_from - 1,
                                        .past_cache = x_.size() >= kStreamingNumel},
                                       entries);
       chunks_[chunk] = {held, static_cast<uint32_t>(found)};
@@ -181,8 +183,10 @@ void Selector::keep(Cut cut, EntryList entries, size_t chunk) {
   uint32_t& count = chunks_[chunk].count;
   const uint32_t ties = cut.limit_ties ? ties_[chunk] : kAllTies;
   if (ties == kAllTies || ties == 0) {
-    const uint32_t below = cut.threshold - (ties == 0 ? 0 : 1);
-    count = static_cast<uint32_t>(keep_above(entries, count, below, e_next(chunk)));
+    const EntryCut simple{.below = cut.threshold - (ties == 0 ? 0 : 1),
+                          .zero_above = cut.zero_from - 1,
+                          .e_next = e_next(chunk)};
+    count = static_cast<uint32_t>(keep_above(entries, count, simple));
     return;
   }
   uint32_t kept = 0;
@@ -191,21 +195,35 @@ void Selector::keep(Cut cut, EntryList entries, size_t chunk) {
     const float x = entries.values[i];
     const uint16_t index = entries.indices[i];
     const bool tie = magnitude(x) == cut.threshold && ties_left > 0;
+    const bool stays = tie || magnitude(x) > cut.threshold;
     ties_left -= tie ? 1 : 0;
-    if (tie || magnitude(x) > cut.threshold) {
-      entries.values[kept] = x;
-      entries.indices[kept++] = index;
-    } else if (float* const rest = e_next(chunk)) {
-      rest[index] = x;
+    entries.values[kept] = x;
+    entries.indices[kept] = index;
+    kept += stays ? 1 : 0;
+    if (float* const rest = e_next(chunk)) {
+      rest[index] = stays ? 0.0f : x;
     }
   }
   count = kept;
 }
 
 /// Drops the smallest candidates, of equal ones the last, until k are left.
-void Selector::refine(uint32_t lowest) {
+void Selector::refine(Guess guess) {
+  const Cut cut = total_ > wanted_ ? cut_at_rank(guess) : Cut{guess.safe, guess.likely};
+  for_each_run([&](size_t first, size_t last) {
+    for (size_t chunk = first; chunk < last; ++chunk) {
+      const size_t at = chunks_[chunk].first;
+      keep(cut, {values_.data() + at, indices_.data() + at}, chunk);
+    }
+  });
+  total_ = std::min(total_, wanted_);
+}
+
+/// What lets k of more candidates pass.
+Selector::Cut Selector::cut_at_rank(Guess guess) {
   const std::span<const float> candidates = values_.first(total_);
   const size_t excess = total_ - wanted_;
+  const uint32_t lowest = guess.safe;
   const int shift = std::bit_width((largest_ - lowest) / kBins);
   const auto bin_of = [&](float x) { return (magnitude(x) - lowest) >> shift; };
   Bins bins{};
@@ -238,17 +256,7 @@ void Selector::refine(uint32_t lowest) {
     }
     limit_ties(equal - dropped);
   }
-  const Cut cut{.threshold = threshold, .limit_ties = dropped > 0};
-  for_each_run([&](size_t first, size_t last) {
-    for (size_t chunk = first; chunk < last; ++chunk) {
-      if (chunk + kAhead < last && !e_next_.empty()) {
-        prefetch_rest(entries_of(chunk + kAhead), chunks_[chunk + kAhead].count, threshold - 1,
-                      e_next(chunk + kAhead));
-      }
-      keep(cut, entries_of(chunk), chunk);
-    }
-  });
-  total_ = wanted_;
+  return {.threshold = threshold, .zero_from = guess.likely, .limit_ties = dropped > 0};
 }
 
 /// From how many ties each chunk has to how many of them are chosen: the first `kept`.
@@ -291,8 +299,9 @@ void Selector::select_by_counting() {
     threshold = threshold << next.width | bin;
     equal = bins_[bin];
   }
-  Cut cut{.threshold = std::max(threshold, kSmallestNonZero),
-          .limit_ties = threshold > 0 && equal > rank};
+  const uint32_t lowest = std::max(threshold, kSmallestNonZero);
+  const Cut cut{
+      .threshold = lowest, .zero_from = lowest, .limit_ties = threshold > 0 && equal > rank};
   if (cut.limit_ties) {
     for_each_run([&](size_t first, size_t last) {
       alignas(64) float x[kSelectChunk];

@@ -45,17 +45,15 @@ void read_all(const Elements& x, std::span<uint32_t> sample) {
   }
 }
 
-/// Which sampled element to take: four standard deviations on the safe side of the expected one.
-/// Neighbours are alike in real gradients; how the large ones gather in lines shows how much.
-size_t safe_rank(const SampleSizes& sizes, std::span<const uint32_t> sample,
-                 std::span<uint32_t> scratch) {
-  const auto middle = std::max<size_t>(1, static_cast<size_t>(sizes.expected));
-  const uint32_t threshold = kth_largest(sample, middle, scratch);
+/// Which sampled element to take: four standard deviations on the safe side of the expected one,
+/// which is `likely`. Neighbours are alike in real gradients; how the large ones gather in lines
+/// shows how much.
+size_t safe_rank(const SampleSizes& sizes, std::span<const uint32_t> sample, uint32_t likely) {
   double squares = 0;
   for (size_t begin = 0; begin < sample.size(); begin += kLine) {
     uint32_t large = 0;
     for (size_t i = begin; i < begin + kLine; ++i) {
-      large += sample[i] >= threshold ? 1 : 0;
+      large += sample[i] >= likely ? 1 : 0;
     }
     squares += static_cast<double>(large * large);
   }
@@ -94,20 +92,23 @@ SampleSizes::SampleSizes(size_t n, size_t k) : capacity(n) {
   capacity = std::min(n, static_cast<size_t>(share * 2 * most_ranks()) + 1);
 }
 
-uint32_t guess_threshold(const Elements& x, size_t k, const SampleSizes& sizes,
-                         std::span<uint32_t> sample, std::span<uint32_t> scratch) {
+Guess guess_thresholds(const Elements& x, size_t k, const SampleSizes& sizes,
+                       std::span<uint32_t> sample, std::span<uint32_t> scratch) {
   if (sample.empty()) {
-    return kSmallestNonZero;
+    return {kSmallestNonZero, kSmallestNonZero};
   }
-  size_t rank = k;
+  const auto reached_by = [&](size_t rank) {
+    // At most infinity, so that whatever is not finite reaches it.
+    return std::clamp(kth_largest(sample, rank, scratch), kSmallestNonZero, kFiniteBits + 1);
+  };
   if (sample.size() == x.size()) {
     read_all(x, sample);
-  } else {
-    read_lines(x, sample);
-    rank = safe_rank(sizes, sample, scratch);
+    const uint32_t exact = reached_by(k);
+    return {exact, exact};
   }
-  // At most infinity, so that whatever is not finite reaches it.
-  return std::clamp(kth_largest(sample, rank, scratch), kSmallestNonZero, kFiniteBits + 1);
+  read_lines(x, sample);
+  const uint32_t likely = reached_by(std::max<size_t>(1, static_cast<size_t>(sizes.expected)));
+  return {reached_by(safe_rank(sizes, sample, likely)), likely};
 }
 
 uint32_t bin_of_rank(const Bins& bins, size_t& rank) {

@@ -35,6 +35,7 @@ inline float load_element(const std::byte* g, size_t i) {
 template <class T, bool kFeedback>
 size_t scan_plain(const ChunkScan& scan, size_t begin, size_t end, EntryList room, size_t found) {
   const auto below = static_cast<int32_t>(scan.below);
+  const auto zero_above = static_cast<int32_t>(scan.zero_above);
   for (size_t base = begin; base < end; base += kGroup) {
     const size_t count = std::min(kGroup, end - base);
     float x[kGroup];
@@ -52,7 +53,7 @@ size_t scan_plain(const ChunkScan& scan, size_t begin, size_t end, EntryList roo
     }
     if constexpr (kFeedback) {
       for (size_t i = 0; i < count; ++i) {
-        scan.e_next[base + i] = magnitude(x[i]) > below ? 0.0f : x[i];
+        scan.e_next[base + i] = magnitude(x[i]) > zero_above ? 0.0f : x[i];
       }
     }
     if (largest > below) {
@@ -66,28 +67,21 @@ size_t scan_plain(const ChunkScan& scan, size_t begin, size_t end, EntryList roo
   return found;
 }
 
-size_t keep_above_plain(EntryList entries, size_t count, uint32_t below, float* e_next) {
+size_t keep_above_plain(EntryList entries, size_t count, const EntryCut& cut) {
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
     const float x = entries.values[i];
     const uint16_t index = entries.indices[i];
     entries.values[kept] = x;
     entries.indices[kept] = index;
-    const bool keep = magnitude(x) > static_cast<int32_t>(below);
+    const bool keep = magnitude(x) > static_cast<int32_t>(cut.below);
+    const bool zero = magnitude(x) > static_cast<int32_t>(cut.zero_above);
     kept += keep ? 1 : 0;
-    if (!keep && e_next != nullptr) {
-      e_next[index] = x;
+    if (keep != zero && cut.e_next != nullptr) {
+      cut.e_next[index] = keep ? 0.0f : x;
     }
   }
   return kept;
-}
-
-void prefetch_rest_plain(EntryList entries, size_t count, uint32_t below, const float* e_next) {
-  for (size_t i = 0; i < count; ++i) {
-    if (magnitude(entries.values[i]) <= static_cast<int32_t>(below)) {
-      __builtin_prefetch(e_next + entries.indices[i], 1);
-    }
-  }
 }
 
 #ifdef GRADWIRE_X86
@@ -108,26 +102,32 @@ GRADWIRE_AVX2 inline __m256 load_8(const std::byte* g, size_t i) {
 template <class T, bool kFeedback>
 GRADWIRE_AVX2 size_t scan_avx2(const ChunkScan& scan, size_t begin, size_t end, EntryList room,
                                size_t found) {
+  const std::byte* const g = scan.g;
+  const float* const e = scan.e;
+  float* const e_next = scan.e_next;
+  const bool past_cache = scan.past_cache;
   const __m256i below = _mm256_set1_epi32(static_cast<int32_t>(scan.below));
+  const __m256i zero_above = _mm256_set1_epi32(static_cast<int32_t>(scan.zero_above));
   const __m256i magnitude_bits = _mm256_set1_epi32(0x7FFFFFFF);
   for (size_t base = begin; base < end; base += kGroup) {
     alignas(32) float x[kGroup];
     uint64_t marks = 0;
     for (size_t i = 0; i < kGroup; i += 8) {
-      __m256 eight = load_8<T>(scan.g, base + i);
+      __m256 eight = load_8<T>(g, base + i);
       if constexpr (kFeedback) {
-        eight = _mm256_add_ps(eight, _mm256_loadu_ps(scan.e + base + i));
+        eight = _mm256_add_ps(eight, _mm256_loadu_ps(e + base + i));
       }
-      const __m256 above = _mm256_castsi256_ps(
-          _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(eight), magnitude_bits), below));
+      const __m256i bits = _mm256_and_si256(_mm256_castps_si256(eight), magnitude_bits);
+      const __m256 above = _mm256_castsi256_ps(_mm256_cmpgt_epi32(bits, below));
       marks |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_ps(above))) << i;
       _mm256_store_ps(x + i, eight);
       if constexpr (kFeedback) {
-        const __m256 rest = _mm256_andnot_ps(above, eight);
-        if (scan.past_cache) {
-          _mm256_stream_ps(scan.e_next + base + i, rest);
+        const __m256 zero = _mm256_castsi256_ps(_mm256_cmpgt_epi32(bits, zero_above));
+        const __m256 rest = _mm256_andnot_ps(zero, eight);
+        if (past_cache) {
+          _mm256_stream_ps(e_next + base + i, rest);
         } else {
-          _mm256_storeu_ps(scan.e_next + base + i, rest);
+          _mm256_storeu_ps(e_next + base + i, rest);
         }
       }
     }
@@ -157,25 +157,30 @@ GRADWIRE_AVX512 inline __m512 load_16(const std::byte* g, size_t i) {
 template <class T, bool kFeedback>
 GRADWIRE_AVX512 size_t scan_avx512(const ChunkScan& scan, size_t begin, size_t end, EntryList room,
                                    size_t found) {
+  const std::byte* const g = scan.g;
+  const float* const e = scan.e;
+  float* const e_next = scan.e_next;
+  const bool past_cache = scan.past_cache;
   const __m512i below = _mm512_set1_epi32(static_cast<int32_t>(scan.below));
+  const __m512i zero_above = _mm512_set1_epi32(static_cast<int32_t>(scan.zero_above));
   const __m512i magnitude_bits = _mm512_set1_epi32(0x7FFFFFFF);
   const __m512i positions = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   for (size_t base = begin; base < end; base += kGroup) {
     __m512 x[4];
     __mmask16 above[4];
     for (size_t j = 0; j < 4; ++j) {
-      x[j] = load_16<T>(scan.g, base + 16 * j);
+      x[j] = load_16<T>(g, base + 16 * j);
       if constexpr (kFeedback) {
-        x[j] = _mm512_add_ps(x[j], _mm512_loadu_ps(scan.e + base + 16 * j));
+        x[j] = _mm512_add_ps(x[j], _mm512_loadu_ps(e + base + 16 * j));
       }
-      above[j] = _mm512_cmpgt_epi32_mask(
-          _mm512_and_si512(_mm512_castps_si512(x[j]), magnitude_bits), below);
+      const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x[j]), magnitude_bits);
+      above[j] = _mm512_cmpgt_epi32_mask(bits, below);
       if constexpr (kFeedback) {
-        const __m512 rest = _mm512_maskz_mov_ps(_knot_mask16(above[j]), x[j]);
-        if (scan.past_cache) {
-          _mm512_stream_ps(scan.e_next + base + 16 * j, rest);
+        const __m512 rest = _mm512_maskz_mov_ps(_mm512_cmple_epi32_mask(bits, zero_above), x[j]);
+        if (past_cache) {
+          _mm512_stream_ps(e_next + base + 16 * j, rest);
         } else {
-          _mm512_storeu_ps(scan.e_next + base + 16 * j, rest);
+          _mm512_storeu_ps(e_next + base + 16 * j, rest);
         }
       }
     }
@@ -193,9 +198,9 @@ GRADWIRE_AVX512 size_t scan_avx512(const ChunkScan& scan, size_t begin, size_t e
   return found;
 }
 
-GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, uint32_t below,
-                                         float* e_next) {
-  const __m512i threshold = _mm512_set1_epi32(static_cast<int32_t>(below));
+GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, const EntryCut& cut) {
+  const __m512i below = _mm512_set1_epi32(static_cast<int32_t>(cut.below));
+  const __m512i zero_above = _mm512_set1_epi32(static_cast<int32_t>(cut.zero_above));
   const __m512i magnitude_bits = _mm512_set1_epi32(0x7FFFFFFF);
   size_t kept = 0;
   for (size_t i = 0; i < count; i += 16) {
@@ -203,12 +208,14 @@ GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, uint32
     const __m512 x = _mm512_maskz_loadu_ps(valid, entries.values + i);
     const __m512i indices =
         _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, entries.indices + i));
-    const __mmask16 keep = _mm512_mask_cmpgt_epi32_mask(
-        valid, _mm512_and_si512(_mm512_castps_si512(x), magnitude_bits), threshold);
-    if (e_next != nullptr) {
-      for (uint32_t rest = valid & ~static_cast<uint32_t>(keep); rest != 0; rest &= rest - 1) {
-        const auto at = i + static_cast<size_t>(std::countr_zero(rest));
-        e_next[entries.indices[at]] = entries.values[at];
+    const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), magnitude_bits);
+    const __mmask16 keep = _mm512_mask_cmpgt_epi32_mask(valid, bits, below);
+    if (cut.e_next != nullptr) {
+      const __mmask16 zero = _mm512_mask_cmpgt_epi32_mask(valid, bits, zero_above);
+      for (uint32_t change = _kxor_mask16(keep, zero); change != 0; change &= change - 1) {
+        const auto bit = static_cast<size_t>(std::countr_zero(change));
+        cut.e_next[entries.indices[i + bit]] =
+            (keep >> bit & 1) != 0 ? 0.0f : entries.values[i + bit];
       }
     }
     // Never past what was loaded: `kept` is at most i.
@@ -220,22 +227,6 @@ GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, uint32
     kept += mine;
   }
   return kept;
-}
-
-GRADWIRE_AVX512 void prefetch_rest_avx512(EntryList entries, size_t count, uint32_t below,
-                                          const float* e_next) {
-  const __m512i threshold = _mm512_set1_epi32(static_cast<int32_t>(below));
-  const __m512i magnitude_bits = _mm512_set1_epi32(0x7FFFFFFF);
-  for (size_t i = 0; i < count; i += 16) {
-    const auto valid = static_cast<__mmask16>(count - i < 16 ? (1u << (count - i)) - 1 : 0xFFFFu);
-    const __m512i x = _mm512_maskz_loadu_epi32(valid, entries.values + i);
-    uint32_t rest =
-        _mm512_mask_cmple_epi32_mask(valid, _mm512_and_si512(x, magnitude_bits), threshold);
-    for (; rest != 0; rest &= rest - 1) {
-      const auto at = i + static_cast<size_t>(std::countr_zero(rest));
-      __builtin_prefetch(e_next + entries.indices[at], 1);
-    }
-  }
 }
 
 /// Elements before the first whose place in e_next may be written past the caches.
@@ -272,22 +263,13 @@ size_t scan_chunk(const ChunkScan& scan, EntryList room) {
   });
 }
 
-size_t keep_above(EntryList entries, size_t count, uint32_t below, float* e_next) {
+size_t keep_above(EntryList entries, size_t count, const EntryCut& cut) {
 #ifdef GRADWIRE_X86
   if (isa() == Isa::kAvx512) {
-    return keep_above_avx512(entries, count, below, e_next);
+    return keep_above_avx512(entries, count, cut);
   }
 #endif
-  return keep_above_plain(entries, count, below, e_next);
-}
-
-void prefetch_rest(EntryList entries, size_t count, uint32_t below, const float* e_next) {
-#ifdef GRADWIRE_X86
-  if (isa() == Isa::kAvx512) {
-    return prefetch_rest_avx512(entries, count, below, e_next);
-  }
-#endif
-  prefetch_rest_plain(entries, count, below, e_next);
+  return keep_above_plain(entries, count, cut);
 }
 
 }  // namespace gradwire::cpu

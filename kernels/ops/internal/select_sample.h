@@ -40,10 +40,14 @@ struct SampleSizes {
   double most_ranks() const { return expected + 4 * std::sqrt(expected) + 4; }
 };
 
-/// A threshold that k elements or a few more are likely to reach. `sample` has sizes.sample
-/// elements, `scratch` as many or more.
-uint32_t guess_threshold(const Elements& x, size_t k, const SampleSizes& sizes,
-                         std::span<uint32_t> sample, std::span<uint32_t> scratch);
+struct Guess {
+  uint32_t safe;    ///< at least k elements are likely to reach it, and not many more
+  uint32_t likely;  ///< about k elements are likely to reach it; safe or above
+};
+
+/// Thresholds, from a sample. `sample` has sizes.sample elements, `scratch` as many or more.
+Guess guess_thresholds(const Elements& x, size_t k, const SampleSizes& sizes,
+                       std::span<uint32_t> sample, std::span<uint32_t> scratch);
 
 /// A place in the bits of magnitudes: those above the next `width` bits are `prefix`.
 struct Digit {

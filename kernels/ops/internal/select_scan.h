@@ -21,21 +21,26 @@ struct EntryList {
 struct ChunkScan {
   const std::byte* g;  ///< elements of `dtype`, at any address
   DType dtype;
-  const float* e;   ///< nullptr: x = g, and e_next is nullptr too
-  float* e_next;    ///< x with zeros where an entry was made
-  size_t count;     ///< elements, at most 4096
-  uint32_t below;   ///< entries are the elements whose |x|, as bits, is larger
-  bool past_cache;  ///< e_next is written past the caches: finish_streaming() has to follow
+  const float* e;       ///< nullptr: x = g, and e_next is nullptr too
+  float* e_next;        ///< x, with zeros where |x| is above zero_above
+  size_t count;         ///< elements, at most 4096
+  uint32_t below;       ///< entries are the elements whose |x|, as bits, is larger
+  uint32_t zero_above;  ///< at least `below`
+  bool past_cache;      ///< e_next is written past the caches: finish_streaming() has to follow
 };
 
 /// Writes the entries in order; `room` holds scan.count + kEntrySlack. @returns how many.
 size_t scan_chunk(const ChunkScan& scan, EntryList room);
 
-/// Keeps the entries whose magnitude is above `below`, in order, and writes the others back into
-/// e_next (of the chunk), unless it is nullptr. @returns how many are kept.
-size_t keep_above(EntryList entries, size_t count, uint32_t below, float* e_next);
+/// Which entries of a chunk stay, and what its e_next holds until then.
+struct EntryCut {
+  uint32_t below;       ///< those with larger magnitudes stay
+  uint32_t zero_above;  ///< as the scan was told
+  float* e_next;        ///< may be nullptr
+};
 
-/// Asks caches for the places in e_next that keep_above() will write to; not nullptr.
-void prefetch_rest(EntryList entries, size_t count, uint32_t below, const float* e_next);
+/// Keeps the entries whose magnitude is above cut.below, in order, and sets e_next where it has to
+/// change: to 0 where an entry stays, to x where not. @returns how many are kept.
+size_t keep_above(EntryList entries, size_t count, const EntryCut& cut);
 
 }  // namespace gradwire::cpu
