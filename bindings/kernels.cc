@@ -29,10 +29,14 @@ std::string_view name_of(ValueCodec codec) {
       return "int8";
     case ValueCodec::kInt4:
       return "int4";
+    case ValueCodec::kInt2:
+      return "int2";
+    case ValueCodec::kSign:
+      return "sign";
     case ValueCodec::kRaw:
       return "raw";
   }
-  throw InvalidArgument(concat("value codec: ", static_cast<int>(codec), ", must be 0 to 5"));
+  throw InvalidArgument(concat("value codec: ", static_cast<int>(codec), ", must be 0 to 7"));
 }
 
 CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank) {
@@ -153,8 +157,8 @@ void bind_spec(py::module_& module) {
           "Kept / all elements, in (0, 1]; 1 unless the row is a selector.")
       .def_property_readonly(
           "values", [](const CompressorSpec& s) { return name_of(s.values); },
-          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4' or 'raw' (the gradient's own "
-          "dtype).")
+          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'int2', 'sign' or 'raw' (the "
+          "gradient's own dtype).")
       .def_property_readonly(
           "rounding",
           [](const CompressorSpec& s) {
@@ -163,7 +167,7 @@ void bind_spec(py::module_& module) {
           "'nearest' or 'stochastic'.")
       .def_property_readonly(
           "block", [](const CompressorSpec& s) { return s.block; },
-          "Elements sharing one scale (dense int8 and int4).")
+          "Elements sharing one scale (int8, int4, 2bit and 1bit).")
       .def_property_readonly(
           "error_feedback", [](const CompressorSpec& s) { return s.error_feedback; },
           "Whether what a payload leaves out is kept in a residual.")

@@ -28,6 +28,7 @@ Rows compressors() {
     fields["selector"] = row.selector;
     fields["error_feedback"] = row.default_error_feedback;
     fields["takes_rounding"] = row.takes_rounding;
+    fields["takes_block"] = row.takes_block;
     fields["source"] = row.source;
     rows.append(fields);
   }

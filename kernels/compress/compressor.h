@@ -118,7 +118,8 @@ struct CompressorRow {
   bool selector;             ///< takes a density and a value codec
   ValueCodec default_values;
   bool default_error_feedback;
-  bool takes_rounding;      ///< "nearest" or "stochastic" and "block=N"
+  bool takes_rounding;      ///< "nearest" or "stochastic"
+  bool takes_block;         ///< "block=N"
   std::string_view source;  ///< paper or definition
   std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
 };

@@ -1,4 +1,4 @@
-// int8 and int4: blocks of elements share one float32 scale (kernels/ops/quantize.h has the
+// int8, int4 and 2bit: blocks of elements share one float32 scale (kernels/ops/quantize.h has the
 // equations). A chunk's record is its scales, then its codes.
 
 #include <algorithm>
@@ -143,13 +143,7 @@ void BlockQuantized::sum_records(std::span<const std::byte* const> records, floa
 }
 
 void BlockQuantized::check_record(const std::byte* record, size_t chunk, PartName name) const {
-  float scales[kMaxScales];
-  const size_t count = scale_count(region_of(chunk).numel());
-  std::memcpy(scales, record, count * sizeof(float));
-  for (size_t i = 0; i < count; ++i) {
-    check(std::bit_cast<uint32_t>(scales[i]) <= cpu::kFiniteBits, name, ": scale ", i, " of chunk ",
-          chunk, " is ", scales[i], ", must be finite and not negative");
-  }
+  check_scales(record, scale_count(region_of(chunk).numel()), chunk, name);
 }
 
 }  // namespace

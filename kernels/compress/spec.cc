@@ -11,12 +11,12 @@
 namespace gradwire {
 namespace {
 
-constexpr std::array<std::string_view, 6> kCodecNames = {"fp32", "fp16", "bf16",
-                                                         "int8", "int4", "raw"};
+constexpr std::array<std::string_view, 8> kCodecNames = {"fp32", "fp16", "bf16",  "int8",
+                                                         "int4", "raw",  "int2", "sign"};
 constexpr uint32_t kMinBlock = 8;
 
 std::optional<ValueCodec> find_codec(std::string_view text) {
-  for (size_t i = 0; i < 5; ++i) {  // "raw" is not something a user writes
+  for (size_t i = 0; i < 5; ++i) {  // those from "raw" on are not something a user writes
     if (kCodecNames[i] == text) {
       return static_cast<ValueCodec>(i);
     }
@@ -83,8 +83,10 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
   check(aspect != Aspect::kValues || row.selector, row.name, ": option is '", option,
         "', but its values have one fixed type; only selectors take a value codec");
-  check((aspect != Aspect::kRounding && aspect != Aspect::kBlock) || row.takes_rounding, row.name,
-        ": option is '", option, "', but it has no blocks to round; int8 and int4 have");
+  check(aspect != Aspect::kRounding || row.takes_rounding, row.name, ": option is '", option,
+        "', but it has one way to round; int8, int4 and 2bit have two");
+  check(aspect != Aspect::kBlock || row.takes_block, row.name, ": option is '", option,
+        "', but it has no blocks; int8, int4, 2bit and 1bit have");
 }
 
 }  // namespace
@@ -100,11 +102,15 @@ int value_bits(ValueCodec codec, DType dtype) {
       return 8;
     case ValueCodec::kInt4:
       return 4;
+    case ValueCodec::kInt2:
+      return 2;
+    case ValueCodec::kSign:
+      return 1;
     case ValueCodec::kRaw:
       return static_cast<int>(8 * size_of(dtype));
   }
   throw InvalidArgument(
-      concat("value codec: code is ", static_cast<int>(codec), ", must be 0 to 5"));
+      concat("value codec: code is ", static_cast<int>(codec), ", must be 0 to 7"));
 }
 
 CompressorSpec parse_spec(std::string_view text) {
@@ -162,12 +168,15 @@ void validate(const CompressorSpec& spec) {
   if (row.takes_rounding) {
     check(spec.rounding == Rounding::kNearest || spec.rounding == Rounding::kStochastic, spec.name,
           ": rounding is ", static_cast<int>(spec.rounding), ", must be nearest or stochastic");
+  } else {
+    check(spec.rounding == defaults.rounding, spec.name,
+          ": rounding is stochastic, must be nearest");
+  }
+  if (row.takes_block) {
     check(spec.block >= kMinBlock && spec.block <= kChunk && (spec.block & (spec.block - 1)) == 0,
           spec.name, ": block is ", spec.block, ", must be a power of two from ", kMinBlock, " to ",
           kChunk);
   } else {
-    check(spec.rounding == defaults.rounding, spec.name,
-          ": rounding is stochastic, must be nearest");
     check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
           defaults.block, ": it has no blocks");
   }
@@ -181,7 +190,7 @@ std::string to_string(const CompressorSpec& spec) {
     text.append(":").append(print_density(spec.density));
   }
   if (spec.values != row.default_values) {
-    const size_t codec = std::min<size_t>(static_cast<size_t>(spec.values), 5);
+    const size_t codec = std::min(static_cast<size_t>(spec.values), kCodecNames.size() - 1);
     text.append(",").append(kCodecNames[codec]);
   }
   if (spec.rounding != defaults.rounding) {

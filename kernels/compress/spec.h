@@ -4,7 +4,7 @@
 //   spec   := name [":" density] { "," option }
 //   density:= NUMBER "%" | NUMBER                    in (0, 1]; only selectors take one
 //   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"   value codec of a selector
-//           | "nearest" | "stochastic"                     rounding of int8 and int4
+//           | "nearest" | "stochastic"                     rounding of int8, int4 and 2bit
 //           | "block=" N                                   elements per scale: 8, 16 .. 4096
 //           | "ef" | "noef"                                error feedback on or off
 
@@ -23,6 +23,8 @@ enum class ValueCodec : uint8_t {
   kInt8 = 3,
   kInt4 = 4,
   kRaw = 5,  ///< the gradient's own dtype, unchanged ("none")
+  kInt2 = 6,
+  kSign = 7,
 };
 enum class Rounding : uint8_t { kNearest = 0, kStochastic = 1 };
 
@@ -35,7 +37,7 @@ struct CompressorSpec {
   double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector
   ValueCodec values = ValueCodec::kRaw;
   Rounding rounding = Rounding::kNearest;
-  uint32_t block = 256;         ///< elements sharing one scale (dense int8 and int4)
+  uint32_t block = 256;         ///< elements sharing one scale (int8, int4, 2bit and 1bit)
   bool error_feedback = false;  ///< keeps a float32 residual per element
 
   bool operator==(const CompressorSpec&) const = default;

@@ -8,6 +8,9 @@
 //
 // A block whose maximum is below kSmallestMaximum counts as zero: scale and codes are 0. Where
 // q * scale would round to infinity the scale is the next smaller float.
+//
+// x - value is exact for nearest codes, so that nothing is lost; but at 2 bits, where max|x| is above
+// 2^126 and its reciprocal subnormal, it is so to one rounding.
 
 #include <cstddef>
 #include <cstdint>

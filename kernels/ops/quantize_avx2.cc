@@ -1,6 +1,7 @@
 // The fused quantizers with AVX2: a block of 256 lies in the first-level cache between its maximum
 // and its codes.
 
+#include "gradwire/kernels/ops/internal/blocks_x86.h"
 #include "gradwire/kernels/ops/internal/philox_x86.h"
 #include "gradwire/kernels/ops/internal/quantize_blocks.h"
 
@@ -11,20 +12,8 @@
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/random.h"
 
-#define GRADWIRE_INLINE_AVX2 GRADWIRE_AVX2 inline __attribute__((always_inline))
-
 namespace gradwire::cpu {
 namespace {
-
-GRADWIRE_INLINE_AVX2 __m256 load_gradient(const FusedBlocks& in, size_t at) {
-  if (in.dtype == DType::kFloat32) {
-    return _mm256_loadu_ps(reinterpret_cast<const float*>(in.g) + at);
-  }
-  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in.g + 2 * at));
-  return in.dtype == DType::kFloat16
-             ? _mm256_cvtph_ps(halves)
-             : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-}
 
 /// x = g + e; @returns the largest |x| as bits.
 GRADWIRE_INLINE_AVX2 uint32_t load_block(const FusedBlocks& in, size_t at, float* x) {
@@ -34,10 +23,7 @@ GRADWIRE_INLINE_AVX2 uint32_t load_block(const FusedBlocks& in, size_t at, float
 #pragma GCC unroll 2
     for (size_t half = 0; half < 2; ++half) {
       const size_t j = i + 8 * half;
-      __m256 value = load_gradient(in, at + j);
-      if (in.e != nullptr) {
-        value = _mm256_add_ps(value, _mm256_loadu_ps(in.e + at + j));
-      }
+      const __m256 value = load8(in, at + j);
       _mm256_store_ps(x + j, value);
       largest[half] = _mm256_max_epi32(
           largest[half], _mm256_and_si256(_mm256_castps_si256(value), magnitude));

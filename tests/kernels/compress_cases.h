@@ -29,6 +29,10 @@ inline std::vector<std::string> all_specs() {
            {",nearest", ",stochastic", ",stochastic,block=8", ",block=4096"}) {
         specs.push_back(name + options);
       }
+    } else if (row.takes_block) {
+      for (const char* options : {"", ",block=8", ",block=4096"}) {
+        specs.push_back(name + options);
+      }
     } else {
       specs.push_back(name + ",ef");
     }
@@ -120,6 +124,11 @@ inline std::vector<float> sum_of(const std::vector<float>& g, const std::vector<
     x[i] = g[i] + e[i];
   }
   return x;
+}
+
+/// Whether g + e == D + e_next bit for bit; else to one rounding of float32.
+inline bool is_exact(const std::string& spec) {
+  return spec.find("stochastic") == std::string::npos && !spec.starts_with("1bit");
 }
 
 inline bool is_stochastic(const std::string& spec) {

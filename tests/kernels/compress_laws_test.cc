@@ -53,7 +53,7 @@ TEST(CompressorLaws, NothingIsLost) {
     for (const DType dtype : kDTypes) {
       for (const size_t numel : odd_sizes()) {
         SCOPED_TRACE(concat(spec, " ", to_string(dtype), " ", numel));
-        const bool exact = !is_stochastic(spec);
+        const bool exact = is_exact(spec);
         expect_nothing_lost(make_sample(spec, dtype, normal(numel, kSeed)), exact);
         expect_nothing_lost(make_sample(spec, dtype, heavy_tailed(numel, kSeed)), exact);
         expect_nothing_lost(make_sample(spec, dtype, layered(numel, kSeed)), exact);
@@ -148,7 +148,8 @@ TEST(CompressorLaws, ARoundingFollowsItsParameterIntoAnotherBucket) {
   // The parameter alone; then elements 40 and on of it, behind eleven of another parameter.
   std::vector<float> shifted(11);
   shifted.insert(shifted.end(), values.begin() + 40, values.end());
-  for (const char* spec : {"int8,stochastic,block=4096", "int4,stochastic,block=4096"}) {
+  for (const char* spec : {"int8,stochastic,block=4096", "int4,stochastic,block=4096",
+                           "2bit,stochastic,block=4096"}) {
     SCOPED_TRACE(spec);
     Rig alone(spec, {.numel = numel, .segments = {{9, 0, numel}}, .seed = kSeed});
     Rig behind(

@@ -44,6 +44,8 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("int4,noef,block=32,stochastic")),
             "int4,stochastic,block=32,noef");
   EXPECT_EQ(to_string(parse_spec("bf16,ef")), "bf16,ef");
+  EXPECT_EQ(to_string(parse_spec("2bit,stochastic,block=256,ef")), "2bit,stochastic");
+  EXPECT_EQ(to_string(parse_spec("1bit,noef,block=64")), "1bit,block=64,noef");
 }
 
 TEST(Spec, RoundTripsThroughText) {
@@ -64,7 +66,8 @@ TEST(Spec, RoundTripsThroughText) {
 
 TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("foo"),
-            "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, topk");
+            "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, 2bit, 1bit, "
+            "topk");
   EXPECT_EQ(parse_error("topk:2"), "topk: density is 2, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:0"), "topk: density is 0, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:-1%"), "topk: density is -0.01, must be in (0, 1]");
@@ -77,7 +80,11 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
             "int8: option is 'fp16', but its values have one fixed type; only selectors take a "
             "value codec");
   EXPECT_EQ(parse_error("topk:1%,stochastic"),
-            "topk: option is 'stochastic', but it has no blocks to round; int8 and int4 have");
+            "topk: option is 'stochastic', but it has one way to round; int8, int4 and 2bit have two");
+  EXPECT_EQ(parse_error("1bit,nearest"),
+            "1bit: option is 'nearest', but it has one way to round; int8, int4 and 2bit have two");
+  EXPECT_EQ(parse_error("fp16,block=64"),
+            "fp16: option is 'block=64', but it has no blocks; int8, int4, 2bit and 1bit have");
   EXPECT_EQ(parse_error("int8,block=100"),
             "int8: block is 100, must be a power of two from 8 to 4096");
   EXPECT_EQ(parse_error("int8,block=8192"),

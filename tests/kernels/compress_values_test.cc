@@ -137,10 +137,12 @@ TEST(TopK, Contracts) {
   }
 }
 
+std::string quantizer(int bits) { return bits == 2 ? "2bit" : concat("int", bits); }
+
 TEST(Quantizers, NearestIsOffByAtMostHalfAStep) {
-  for (const int bits : {8, 4}) {
+  for (const int bits : {8, 4, 2}) {
     for (const size_t block : {8, 256, 4096}) {
-      const std::string spec = concat("int", bits, ",block=", block);
+      const std::string spec = concat(quantizer(bits), ",block=", block);
       SCOPED_TRACE(spec);
       for (const auto& x : {normal(9001, kSeed), heavy_tailed(9001, kSeed), layered(9001, kSeed)}) {
         const std::vector<float> decoded = round_trip(spec, x);
@@ -155,7 +157,7 @@ TEST(Quantizers, NearestIsOffByAtMostHalfAStep) {
 
 // Around 127 / FLT_MAX the reciprocal of the scale leaves the floats.
 TEST(Quantizers, NothingIsLostNearTheSmallestMaximum) {
-  for (const std::string spec : {"int8", "int8,stochastic", "int4", "topk:1,int8", "topk:1,int4"}) {
+  for (const std::string spec : {"int8", "int8,stochastic", "int4", "2bit", "topk:1,int8", "topk:1,int4"}) {
     SCOPED_TRACE(spec);
     for (float x = 3.6e-37f; x < 3.8e-37f; x *= 1.0005f) {
       const float decoded = round_trip(spec, {x, -x / 3})[0];
@@ -170,15 +172,15 @@ TEST(Quantizers, StochasticRoundingIsUnbiased) {
   // 1 in a million, and the seed is fixed.
   constexpr size_t kBlock = 256;
   constexpr size_t kBlocks = 400;
-  for (const int bits : {8, 4}) {
-    const double scale = 1.0 / (bits == 8 ? 127 : 7);
+  for (const int bits : {8, 4, 2}) {
+    const double scale = 1.0 / (bits == 8 ? 127 : bits == 4 ? 7 : 1);
     for (const float value : {0.3f, -0.3f, 0.001f, 0.77f, -0.999f}) {
       SCOPED_TRACE(concat("int", bits, " ", value));
       std::vector<float> x(kBlock * kBlocks, value);
       for (size_t i = 0; i < x.size(); i += kBlock) {
         x[i] = 1.0f;
       }
-      const std::vector<float> decoded = round_trip(concat("int", bits, ",stochastic"), x);
+      const std::vector<float> decoded = round_trip(quantizer(bits) + ",stochastic", x);
       double mean = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         mean += i % kBlock == 0 ? 0.0 : decoded[i];
@@ -189,6 +191,41 @@ TEST(Quantizers, StochasticRoundingIsUnbiased) {
       const double deviation = scale * std::sqrt(fraction * (1 - fraction) / draws);
       EXPECT_NEAR(mean / draws, value, 5 * deviation + scale * 0x1p-17);
     }
+  }
+}
+
+TEST(Signs, DecodeToTheMeanMagnitudeOfTheBlock) {
+  for (const size_t block : {8, 256, 4096}) {
+    for (const auto& x : {normal(9001, kSeed), heavy_tailed(9001, kSeed), layered(9001, kSeed)}) {
+      const std::vector<float> decoded = round_trip(concat("1bit,block=", block), x);
+      for (size_t begin = 0; begin < x.size(); begin += block) {
+        const size_t end = std::min({begin + block, x.size(), (begin / kChunk + 1) * kChunk});
+        double sum = 0;
+        for (size_t i = begin; i < end; ++i) {
+          sum += std::abs(static_cast<double>(x[i]));
+        }
+        const double mean = sum / static_cast<double>(end - begin);
+        for (size_t i = begin; i < end; ++i) {
+          ASSERT_NEAR(decoded[i], x[i] < 0 ? -mean : mean, 1e-5 * mean) << i << " by " << block;
+        }
+      }
+    }
+  }
+}
+
+TEST(Signs, Contract) {
+  // Karimireddy et al., lemma 8: |x - C(x)|^2 = (1 - |x|_1^2 / (n |x|_2^2)) |x|^2 within a block.
+  for (const auto& x : {normal(4096, kSeed), heavy_tailed(4096, kSeed)}) {
+    const std::vector<float> sent = round_trip("1bit,block=4096", x);
+    double error = 0;
+    double norm = 0;
+    double magnitudes = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      error += std::pow(static_cast<double>(x[i]) - sent[i], 2);
+      norm += std::pow(static_cast<double>(x[i]), 2);
+      magnitudes += std::abs(static_cast<double>(x[i]));
+    }
+    EXPECT_NEAR(error, norm - magnitudes * magnitudes / 4096, 1e-5 * norm);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -64,6 +65,27 @@ TEST(WireFormat, Int8IsScalesThenBytes) {
 TEST(WireFormat, Int4IsScalesThenNibbles) {
   EXPECT_EQ(body_of(encode("int4,block=8", {7, -7, 3, -1, 0})),
             (Bytes{0, 0, 0x80, 0x3F, 0x97, 0xF3, 0x00}));
+}
+
+TEST(WireFormat, TwoBitsAreScalesThenFoursOfCodes) {
+  // Halves of the largest go to the even code, 0; the second block is shorter.
+  EXPECT_EQ(body_of(encode("2bit,block=8", {2, -2, 1, -1, 1.5f, -1.5f, 0, 1.1f, -3, 0, 3})),
+            (Bytes{0, 0, 0, 0x40, 0, 0, 0x40, 0x40, 0x0D, 0x4D, 0x13}));
+  const auto payload = encode("2bit", std::vector<float>(kChunk + 1, 1.0f));
+  EXPECT_EQ(payload[6], std::byte{6});
+  EXPECT_EQ(payload.size(), 32u + 64 + 1024 + 4 + 1);
+}
+
+TEST(WireFormat, OneBitIsScalesThenBits) {
+  // Means 1.5 and 2; both zeros have bit 0.
+  EXPECT_EQ(body_of(encode("1bit,block=8", {2, -2, 1, -1, 3, -3, 0.0f, -0.0f, -3, 1})),
+            (Bytes{0, 0, 0xC0, 0x3F, 0, 0, 0, 0x40, 0x2A, 0x01}));
+  // The mean rounds to 0, or is none: no bits.
+  EXPECT_EQ(body_of(encode("1bit,block=8", {-1e-45f, 0, 0, 0})), (Bytes{0, 0, 0, 0, 0}));
+  EXPECT_EQ(body_of(encode("1bit,block=8", {-1, -INFINITY})), (Bytes{0, 0, 0, 0, 0}));
+  const auto payload = encode("1bit", std::vector<float>(kChunk + 1, -1.0f));
+  EXPECT_EQ(payload[6], std::byte{7});
+  EXPECT_EQ(payload.size(), 32u + 64 + 512 + 4 + 1);
 }
 
 TEST(WireFormat, ChunksOfAQuantizedPayloadAreRecords) {

@@ -56,6 +56,7 @@ REFERENCES = {
     "bf16": lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float32),
     "int8": lambda x: block_quantized(x, 8),
     "int4": lambda x: block_quantized(x, 4),
+    "2bit": lambda x: block_quantized(x, 2),
     "topk:1%": lambda x: top_k(x, 0.01),
     "topk:0.3": lambda x: top_k(x, 0.3),
 }

@@ -22,7 +22,7 @@ class CompressorSpec:
     @property
     def block(self) -> int:
         """
-        Elements sharing one scale (dense int8 and int4).
+        Elements sharing one scale (int8, int4, 2bit and 1bit).
         """
     @property
     def density(self) -> float:
@@ -52,7 +52,7 @@ class CompressorSpec:
     @property
     def values(self) -> str:
         """
-        How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4' or 'raw' (the gradient's own dtype).
+        How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'int2', 'sign' or 'raw' (the gradient's own dtype).
         """
 class Compressor:
     """

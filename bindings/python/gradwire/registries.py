@@ -26,7 +26,8 @@ class CompressorRow:
     example: str  #: a spec that uses it
     selector: bool  #: takes a density and a value codec, as in "topk:1%,int4"
     error_feedback: bool  #: keeps a residual unless the spec says "noef"
-    takes_rounding: bool  #: takes "nearest" or "stochastic", and "block=N"
+    takes_rounding: bool  #: takes "nearest" or "stochastic"
+    takes_block: bool  #: takes "block=N"
     source: str  #: paper or definition
 
 

@@ -7,6 +7,7 @@ namespace gradwire {
 
 std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_signs(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_topk(const CompressorSpec& spec, CompressorShape shape);
 
 }  // namespace gradwire

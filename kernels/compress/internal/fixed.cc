@@ -29,6 +29,16 @@ size_t FixedCompressor::capacity_for(Region region) const {
 
 void FixedCompressor::check_record(const std::byte*, size_t, PartName) const {}
 
+void FixedCompressor::check_scales(const std::byte* scales, size_t count, size_t chunk,
+                                   PartName name) {
+  for (size_t i = 0; i < count; ++i) {
+    float scale;
+    std::memcpy(&scale, scales + i * sizeof scale, sizeof scale);
+    check(std::bit_cast<uint32_t>(scale) <= cpu::kFiniteBits, name, ": scale ", i, " of chunk ",
+          chunk, " is ", scale, ", must be finite and not negative");
+  }
+}
+
 void FixedCompressor::open_body(Part& part, PartName name, Workspace::Frame&,
                                 ThreadPool& pool) const {
   const size_t expected = body_bytes(part.region.numel());

@@ -47,6 +47,8 @@ class FixedCompressor : public ChunkedCompressor {
   /// Checks the record of `chunk`; the default accepts any bytes.
   virtual void check_record(const std::byte* record, size_t chunk, PartName name) const;
   virtual bool checks_records() const { return false; }
+  /// For records that begin with `count` float32 scales: finite and not negative.
+  static void check_scales(const std::byte* scales, size_t count, size_t chunk, PartName name);
 
   size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;

@@ -1,0 +1,170 @@
+#include "gradwire/kernels/ops/signs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "gradwire/kernels/core/clones.h"
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/signs_x86.h"
+
+namespace gradwire::cpu {
+namespace {
+
+constexpr size_t kMost = 4096;  // elements of one call
+constexpr size_t kLanes = 32;
+
+/// Sum of |x| * factor in the one order. `factor` is a power of two.
+GRADWIRE_CLONES float sum_magnitudes(const float* x, size_t count, float factor) {
+  float lane[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) {
+      lane[l] += std::fabs(x[i + l]) * factor;
+    }
+  }
+  for (size_t l = 0; i + l < count; ++l) {
+    lane[l] += std::fabs(x[i + l]) * factor;
+  }
+  for (size_t width = kLanes / 2; width > 0; width /= 2) {
+    for (size_t l = 0; l < width; ++l) {
+      lane[l] += lane[l + width];
+    }
+  }
+  return lane[0];
+}
+
+float scale_of_block(const float* x, size_t count) {
+  const float sum = sum_magnitudes(x, count, 1.0f);
+  return std::isfinite(sum) ? sum / static_cast<float>(count) : scale_of_overflow(x, count);
+}
+
+GRADWIRE_CLONES void subtract_signs(const float* x, size_t count, float scale, float* out) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = x[i] - (x[i] < 0 ? -scale : scale);
+  }
+}
+
+/// Bits of `count` elements into ceil(count / 8) bytes.
+void pack_signs(const float* x, size_t count, std::byte* out) {
+  for (size_t i = 0; i < count; i += 8) {
+    unsigned byte = 0;
+    for (size_t j = 0; j < std::min<size_t>(8, count - i); ++j) {
+      byte |= (x[i + j] < 0 ? 1u : 0u) << j;
+    }
+    out[i / 8] = static_cast<std::byte>(byte);
+  }
+}
+
+/// Blocks one after another, of elements in float32.
+bool encode_plain(std::span<const float> x, size_t block, const QuantizedSum& out) {
+  for (size_t begin = 0; begin < x.size(); begin += block) {
+    const size_t count = std::min(block, x.size() - begin);
+    const float* const from = x.data() + begin;
+    const float scale = scale_of_block(from, count);
+    std::memcpy(out.scales + begin / block * sizeof scale, &scale, sizeof scale);
+    std::byte* const signs = out.codes + begin / 8;  // blocks have a multiple of 8 elements
+    if (scale == 0) {
+      std::fill_n(signs, (count + 7) / 8, std::byte{0});
+    } else {
+      pack_signs(from, count, signs);
+    }
+    if (!out.e_next.empty() && scale == 0) {
+      std::copy_n(from, count, out.e_next.data() + begin);
+    } else if (!out.e_next.empty()) {
+      subtract_signs(from, count, scale, out.e_next.data() + begin);
+    }
+  }
+  return all_finite(x);
+}
+
+void sum_plain(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
+               std::span<float> out, size_t begin) {
+  const std::span<float> sum = out.subspan(begin);
+  std::ranges::fill(sum, 0.0f);
+  for (const EncodedBlocks& part : parts) {
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const size_t at = begin + i;
+      float scale;
+      std::memcpy(&scale, part.scales + at / how.block * sizeof scale, sizeof scale);
+      const bool negative = (part.codes[at / 8] >> (at % 8) & std::byte{1}) != std::byte{0};
+      sum[i] += negative ? -scale : scale;
+    }
+  }
+  multiply(sum, how.factor, sum);
+}
+
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+
+/// Blocks that a form with intrinsics takes.
+size_t fused_blocks(size_t numel, size_t block) {
+  return block == kFusedBlock && isa() != Isa::kPlain ? numel / kFusedBlock : 0;
+}
+
+}  // namespace
+
+float scale_of_overflow(const float* x, size_t count) {
+  if (!all_finite({x, count})) {
+    return 0;
+  }
+  const float mean = sum_magnitudes(x, count, 0x1p-12f) / static_cast<float>(count);
+  return std::min(mean * 0x1p12f, std::numeric_limits<float>::max());
+}
+
+bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
+  const size_t count = x.g.numel;
+  assert(count <= kMost && (x.e.empty() || x.e.size() == count));
+  const size_t blocks = fused_blocks(count, block);
+  const size_t done = blocks * kFusedBlock;
+  bool finite = true;
+#ifdef GRADWIRE_X86
+  if (blocks > 0) {
+    const bool kept = !out.e_next.empty();
+    const FusedBlocks in{.g = static_cast<const std::byte*>(x.g.data),
+                         .dtype = x.g.dtype,
+                         .e = x.e.empty() ? nullptr : x.e.data(),
+                         .e_next = kept ? out.e_next.data() : nullptr,
+                         .scales = out.scales,
+                         .codes = out.codes,
+                         .random = nullptr,
+                         .run = {},
+                         .blocks = blocks,
+                         .streaming = kept && out.streaming && is_aligned(out.e_next.data())};
+    finite = isa() == Isa::kAvx512 ? encode_signs_avx512(in) : encode_signs_avx2(in);
+  }
+#endif
+  const size_t rest = count - done;
+  if (rest == 0) {
+    return finite;
+  }
+  alignas(64) float values[kMost];
+  const std::span<float> sum(values, rest);
+  widen(x.g.subview(done, rest), sum);
+  if (!x.e.empty()) {
+    add(sum, x.e.subspan(done), sum);
+  }
+  return encode_plain(sum, block,
+                      {out.scales + blocks * sizeof(float), out.codes + done / 8,
+                       out.e_next.empty() ? out.e_next : out.e_next.subspan(done)}) &&
+         finite;
+}
+
+void sum_signs(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
+               std::span<float> out) {
+  assert(out.size() <= kMost);
+  const size_t blocks = fused_blocks(out.size(), how.block);
+#ifdef GRADWIRE_X86
+  if (blocks > 0) {
+    const FusedSum sum{parts, how.factor, out.data(), blocks,
+                       how.streaming && is_aligned(out.data())};
+    isa() == Isa::kAvx512 ? sum_signs_avx512(sum) : sum_signs_avx2(sum);
+  }
+#endif
+  sum_plain(parts, how, out, blocks * kFusedBlock);
+}
+
+}  // namespace gradwire::cpu
