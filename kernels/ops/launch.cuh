@@ -18,6 +18,9 @@
   auto& name = *static_cast<std::type_identity_t<__VA_ARGS__>*>(                           \
       ::gradwire::simt::shared_memory(__FILE__ ":" GRADWIRE_STRINGIFY(__LINE__) " " #name, \
                                       sizeof(std::type_identity_t<__VA_ARGS__>)))
+#define GRADWIRE_DYNAMIC_SHARED(name, ...) \
+  auto* const name = static_cast<__VA_ARGS__*>(::gradwire::simt::dynamic_shared_memory())
+
 #else
 
 #include <cuda_runtime.h>
@@ -26,6 +29,10 @@
 
 /// GRADWIRE_SHARED(name, type): an uninitialised object of the block's shared memory.
 #define GRADWIRE_SHARED(name, ...) __shared__ std::type_identity_t<__VA_ARGS__> name
+/// GRADWIRE_DYNAMIC_SHARED(name, type): a pointer to what LaunchShape::dynamic_shared_bytes gave.
+#define GRADWIRE_DYNAMIC_SHARED(name, ...)                        \
+  extern __shared__ __align__(16) unsigned char gradwire_shared[]; \
+  auto* const name = reinterpret_cast<__VA_ARGS__*>(gradwire_shared)
 #endif
 
 namespace gradwire::cuda {
@@ -34,6 +41,7 @@ struct LaunchShape {
   size_t blocks;
   unsigned threads;
   Stream& stream;
+  size_t dynamic_shared_bytes = 0;  ///< of a block, at most 48 KiB
 };
 
 /// @throws InvalidArgument unless `stream` is a CUDA stream.
@@ -48,16 +56,21 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
             std::type_identity_t<Parameters>... args) {
   check(shape.blocks <= std::numeric_limits<int32_t>::max(), name, ": ", shape.blocks,
         " blocks, must be at most 2147483647");
+  check(shape.dynamic_shared_bytes <= 48 * 1024, name, ": ", shape.dynamic_shared_bytes,
+        " bytes of dynamic shared memory, must be at most 49152");
   if (shape.blocks == 0) {
     return;
   }
   const auto blocks = static_cast<unsigned>(shape.blocks);
 #if defined(GRADWIRE_SIMT)
-  simt::launch({.kernel = name, .grid = blocks, .block = shape.threads},
+  simt::launch({.kernel = name,
+                .grid = blocks,
+                .block = shape.threads,
+                .dynamic_shared_bytes = shape.dynamic_shared_bytes},
                [&] { kernel(args...); });
 #else
-  kernel<<<blocks, shape.threads, 0, static_cast<cudaStream_t>(shape.stream.native_handle())>>>(
-      args...);
+  kernel<<<blocks, shape.threads, shape.dynamic_shared_bytes,
+           static_cast<cudaStream_t>(shape.stream.native_handle())>>>(args...);
   check_call(cudaGetLastError(), name, "kernel launch");
 #endif
 }

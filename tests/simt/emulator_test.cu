@@ -64,6 +64,24 @@ TEST_P(Emulator, ABarrierOrdersSharedMemory) {
   }
 }
 
+__global__ void rotate_kernel(const unsigned* in, unsigned* out) {
+  GRADWIRE_DYNAMIC_SHARED(tile, unsigned);
+  tile[threadIdx.x] = in[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = tile[(threadIdx.x + 1) % blockDim.x];
+}
+TEST_P(Emulator, DynamicSharedMemoryHasTheBytesAskedFor) {
+  std::vector<unsigned> in(100), out(100);
+  std::iota(in.begin(), in.end(), 0u);
+  const LaunchShape shape{1, 100, stream_, 400};
+  GRADWIRE_LAUNCH(rotate_kernel, shape, in.data(), out.data());
+  for (unsigned i = 0; i < 100; ++i) {
+    EXPECT_EQ(out[i], (i + 1) % 100);
+  }
+  const LaunchShape large{1, 100, stream_, 50000};
+  EXPECT_THROW(GRADWIRE_LAUNCH(rotate_kernel, large, in.data(), out.data()), InvalidArgument);
+}
+
 __global__ void unordered_kernel(unsigned* out) {
   GRADWIRE_SHARED(tile, unsigned[64]);
   tile[threadIdx.x] = 1;
