@@ -6,6 +6,7 @@
 
 #include "tests/kernels/compress_cases.h"
 #include "tests/support/close.h"
+#include "tests/support/isa_paths.h"
 
 namespace gradwire::testing {
 namespace {
@@ -174,6 +175,47 @@ TEST(CompressorLaws, ThreadsDoNotChangeBytes) {
       EXPECT_TRUE(all_equal(one.e_next, many.e_next));
       Rig rig(spec, {.numel = values.size()}, threads);
       EXPECT_TRUE(all_equal(one.decoded, rig.decompress({many.payload}).floats()));
+    }
+  }
+}
+
+/// e_next, payload and mean of one gradient, in buffers that begin lines of memory as users' do.
+std::vector<std::byte> bytes_on(cpu::Isa path, const std::string& spec,
+                                const std::vector<float>& g, const std::vector<float>& e) {
+  const cpu::IsaLimit limit(path);
+  Rig rig(spec, {.numel = g.size(), .seed = kSeed});
+  Context context = rig.context();
+  Buffer e_next(g.size() * 4);
+  Buffer payload(rig.compressor().capacity_bytes());
+  Buffer mean(g.size() * 4);
+  const ConstPayload parts[] = {payload.bytes(), payload.bytes()};
+  rig.compressor().compress(view_of(std::span(g)), e, e_next.as<float>(), payload.bytes(), context);
+  rig.compressor().decompress(parts, 0.5f, view_of(mean.as<float>()), context);
+  context.stream.wait();
+  std::vector<std::byte> all;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  };
+  append(e_next.bytes());
+  append(payload.bytes().first(payload_bytes(payload.bytes())));
+  append(mean.bytes());
+  return all;
+}
+
+TEST(CompressorLaws, InstructionSetsDoNotChangeBytes) {
+  for (const std::string& spec : all_specs()) {
+    // The last one is large enough for stores past the caches.
+    for (const size_t numel : {0, 1, 255, 256, 257, 4095, 4096, 4097, 70001, (1 << 20) + 77}) {
+      if (numel > 100000 && spec.find("block=") != std::string::npos) {
+        continue;  // other blocks take one path
+      }
+      SCOPED_TRACE(concat(spec, " ", numel));
+      const std::vector<float> g = heavy_tailed(numel, kSeed);
+      const std::vector<float> e = normal(numel, kSeed + 1, 0.1f);
+      const std::vector<std::byte> plain = bytes_on(cpu::Isa::kPlain, spec, g, e);
+      for (const cpu::Isa path : isa_paths()) {
+        EXPECT_TRUE(bytes_on(path, spec, g, e) == plain) << name_of(path);
+      }
     }
   }
 }
