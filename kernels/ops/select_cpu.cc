@@ -92,7 +92,7 @@ class Selector {
     return {chunks_, indices_, values_, total_, finite, sampled};
   }
   void scan(Cut cut);
-  void keep(Cut cut, EntryList entries, size_t chunk);
+  void keep(Cut cut, EntryList entries, size_t chunk, LateWrites& writes);
   void refine(Guess guess);
   Cut cut_at_rank(Guess guess);
   void limit_ties(size_t kept);
@@ -167,7 +167,8 @@ void Selector::scan(Cut cut) {
                                       entries);
       chunks_[chunk] = {held, static_cast<uint32_t>(found)};
       if (cut.limit_ties) {
-        keep(cut, entries, chunk);
+        LateWrites writes;
+        keep(cut, entries, chunk, writes);
       }
       held += chunks_[chunk].count;
     }
@@ -179,14 +180,14 @@ void Selector::scan(Cut cut) {
 }
 
 /// Drops those of a chunk's entries that the cut does not let pass.
-void Selector::keep(Cut cut, EntryList entries, size_t chunk) {
+void Selector::keep(Cut cut, EntryList entries, size_t chunk, LateWrites& writes) {
   uint32_t& count = chunks_[chunk].count;
   const uint32_t ties = cut.limit_ties ? ties_[chunk] : kAllTies;
   if (ties == kAllTies || ties == 0) {
     const EntryCut simple{.below = cut.threshold - (ties == 0 ? 0 : 1),
                           .zero_above = cut.zero_from - 1,
                           .e_next = e_next(chunk)};
-    count = static_cast<uint32_t>(keep_above(entries, count, simple));
+    count = static_cast<uint32_t>(keep_above(entries, count, simple, writes));
     return;
   }
   uint32_t kept = 0;
@@ -211,9 +212,10 @@ void Selector::keep(Cut cut, EntryList entries, size_t chunk) {
 void Selector::refine(Guess guess) {
   const Cut cut = total_ > wanted_ ? cut_at_rank(guess) : Cut{guess.safe, guess.likely};
   for_each_run([&](size_t first, size_t last) {
+    LateWrites writes;
     for (size_t chunk = first; chunk < last; ++chunk) {
       const size_t at = chunks_[chunk].first;
-      keep(cut, {values_.data() + at, indices_.data() + at}, chunk);
+      keep(cut, {values_.data() + at, indices_.data() + at}, chunk, writes);
     }
   });
   total_ = std::min(total_, wanted_);

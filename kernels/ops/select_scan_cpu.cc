@@ -67,7 +67,7 @@ size_t scan_plain(const ChunkScan& scan, size_t begin, size_t end, EntryList roo
   return found;
 }
 
-size_t keep_above_plain(EntryList entries, size_t count, const EntryCut& cut) {
+size_t keep_above_plain(EntryList entries, size_t count, const EntryCut& cut, LateWrites& writes) {
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
     const float x = entries.values[i];
@@ -78,7 +78,7 @@ size_t keep_above_plain(EntryList entries, size_t count, const EntryCut& cut) {
     const bool zero = magnitude(x) > static_cast<int32_t>(cut.zero_above);
     kept += keep ? 1 : 0;
     if (keep != zero && cut.e_next != nullptr) {
-      cut.e_next[index] = keep ? 0.0f : x;
+      writes.add(cut.e_next + index, keep ? 0.0f : x);
     }
   }
   return kept;
@@ -198,7 +198,8 @@ GRADWIRE_AVX512 size_t scan_avx512(const ChunkScan& scan, size_t begin, size_t e
   return found;
 }
 
-GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, const EntryCut& cut) {
+GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, const EntryCut& cut,
+                                         LateWrites& writes) {
   const __m512i below = _mm512_set1_epi32(static_cast<int32_t>(cut.below));
   const __m512i zero_above = _mm512_set1_epi32(static_cast<int32_t>(cut.zero_above));
   const __m512i magnitude_bits = _mm512_set1_epi32(0x7FFFFFFF);
@@ -214,8 +215,8 @@ GRADWIRE_AVX512 size_t keep_above_avx512(EntryList entries, size_t count, const 
       const __mmask16 zero = _mm512_mask_cmpgt_epi32_mask(valid, bits, zero_above);
       for (uint32_t change = _kxor_mask16(keep, zero); change != 0; change &= change - 1) {
         const auto bit = static_cast<size_t>(std::countr_zero(change));
-        cut.e_next[entries.indices[i + bit]] =
-            (keep >> bit & 1) != 0 ? 0.0f : entries.values[i + bit];
+        writes.add(cut.e_next + entries.indices[i + bit],
+                   (keep >> bit & 1) != 0 ? 0.0f : entries.values[i + bit]);
       }
     }
     // Never past what was loaded: `kept` is at most i.
@@ -263,13 +264,13 @@ size_t scan_chunk(const ChunkScan& scan, EntryList room) {
   });
 }
 
-size_t keep_above(EntryList entries, size_t count, const EntryCut& cut) {
+size_t keep_above(EntryList entries, size_t count, const EntryCut& cut, LateWrites& writes) {
 #ifdef GRADWIRE_X86
   if (isa() == Isa::kAvx512) {
-    return keep_above_avx512(entries, count, cut);
+    return keep_above_avx512(entries, count, cut, writes);
   }
 #endif
-  return keep_above_plain(entries, count, cut);
+  return keep_above_plain(entries, count, cut, writes);
 }
 
 }  // namespace gradwire::cpu

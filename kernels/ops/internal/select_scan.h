@@ -32,6 +32,36 @@ struct ChunkScan {
 /// Writes the entries in order; `room` holds scan.count + kEntrySlack. @returns how many.
 size_t scan_chunk(const ChunkScan& scan, EntryList room);
 
+/// Scattered writes, made some time after their lines were asked for.
+class LateWrites {
+ public:
+  LateWrites() = default;
+  ~LateWrites() { flush(); }
+  LateWrites(const LateWrites&) = delete;
+  LateWrites& operator=(const LateWrites&) = delete;
+
+  void add(float* place, float value) {
+    if (count_ == kMost) {
+      flush();
+    }
+    __builtin_prefetch(place, 1);
+    places_[count_] = place;
+    values_[count_++] = value;
+  }
+  void flush() {
+    for (size_t i = 0; i < count_; ++i) {
+      *places_[i] = values_[i];
+    }
+    count_ = 0;
+  }
+
+ private:
+  static constexpr size_t kMost = 64;
+  float* places_[kMost];
+  float values_[kMost];
+  size_t count_ = 0;
+};
+
 /// Which entries of a chunk stay, and what its e_next holds until then.
 struct EntryCut {
   uint32_t below;       ///< those with larger magnitudes stay
@@ -41,6 +71,6 @@ struct EntryCut {
 
 /// Keeps the entries whose magnitude is above cut.below, in order, and sets e_next where it has to
 /// change: to 0 where an entry stays, to x where not. @returns how many are kept.
-size_t keep_above(EntryList entries, size_t count, const EntryCut& cut);
+size_t keep_above(EntryList entries, size_t count, const EntryCut& cut, LateWrites& writes);
 
 }  // namespace gradwire::cpu
