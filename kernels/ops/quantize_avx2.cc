@@ -100,14 +100,9 @@ GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
     const size_t at = block * kFusedBlock;
     const uint16_t* const random = kStochastic ? random_of(in, at, room) : nullptr;
     const uint32_t bits = load_block(in, at, x);
-    const float maximum = std::bit_cast<float>(bits);
     finite = finite && bits <= kFiniteBits;
-    BlockScale s{0, 0};
-    int sent = 0;  // none of a block that counts as zero
-    if (bits <= kFiniteBits && maximum >= kSmallestMaximum) {
-      s = scale_of(maximum, static_cast<float>(kLimit));
-      sent = -1;
-    }
+    const BlockScale s = block_scale(bits, static_cast<float>(kLimit));
+    const int sent = s.scale > 0 ? -1 : 0;  // none of a block that counts as zero
     std::memcpy(in.scales + 4 * block, &s.scale, 4);
     const __m256i mask = _mm256_set1_epi32(sent);
     const __m256 scale = _mm256_set1_ps(s.scale);

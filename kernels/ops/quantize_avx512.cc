@@ -81,14 +81,9 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
     __m512 x[kVectors];
     load_block(in, at, x);
     const uint32_t bits = largest_of(x);
-    const float maximum = std::bit_cast<float>(bits);
     finite = finite && bits <= kFiniteBits;
-    BlockScale s{0, 0};
-    __mmask16 sent = 0;  // none of a block that counts as zero
-    if (bits <= kFiniteBits && maximum >= kSmallestMaximum) {
-      s = scale_of(maximum, static_cast<float>(kLimit));
-      sent = 0xFFFF;
-    }
+    const BlockScale s = block_scale(bits, static_cast<float>(kLimit));
+    const __mmask16 sent = s.scale > 0 ? 0xFFFF : 0;  // none of a block that counts as zero
     std::memcpy(in.scales + 4 * block, &s.scale, 4);
     const __m512 scale = _mm512_set1_ps(s.scale);
     const __m512 inverse = _mm512_set1_ps(s.inverse);

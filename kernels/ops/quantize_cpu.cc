@@ -1,27 +1,15 @@
 #include "gradwire/kernels/ops/quantize.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cstring>
 
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/ops/elementwise.h"
-#include "gradwire/kernels/ops/internal/quantize_blocks.h"
+#include "gradwire/kernels/ops/quantize_element.h"
 
 namespace gradwire::cpu {
 namespace {
-
-/// rint() for |x| < 2^22, without a call: the sum drops the fraction, to nearest even.
-inline int32_t round_to_int(float x) {
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23
-  return std::bit_cast<int32_t>(x + kMagic) - std::bit_cast<int32_t>(kMagic);
-}
-
-inline int32_t floor_to_int(float x) {
-  const int32_t truncated = static_cast<int32_t>(x);
-  return truncated - (static_cast<float>(truncated) > x ? 1 : 0);
-}
 
 GRADWIRE_CLONES void encode_nearest(const float* x, size_t count, BlockScale s, int8_t* codes) {
   for (size_t i = 0; i < count; ++i) {
@@ -125,9 +113,9 @@ bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& o
   for (size_t begin = 0; begin < x.size(); begin += how.block) {
     const size_t count = std::min(how.block, x.size() - begin);
     const uint32_t bits = max_magnitude_bits(x.subspan(begin, count));
-    const float maximum = std::bit_cast<float>(bits);
     finite = finite && bits <= kFiniteBits;
-    if (bits > kFiniteBits || maximum < kSmallestMaximum) {
+    const BlockScale scale = block_scale(bits, limit);
+    if (scale.scale == 0) {
       out.scales[begin / how.block] = 0;
       std::fill_n(out.codes.data() + begin, count, int8_t{0});
       if (!out.decoded.empty()) {
@@ -135,7 +123,6 @@ bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& o
       }
       continue;
     }
-    const BlockScale scale = scale_of(maximum, limit);
     out.scales[begin / how.block] = scale.scale;
     encode_block(x, how, begin, scale, out);
   }

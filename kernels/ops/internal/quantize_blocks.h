@@ -2,32 +2,16 @@
 // Blocks of 256 elements through registers: one load of g and e, one store of codes and e_next.
 // quantize_cpu.cc calls these where the machine has the instructions; bits are those of its loops.
 
-#include <bit>
-#include <cmath>
 #include <cstddef>
-#include <limits>
 
 #include "gradwire/kernels/core/dtype.h"
 #include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/quantize_element.h"
 
 namespace gradwire::cpu {
 
 inline constexpr size_t kFusedBlock = 256;
-
-struct BlockScale {
-  float scale;
-  float inverse;
-};
-
-/// For a maximum that is finite and not below kSmallestMaximum.
-inline BlockScale scale_of(float maximum, float limit) {
-  float scale = maximum / limit;
-  if (limit * scale > std::numeric_limits<float>::max()) {
-    scale = std::nextafter(scale, 0.0f);
-  }
-  return {scale, limit / maximum};
-}
 
 /// Whole blocks of 256.
 struct FusedBlocks {
