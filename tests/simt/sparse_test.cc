@@ -132,7 +132,7 @@ TEST_P(SparseKernels, AddPartsInRankOrder) {
   for (const size_t numel : {size_t{0}, size_t{1}, size_t{4095}, size_t{9001}}) {
     for (const Codec& codec : kCodecs) {
       for (const char* density : {"2%", "30%"}) {
-        for (const auto [dtype, ranks] :
+        for (const auto& [dtype, ranks] :
              {std::pair(DType::kFloat32, size_t{5}), std::pair(DType::kBFloat16, size_t{3}),
               std::pair(DType::kFloat32, size_t{0})}) {
           OnCpu cpu(density, codec, numel, dtype);
