@@ -14,6 +14,7 @@
 #include "tests/reference/compress_reference.h"
 #include "tests/support/close.h"
 #include "tests/support/generators.h"
+#include "tests/support/isa_paths.h"
 
 namespace gradwire::testing {
 namespace {
@@ -23,16 +24,6 @@ using cpu::Isa;
 constexpr uint64_t kSeed = 4711;
 
 uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
-
-std::vector<Isa> isa_levels() {
-  std::vector<Isa> levels;
-  for (const Isa level : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512}) {
-    if (level <= cpu::best_isa()) {
-      levels.push_back(level);
-    }
-  }
-  return levels;
-}
 
 /// A selection with the memory it lies in turned into plain vectors.
 struct Chosen {
@@ -92,10 +83,9 @@ bool expect_as_sorted(const std::vector<float>& x, size_t k, DType dtype = DType
     for (const size_t i : expected) {
       rest[i] = 0.0f;
     }
-    for (const Isa level : isa_levels()) {
+    for (const Isa level : isa_paths()) {
       for (const int threads : {1, 3}) {
-        SCOPED_TRACE(concat("isa ", static_cast<int>(level), ", threads ", threads, ", feedback ",
-                            feedback));
+        SCOPED_TRACE(concat(name_of(level), ", threads ", threads, ", feedback ", feedback));
         const cpu::IsaLimit limit(level);
         const Chosen chosen = choose(g, feedback ? e : std::vector<float>(), k, threads, offset);
         EXPECT_TRUE(chosen.finite);
@@ -164,7 +154,7 @@ TEST(Select, ZerosAreNeverChosen) {
     x[n / 2] = -std::numeric_limits<float>::denorm_min();
     x[n - 1] = 1.0f;  // one large element beside a subnormal one
     OwnedTensor g = tensor_of(x, DType::kFloat32);
-    for (const Isa level : isa_levels()) {
+    for (const Isa level : isa_paths()) {
       const cpu::IsaLimit limit(level);
       const Chosen chosen = choose(g, {}, n / 10);
       EXPECT_EQ(chosen.places, (std::vector<size_t>{n / 2, n - 1}));
@@ -207,7 +197,7 @@ TEST(Select, NothingIsChosenWhereSomethingIsNotFinite) {
           x[i] = bad;
         }
         OwnedTensor g = tensor_of(x, DType::kFloat32);
-        for (const Isa level : isa_levels()) {
+        for (const Isa level : isa_paths()) {
           const cpu::IsaLimit limit(level);
           const Chosen chosen = choose(g, std::vector<float>(n), one_percent(n), 2);
           EXPECT_FALSE(chosen.finite);
@@ -244,7 +234,7 @@ TEST(Select, AMisleadingSampleChangesNothing) {
   }
   std::vector<float> exact(n);  // no residual may break the ties
   OwnedTensor g = tensor_of(crowded, DType::kFloat32);
-  for (const Isa level : isa_levels()) {
+  for (const Isa level : isa_paths()) {
     const cpu::IsaLimit limit(level);
     const Chosen chosen = choose(g, exact, k, 3);
     EXPECT_FALSE(chosen.sampled);

@@ -15,21 +15,12 @@
 #include "gradwire/kernels/ops/sparse.h"
 #include "tests/support/close.h"
 #include "tests/support/generators.h"
+#include "tests/support/isa_paths.h"
 
 namespace gradwire::testing {
 namespace {
 
 uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
-
-std::vector<cpu::Isa> isa_levels() {
-  std::vector<cpu::Isa> levels;
-  for (const cpu::Isa level : {cpu::Isa::kPlain, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
-    if (level <= cpu::best_isa()) {
-      levels.push_back(level);
-    }
-  }
-  return levels;
-}
 
 TEST(Cast, WidensEveryHalfExactly) {
   std::vector<uint16_t> halves(65536);
@@ -148,11 +139,11 @@ TEST(Quantize, NibblesRoundTrip) {
 }
 
 TEST(Sparse, IndicesRoundTrip) {
-  for (const cpu::Isa level : isa_levels()) {
+  for (const cpu::Isa level : isa_paths()) {
     const cpu::IsaLimit limit(level);
     for (const size_t count :
          {0, 1, 2, 3, 15, 16, 17, 21, 22, 23, 31, 32, 33, 64, 65, 1001, 4096}) {
-      SCOPED_TRACE(concat("isa ", static_cast<int>(level), ", ", count));
+      SCOPED_TRACE(concat(name_of(level), ", ", count));
       std::vector<uint16_t> indices(count), back(count);
       for (size_t i = 0; i < count; ++i) {
         indices[i] = static_cast<uint16_t>(i * 4096 / std::max<size_t>(count, 1));
@@ -178,7 +169,7 @@ TEST(Sparse, IndicesRoundTrip) {
 }
 
 TEST(Sparse, DisorderIsSeenAtEveryPlace) {
-  for (const cpu::Isa level : isa_levels()) {
+  for (const cpu::Isa level : isa_paths()) {
     const cpu::IsaLimit limit(level);
     for (const size_t count : {1, 2, 3, 32, 33, 65, 100}) {
       std::vector<uint16_t> indices(count);
@@ -197,7 +188,7 @@ TEST(Sparse, DisorderIsSeenAtEveryPlace) {
       EXPECT_TRUE(ascend(largest + 1));
       EXPECT_FALSE(ascend(largest));
       for (size_t i = 1; i < count; ++i) {
-        SCOPED_TRACE(concat("isa ", static_cast<int>(level), ", ", i, " of ", count));
+        SCOPED_TRACE(concat(name_of(level), ", ", i, " of ", count));
         reset();
         indices[i] = indices[i - 1];
         EXPECT_FALSE(ascend(4096));
@@ -235,7 +226,7 @@ TEST(Elementwise, MatchesNaiveLoops) {
 
 TEST(Elementwise, MultipliesAndClearsWhereverTheOutputLies) {
   Buffer memory(4096);
-  for (const cpu::Isa level : isa_levels()) {
+  for (const cpu::Isa level : isa_paths()) {
     const cpu::IsaLimit limit(level);
     for (const size_t offset : {0, 1, 15}) {
       for (const size_t count : {0, 1, 16, 17, 500}) {
