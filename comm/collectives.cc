@@ -35,7 +35,6 @@ Collectives::Collectives(std::shared_ptr<PointToPoint> engine, RankGroup group,
   incoming_.reserve(size);
   sends_.reserve(2 * size);
   receives_.reserve(2 * size);
-  lengths_.resize(size);
 }
 
 void Collectives::all_gather(std::span<const std::byte> mine, Parts all, CallTag tag) {
@@ -66,8 +65,11 @@ void Collectives::gather_into(Verb verb, std::span<const std::byte> mine, Parts 
 
 void Collectives::all_to_all(Parts send, Parts receive, CallTag tag) {
   const auto own = static_cast<size_t>(group_.rank);
-  check(send.lengths[own] <= receive.stride, "all_to_all: own part has ", send.lengths[own],
-        " bytes, capacity is ", receive.stride);
+  check(send.stride == receive.stride, "all_to_all: parts to send have a stride of ", send.stride,
+        " bytes, those to receive of ", receive.stride, ", expected the same");
+  for (const size_t length : send.lengths) {
+    check(length <= send.stride, "all_to_all: length is ", length, ", capacity is ", send.stride);
+  }
   outgoing_.clear();
   incoming_.clear();
   for (int step = 1; step < group_.size(); ++step) {

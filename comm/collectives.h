@@ -84,11 +84,13 @@ class Collectives {
   void post_receives(const Call& call);
   void send_firsts(const Call& call);
   void send_chunks(const Call& call, size_t step, size_t chunks);
+  size_t chunks_ahead() const;
+  void learn(std::chrono::steady_clock::duration elapsed, size_t ahead);
   void accept(const Call& call, Incoming& message, std::span<const std::byte> frame);
   void verify(const Call& call, const Incoming& message, const struct FrameHeader& header) const;
   struct FrameHeader header_of(const Call& call, size_t capacity) const;
   std::span<std::byte> frame(size_t index);
-  void wait_for(std::span<const MessageHandle> messages);
+  void wait_for(std::span<MessageHandle> messages);
   int engine_rank(int peer) const { return group_.members[static_cast<size_t>(peer)]; }
   void close(std::string_view reason);
   Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }
@@ -104,8 +106,9 @@ class Collectives {
   std::vector<MessageHandle> receives_, sends_;
   size_t steps_sent_ = 0;   ///< outgoing messages all of whose chunks have been posted
   size_t chunks_sent_ = 0;  ///< of the next one
+
   std::vector<std::byte> frames_;
-  std::vector<size_t> lengths_;
+  double bytes_per_ms_ = 0;  ///< the line, as calls of some length have seen it
 
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, frames_sent_{0};
 };

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "gradwire/comm/collectives.h"
 #include "gradwire/comm/transport/frame.h"
 
 namespace gradwire {
 namespace {
+
+constexpr double kMostChunksAhead = 64;
 
 std::string name_of(Verb verb, const CallTag& tag) {
   return tag.what.empty() ? std::string(to_string(verb))
@@ -25,20 +28,23 @@ void Collectives::exchange(Verb verb, CallTag tag) {
   try {
     post_receives(call);
     send_firsts(call);
-    send_chunks(call, 0, 1);
+    const auto begin = std::chrono::steady_clock::now();
+    const size_t ahead = chunks_ahead();
+    send_chunks(call, 0, ahead);
     for (size_t i = 0; i < incoming_.size(); ++i) {
-      engine_->wait(incoming_[i].first, deadline());
+      engine_->wait(std::exchange(incoming_[i].first, 0), deadline());
       accept(call, incoming_[i], frame(i));
     }
-    // One chunk leaves for each that arrives: more would meet in the queue of a slow link and be lost
+    // A chunk leaves for each that arrives: more would meet in the queue of a slow link and be lost
     // there. Nobody waits in a circle: who waits for chunk c of step s has sent its own.
     size_t next = 0;
     for (size_t step = 0; step < incoming_.size(); ++step) {
       for (size_t c = 0; c < chunk_count(incoming_[step].into.size()); ++c) {
-        send_chunks(call, step, c + 1);
-        engine_->wait(receives_[next++], deadline());
+        send_chunks(call, step, c + ahead);
+        engine_->wait(std::exchange(receives_[next++], 0), deadline());
       }
     }
+    learn(std::chrono::steady_clock::now() - begin, ahead);
     send_chunks(call, outgoing_.size(), 0);
     wait_for(sends_);
   } catch (const TransportError& error) {
@@ -68,9 +74,11 @@ void Collectives::close(std::string_view reason) {
   }
 }
 
-void Collectives::wait_for(std::span<const MessageHandle> messages) {
-  for (const MessageHandle message : messages) {
-    engine_->wait(message, deadline());
+void Collectives::wait_for(std::span<MessageHandle> messages) {
+  for (MessageHandle& message : messages) {
+    if (message != 0) {
+      engine_->wait(std::exchange(message, 0), deadline());
+    }
   }
 }
 
@@ -107,7 +115,7 @@ void Collectives::post_receives(const Call& call) {
     const FrameHeader expected = header_of(call, message.into.size());
     for (size_t i = 0; i < chunk_count(message.into.size()); ++i) {
       receives_.push_back(engine_->post_recv(engine_rank(message.peer), chunk_tag(expected, i),
-                                             chunk_of(message.into, i)));
+                                             chunk_of(message.into, message.into.size(), i)));
     }
   }
 }
@@ -133,9 +141,36 @@ void Collectives::send_firsts(const Call& call) {
   }
 }
 
-// Everything before `step`, and the first `chunks` of its chunks, as far as it has not left.
+// A millisecond of the line, in chunks, judged by calls long enough for what was there before the
+// call not to matter. A call in which a peer was late counts for little.
+size_t Collectives::chunks_ahead() const {
+  size_t capacity = 0;
+  for (const Outgoing& message : outgoing_) {
+    capacity = std::max(capacity, message.capacity);
+  }
+  const double chunks = bytes_per_ms_ / static_cast<double>(chunk_bytes(capacity));
+  return static_cast<size_t>(std::clamp(chunks, 1.0, kMostChunksAhead));
+}
+
+void Collectives::learn(std::chrono::steady_clock::duration elapsed, size_t ahead) {
+  size_t bytes = 0, capacity = 0;
+  for (const Incoming& message : incoming_) {
+    bytes += message.length;
+    capacity = std::max(capacity, message.into.size());
+  }
+  if (bytes < 4 * ahead * chunk_bytes(capacity)) {
+    return;
+  }
+  const double ms = std::chrono::duration<double, std::milli>(elapsed).count();
+  bytes_per_ms_ = std::max(static_cast<double>(bytes) / std::max(ms, 1e-3), 0.9 * bytes_per_ms_);
+}
+
+// Everything before `step`, and `chunks` chunks from there on, as far as they have not left.
 void Collectives::send_chunks(const Call& call, size_t step, size_t chunks) {
-  while (steps_sent_ < outgoing_.size() && steps_sent_ <= step) {
+  for (size_t i = step; i < steps_sent_; ++i) {
+    chunks -= std::min(chunks, chunk_count(outgoing_[i].capacity));
+  }
+  while (steps_sent_ < outgoing_.size()) {
     const Outgoing& message = outgoing_[steps_sent_];
     const size_t all = chunk_count(message.capacity);
     const size_t wanted = steps_sent_ < step ? all : std::min(chunks, all);
@@ -143,11 +178,12 @@ void Collectives::send_chunks(const Call& call, size_t step, size_t chunks) {
     for (; chunks_sent_ < wanted; ++chunks_sent_) {
       sends_.push_back(engine_->post_send(engine_rank(message.peer),
                                           chunk_tag(header, chunks_sent_),
-                                          chunk_of(message.bytes, chunks_sent_)));
+                                          chunk_of(message.bytes, message.capacity, chunks_sent_)));
     }
     if (chunks_sent_ < all) {
       return;
     }
+    chunks -= steps_sent_ < step ? 0 : all;
     ++steps_sent_;
     chunks_sent_ = 0;
   }

@@ -2,10 +2,10 @@
 // The 64 bytes in front of every (source, destination, collective), and the tags of its messages.
 //
 // Message 0 is the header and the first kInlineBytes of the payload; what remains follows in chunks
-// of kChunkBytes, as many as the agreed capacity has, shorter or empty where the payload ends. A
-// receiver posts everything before anything arrives: message 0 always with kFirstMessageBytes, the
-// chunks under tags that hash what the ranks must agree on, so a sender that disagrees about
-// anything can neither overrun a buffer nor match a chunk.
+// of chunk_bytes(capacity), as many as the agreed capacity has, shorter or empty where the payload
+// ends. A receiver posts everything before anything arrives: message 0 always with
+// kFirstMessageBytes, the chunks under tags that hash what the ranks must agree on, so a sender that
+// disagrees about anything can neither overrun a buffer nor match a chunk.
 
 #include <algorithm>
 #include <bit>
@@ -56,10 +56,6 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr size_t kFirstMessageBytes = size_t{8} << 10;
 inline constexpr size_t kInlineBytes = kFirstMessageBytes - kFrameHeaderBytes;
 
-/// What one rank has under way to another between two receipts: 50 Mbit/s take 21 ms for it.
-inline constexpr size_t kChunkBytes = size_t{128} << 10;
-static_assert(kChunkBytes <= PointToPoint::kMessageBytes);
-
 /// FNV-1a 64 of everything before the checksum.
 uint64_t checksum_of(const FrameHeader& header);
 
@@ -82,22 +78,28 @@ constexpr uint16_t group_of(uint64_t tag) { return static_cast<uint16_t>(tag >> 
 uint64_t chunk_tag(const FrameHeader& header, size_t index);
 constexpr size_t chunk_index(uint64_t chunk_tag) { return (chunk_tag & 0xFFFF) - 1; }
 
+/// Bytes of a chunk of payloads of at most `capacity` bytes. 128 KiB take 21 ms at 50 Mbit/s, which
+/// the queues of slow links hold; beyond 1 MiB an eighth, because each chunk costs two messages.
+constexpr size_t chunk_bytes(size_t capacity) {
+  constexpr size_t kUnit = size_t{128} << 10;
+  return std::clamp(capacity / 8 / kUnit * kUnit, kUnit, PointToPoint::kMessageBytes);
+}
+
 /// Chunks after message 0 of payloads of at most `capacity` bytes.
 constexpr size_t chunk_count(size_t capacity) {
-  return capacity <= kInlineBytes
-             ? 0
-             : (capacity - kInlineBytes + kChunkBytes - 1) /
-                   kChunkBytes;
+  const size_t chunk = chunk_bytes(capacity);
+  return capacity <= kInlineBytes ? 0 : (capacity - kInlineBytes + chunk - 1) / chunk;
 }
 
 /// The largest payload whose chunks 16 bits can number (0 is message 0, 0xFFFF is left to engines).
-inline constexpr size_t kMaxPayloadBytes = kInlineBytes + 0xFFFE * kChunkBytes;
+inline constexpr size_t kMaxPayloadBytes = kInlineBytes + 0xFFFE * PointToPoint::kMessageBytes;
 
-/// Chunk `index` (from 0) of a payload; empty behind its end.
+/// Chunk `index` (from 0) of a payload of at most `capacity` bytes; empty behind its end.
 template <class Byte>
-std::span<Byte> chunk_of(std::span<Byte> payload, size_t index) {
-  const size_t begin = std::min(kInlineBytes + index * kChunkBytes, payload.size());
-  return payload.subspan(begin, std::min(payload.size() - begin, kChunkBytes));
+std::span<Byte> chunk_of(std::span<Byte> payload, size_t capacity, size_t index) {
+  const size_t chunk = chunk_bytes(capacity);
+  const size_t begin = std::min(kInlineBytes + index * chunk, payload.size());
+  return payload.subspan(begin, std::min(payload.size() - begin, chunk));
 }
 
 }  // namespace gradwire

@@ -153,7 +153,7 @@ class PacedEngine final : public PointToPoint {
   /// one in one group, whose calls do not overlap.
   struct Lane {
     std::deque<size_t> queue;
-    uint64_t payload_bytes = 0;  // of the call that arrives
+    FrameHeader header;  // of the call that arrives
     std::thread thread;
   };
   using LaneKey = std::pair<int, uint16_t>;  // peer and group
@@ -234,13 +234,13 @@ class PacedEngine final : public PointToPoint {
   /// are.
   static size_t true_size(const Message& message, Lane& lane) {
     if (is_first_message(message.tag)) {
-      lane.payload_bytes = read_frame_header({message.data, message.size}).bytes;
-      return kFrameHeaderBytes + std::min<uint64_t>(lane.payload_bytes, kInlineBytes);
+      lane.header = read_frame_header({message.data, message.size});
+      return kFrameHeaderBytes + std::min<uint64_t>(lane.header.bytes, kInlineBytes);
     }
-    const uint64_t before = kInlineBytes + chunk_index(message.tag) * kChunkBytes;
-    return lane.payload_bytes <= before
-               ? 0
-               : std::min<uint64_t>(lane.payload_bytes - before, kChunkBytes);
+    const size_t chunk = chunk_bytes(lane.header.capacity);
+    const uint64_t before = kInlineBytes + chunk_index(message.tag) * chunk;
+    return lane.header.bytes <= before ? 0
+                                       : std::min<uint64_t>(lane.header.bytes - before, chunk);
   }
 
   void fail_locked(std::string_view reason, int peer) {

@@ -200,6 +200,58 @@ TEST_P(Failures, ARankThatNeverCallsIsNamedAtTheDeadline) {
       << both;
 }
 
+TEST_P(Failures, ALengthForAnotherRankAboveCapacityIsRefusedWhereItIsGiven) {
+  const auto errors = run_ranks(GetParam(), 3, {}, [](Rank self) {
+    std::vector<std::byte> send(12000), receive(12000);
+    std::vector<size_t> lengths(3, 4000), received(3);
+    lengths[static_cast<size_t>((self.rank + 1) % 3)] = self.rank == 2 ? 4001 : 4000;
+    self.transport.all_to_all({send, 4000, lengths}, {receive, 4000, received}, {},
+                              self.context);
+    self.context.stream.wait();
+  });
+  EXPECT_NE(errors[2].find("length is 4001, capacity is 4000"), std::string::npos) << errors[2];
+  EXPECT_NE(errors[0].find("rank"), std::string::npos) << errors[0];
+}
+
+TEST_P(Failures, ADeadlineInOneGroupEndsAnotherThatIsBusy) {
+  TransportOptions options;
+  options.timeout = milliseconds(300);
+  for (int round = 0; round < 4; ++round) {
+    const auto errors = run_ranks(GetParam(), 2, options, [](Rank self) {
+      const auto silent = self.transport.split(0), busy = self.transport.split(0);
+      const auto stream = make_cpu_stream();
+      Workspace workspace;
+      Context there{*stream, workspace};
+      std::string busy_error;
+      std::thread other([&] {
+        std::vector<float> values(60000);
+        try {
+          for (;;) {
+            busy->all_reduce_sum(values, {2, "the busy group"}, there);
+            stream->wait();
+          }
+        } catch (const TransportError& error) {
+          busy_error = error.what();
+        }
+      });
+      try {
+        if (self.rank == 0) {
+          silent->barrier({1, "the silent group"}, self.context);
+          self.context.stream.wait();
+        }
+      } catch (...) {
+        other.join();
+        EXPECT_NE(busy_error.find("rank"), std::string::npos) << busy_error;
+        throw;
+      }
+      other.join();
+      EXPECT_NE(busy_error.find("rank"), std::string::npos) << busy_error;
+    });
+    EXPECT_NE(errors[0].find("rank 1 stayed silent past the deadline"), std::string::npos)
+        << errors[0];
+  }
+}
+
 TEST_P(Failures, AbortFromAnotherThreadWakesEveryone) {
   // Rank 0 waits for rank 1 in vain; a thread of rank 2 that is in no call at all gives up.
   const auto group = make_group(GetParam(), 3, {});
