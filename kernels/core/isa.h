@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #if defined(__x86_64__) && !defined(__CUDACC__)
+#include <cpuid.h>
 #define GRADWIRE_X86 1
 #define GRADWIRE_AVX2 __attribute__((target("avx2,f16c,bmi,bmi2,lzcnt,popcnt")))
 #define GRADWIRE_AVX512 \
@@ -23,8 +24,10 @@ enum class Isa : uint8_t { kPlain, kAvx2, kAvx512 };
 inline Isa best_isa() {
 #ifdef GRADWIRE_X86
   static const Isa best = [] {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c") ||
-        !__builtin_cpu_supports("bmi2")) {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    // Clang 14 does not know "f16c" by name.
+    const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+    if (!__builtin_cpu_supports("avx2") || !f16c || !__builtin_cpu_supports("bmi2")) {
       return Isa::kPlain;
     }
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
