@@ -1,0 +1,218 @@
+"""Our CPU kernels beside what people use today, one thread each, in one process.
+
+    python bench/peers.py [--numel 25000000] [--rounds 5] [--only topk] [--json FILE]
+
+For each operation: CPU milliseconds of ours and of each peer (medians of interleaved rounds), peer /
+ours with the goal, and ours against the memory's own speed: the time its bytes need at the best rate
+of `out = a + b` and `b += a`, measured in the same rounds. Compression is with error feedback from
+one residual buffer into another; peers that leave the feedback out are marked *. Needs the installed
+package; PyTorch is optional, its rows are left out without it, and the last line says so.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+import gradwire
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+BLOCK = 256
+RANKS = 8
+
+
+@dataclass
+class Case:
+    """One operation: what we do, what others do instead, and the bytes that nobody can avoid."""
+
+    name: str
+    run: Callable[[], object]
+    bytes: float
+    floor_goal: Optional[float] = None
+    peers: Dict[str, Tuple[Callable[[], object], Optional[float]]] = field(default_factory=dict)
+
+
+class Data:
+    """A gradient of normal numbers and residuals half as large, and room for results."""
+
+    def __init__(self, numel: int):
+        random = np.random.default_rng(42)
+        self.numel = numel
+        self.g = (random.standard_normal(numel, np.float32) * np.float32(1e-3))
+        self.e = np.roll(self.g, 12345) * np.float32(0.5)
+        self.next = np.empty_like(self.e)
+        self.scratch = np.empty_like(self.e)
+
+
+def compress_case(data: Data, spec: str, **rest) -> Case:
+    compressor = gradwire.Compressor(spec, data.numel)
+    out = np.empty(compressor.capacity_bytes, np.uint8)
+    feedback = (data.e, data.next) if compressor.keeps_residual else (None, None)
+    payload = compressor.compress(data.g, *feedback, out=out)
+    moved = data.numel * (12.0 if compressor.keeps_residual else 4.0) + payload.nbytes
+    return Case(spec, lambda: compressor.compress(data.g, *feedback, out=out), moved, **rest)
+
+
+def aggregate_case(data: Data, spec: str, **rest) -> Case:
+    compressor = gradwire.Compressor(spec, data.numel)
+    payloads = [compressor.compress(np.roll(data.g, r * 1001)).copy() for r in range(RANKS)]
+    moved = data.numel * 4.0 + sum(payload.nbytes for payload in payloads)
+    return Case(f"mean of {RANKS} x {spec}",
+                lambda: compressor.decompress(payloads, 1 / RANKS, out=data.next), moved, **rest)
+
+
+def topk_peers(data: Data, density: float):
+    k = int(data.numel * density)
+    peers = {"np.argpartition *": (lambda: np.argpartition(np.abs(data.g), data.numel - k), None)}
+    if torch:
+        g = torch.from_numpy(data.g)
+        peers["torch.topk *"] = (lambda: torch.topk(g.abs(), k), 40.0)
+    return peers
+
+
+def torch_int8(data: Data, stochastic: bool):
+    """Feedback, a scale per block, rounding and the next residual, as one writes it in torch."""
+    whole = data.numel // BLOCK * BLOCK
+    g, e = (torch.from_numpy(x)[:whole].view(-1, BLOCK) for x in (data.g, data.e))
+
+    def run():
+        acc = g + e
+        scale = acc.abs().amax(dim=1, keepdim=True).clamp_(min=1e-30) / 127
+        scaled = acc / scale
+        rounded = torch.floor(scaled + torch.rand_like(scaled)) if stochastic else scaled.round()
+        codes = rounded.clamp_(-127, 127).to(torch.int8)
+        return codes, acc - codes * scale
+
+    return run
+
+
+def torch_index_add(data: Data):
+    k = data.numel // 100
+    lists = []
+    for r in range(RANKS):
+        index = torch.topk(torch.from_numpy(np.roll(data.g, r * 1001)).abs(), k).indices.sort().values
+        lists.append((index, torch.from_numpy(data.g)[index]))
+
+    def run():
+        total = torch.zeros(data.numel)
+        for index, values in lists:
+            total.index_add_(0, index, values)
+        return total.div_(RANKS)
+
+    return run
+
+
+def cases(data: Data) -> List[Case]:
+    known = {row.name for row in gradwire.compressors()}
+    tensor = torch.from_numpy(data.g) if torch else None
+
+    def from_torch(name, make, goal):
+        return {name: (make(), goal)} if torch else {}
+
+    rows = [
+        compress_case(data, "topk:1%", floor_goal=0.60, peers=topk_peers(data, 0.01)),
+        compress_case(data, "topk:0.1%", floor_goal=0.70, peers=topk_peers(data, 0.001)),
+    ]
+    for spec in ("int8", "int4"):
+        rows.append(compress_case(data, spec, floor_goal=0.55, peers=from_torch(
+            "torch int8", lambda: torch_int8(data, False), 4.0)))
+        rows.append(compress_case(data, spec + ",stochastic", floor_goal=0.40, peers=from_torch(
+            "torch int8", lambda: torch_int8(data, True), 6.0)))
+    if "1bit" in known:
+        rows.append(compress_case(data, "1bit", floor_goal=0.60, peers={
+            "np.packbits *": (lambda: np.packbits(data.g >= 0), None)}))
+    for spec, kind in (("fp16", "float16"), ("bf16", "bfloat16")):
+        rows.append(compress_case(data, spec, floor_goal=0.80, peers=from_torch(
+            f"torch {kind}", lambda kind=kind: lambda: tensor.to(getattr(torch, kind)), 1.0)))
+    rows.append(aggregate_case(data, "topk:1%", floor_goal=0.45, peers=from_torch(
+        "torch index_add", lambda: torch_index_add(data), 5.0)))
+    return rows
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """CPU seconds of the process: fair to both sides on a machine that others use too."""
+    begin = time.process_time()
+    call()
+    return time.process_time() - begin
+
+
+def measure(case: Case, data: Data, rounds: int) -> dict:
+    calls = {"ours": case.run, **{name: call for name, (call, _) in case.peers.items()}}
+    memory = (lambda: np.add(data.g, data.e, out=data.scratch),
+              lambda: np.add(data.scratch, data.g, out=data.scratch))
+    times: Dict[str, List[float]] = {name: [] for name in calls}
+    rates: List[float] = []
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        rates.append(max(12.0 * data.numel / seconds(call) for call in memory))
+        for name, call in calls.items():
+            times[name].append(seconds(call))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    floor = case.bytes / statistics.median(rates)
+    return {
+        "op": case.name, "numel": data.numel, "ms": 1e3 * medians["ours"], "bytes": case.bytes,
+        "of_floor": floor / medians["ours"], "floor_goal": case.floor_goal,
+        "peers": {name: {"ms": 1e3 * medians[name], "ratio": medians[name] / medians["ours"],
+                         "goal": goal} for name, (_, goal) in case.peers.items()},
+    }
+
+
+def with_goal(value: float, goal: Optional[float], digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return text if goal is None else f"{text} (goal {goal:g}{'' if value >= goal else ', missed'})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--numel", type=int, default=25_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="operations whose name holds this")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    if args.numel < BLOCK or args.rounds < 1:
+        parser.error(f"--numel {args.numel} --rounds {args.rounds}: expected at least {BLOCK} and 1")
+    if torch:
+        torch.set_num_threads(1)
+    info = gradwire.build_info()
+    load = os.getloadavg()[0]
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load:.1f}; "
+          f"gradwire {info['version']}, numpy {np.__version__}, "
+          f"torch {torch.__version__ if torch else 'not installed'}; "
+          f"{args.numel:,} float32, 1 thread, median of {args.rounds}")
+    data = Data(args.numel)
+    results = []
+    print(f"{'operation':<22}{'ms':>9}  {'of the floor':<26}{'peer':<19}{'ms':>9}  peer / ours")
+    for case in cases(data):
+        if args.only not in case.name:
+            continue
+        result = measure(case, data, args.rounds)
+        results.append(result)
+        lead = f"{result['op']:<22}{result['ms']:9.1f}  " \
+               f"{with_goal(result['of_floor'], result['floor_goal'], 2):<26}"
+        for name, peer in result["peers"].items() or [("", None)]:
+            print((lead + f"{name:<19}" + (f"{peer['ms']:9.1f}  "
+                   + with_goal(peer["ratio"], peer["goal"], 1) if peer else "")).rstrip())
+            lead = " " * len(lead)
+    if not torch:
+        print("PyTorch is not installed: its peers were left out")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"load": load, "torch": torch.__version__ if torch else None,
+                       "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
