@@ -148,9 +148,10 @@ Result encode(OwnedTensor& g, const std::vector<float>& e, const Setting& s,
                                {.bits = s.bits, .block = s.block, .random = random}, run,
                                {body, body + scale_bytes, e_next, s.streaming});
   r.scales.resize(scale_bytes / 4);
-  std::memcpy(r.scales.data(), body, scale_bytes);
+  const auto scale_record = std::as_writable_bytes(std::span(r.scales));
+  std::copy_n(body, scale_bytes, scale_record.begin());
   r.codes.resize(code_bytes);
-  std::memcpy(r.codes.data(), body + scale_bytes, code_bytes);
+  std::copy_n(body + scale_bytes, code_bytes, std::as_writable_bytes(std::span(r.codes)).begin());
   const std::vector<float> values = g.floats();
   for (size_t i = 0; i < kept; ++i) {
     const bool finite = std::isfinite(values[i] + e[i]);  // else e_next is not committed

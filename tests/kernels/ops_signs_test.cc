@@ -104,8 +104,10 @@ void check(const std::vector<float>& values, const Setting& s) {
     EXPECT_EQ(cpu::encode_signs({g.view(), e}, s.block,
                                 {body, body + scale_bytes, e_next, s.streaming}),
               expected.finite);
-    EXPECT_EQ(std::memcmp(body, expected.scales.data(), scale_bytes), 0);
-    EXPECT_EQ(std::memcmp(body + scale_bytes, expected.signs.data(), expected.signs.size()), 0);
+    const auto scales = std::as_bytes(std::span(expected.scales));
+    const auto signs = std::as_bytes(std::span(expected.signs));
+    EXPECT_TRUE(std::equal(scales.begin(), scales.end(), body));
+    EXPECT_TRUE(std::equal(signs.begin(), signs.end(), body + scale_bytes));
     EXPECT_EQ(record.back(), std::byte{0xEE});
     EXPECT_EQ(memory.back(), 12345.0f);
     for (size_t i = 0; i < e.size(); ++i) {
