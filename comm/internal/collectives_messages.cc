@@ -141,8 +141,7 @@ void Collectives::send_firsts(const Call& call) {
   }
 }
 
-// A millisecond of the line, in chunks, judged by calls long enough for what was there before the
-// call not to matter. A call in which a peer was late counts for little.
+// A millisecond of the line, in chunks of this call.
 size_t Collectives::chunks_ahead() const {
   size_t capacity = 0;
   for (const Outgoing& message : outgoing_) {
@@ -152,6 +151,8 @@ size_t Collectives::chunks_ahead() const {
   return static_cast<size_t>(std::clamp(chunks, 1.0, kMostChunksAhead));
 }
 
+// How fast the line is, from calls long enough for what had arrived before them not to matter. A call
+// in which a peer was late counts for little.
 void Collectives::learn(std::chrono::steady_clock::duration elapsed, size_t ahead) {
   size_t bytes = 0, capacity = 0;
   for (const Incoming& message : incoming_) {

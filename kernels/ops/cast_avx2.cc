@@ -84,7 +84,6 @@ GRADWIRE_AVX2 bool narrow(const float* source, size_t count, bool streaming, std
       _mm256_stream_si256(reinterpret_cast<__m256i*>(out + 2 * i), low);
       _mm256_stream_si256(reinterpret_cast<__m256i*>(out + 2 * i + 32), high);
     }
-    _mm_sfence();
   }
   for (; i < count; i += kCastRun) {
     store16(out + 2 * i, narrow16<T>(source + i, finite));
@@ -128,7 +127,6 @@ GRADWIRE_AVX2 void sum(std::span<const std::byte* const> parts, float factor, bo
     }
   }
   if (streaming) {
-    _mm_sfence();
   }
 }
 
@@ -153,7 +151,6 @@ GRADWIRE_AVX2 bool copy_floats_avx2(const float* source, size_t count, bool stre
     past ? _mm256_stream_ps(to, x) : _mm256_storeu_ps(to, x);
   }
   if (past) {
-    _mm_sfence();
   }
   const __m256i bad = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(kInfinity - 1));
   return _mm256_testz_si256(bad, bad) != 0;

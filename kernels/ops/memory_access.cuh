@@ -91,6 +91,22 @@ __device__ __forceinline__ void load_floats(const std::byte* from, size_t first,
   }
 }
 
+/// x = g + e, in float32; e null: x = g.
+template <class T>
+__device__ __forceinline__ void load_sum(const std::byte* g, const float* e, size_t first,
+                                         size_t numel, float (&x)[kPerThread]) {
+  load_floats<T>(g, first, numel, x);
+  if (e == nullptr) {
+    return;
+  }
+  float residual[kPerThread];
+  load_floats<float>(reinterpret_cast<const std::byte*>(e), first, numel, residual);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    x[i] = x[i] + residual[i];
+  }
+}
+
 /// Elements [first, first + 8) of `to` = x, rounded to T; nothing from `numel` on.
 template <class T>
 __device__ __forceinline__ void store_floats(std::byte* to, size_t first, size_t numel,

@@ -158,15 +158,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArgu
     const unsigned mine = in_chunk + lane_index() * kPerThread;
     const size_t first = record.begin + mine;
     float x[kPerThread];
-    load_floats<T>(a.g, first, a.numel, x);
-    if (a.e != nullptr) {
-      float e[kPerThread];
-      load_floats<float>(as_bytes(a.e), first, a.numel, e);
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        x[i] = x[i] + e[i];
-      }
-    }
+    load_sum<T>(a.g, a.e, first, a.numel, x);
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {

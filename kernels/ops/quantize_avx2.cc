@@ -131,9 +131,6 @@ GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
       store_codes<kBits>(packed + i / 32 * kCodeBytes, codes);
     }
   }
-  if (in.streaming) {
-    _mm_sfence();
-  }
   return finite;
 }
 
@@ -186,33 +183,18 @@ GRADWIRE_AVX2 void sum_blocks(const FusedSum& sum) {
       sum.streaming ? _mm256_stream_ps(to, value) : _mm256_storeu_ps(to, value);
     }
   }
-  if (sum.streaming) {
-    _mm_sfence();
-  }
 }
 
 }  // namespace
 
 bool encode_blocks_avx2(const FusedBlocks& in, int bits, bool stochastic) {
-  switch (bits) {
-    case 8:
-      return stochastic ? encode<8, true>(in) : encode<8, false>(in);
-    case 4:
-      return stochastic ? encode<4, true>(in) : encode<4, false>(in);
-    default:
-      return stochastic ? encode<2, true>(in) : encode<2, false>(in);
-  }
+  return with_bits(bits, [&](auto b) {
+    return stochastic ? encode<b(), true>(in) : encode<b(), false>(in);
+  });
 }
 
 void sum_blocks_avx2(const FusedSum& sum, int bits) {
-  switch (bits) {
-    case 8:
-      return sum_blocks<8>(sum);
-    case 4:
-      return sum_blocks<4>(sum);
-    default:
-      return sum_blocks<2>(sum);
-  }
+  with_bits(bits, [&](auto b) { sum_blocks<b()>(sum); });
 }
 
 }  // namespace gradwire::cpu

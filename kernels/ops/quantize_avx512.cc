@@ -102,15 +102,8 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
       }
       store_codes<kBits>(codes + kCodeBytes * j, code);
       const __m512 left = _mm512_sub_ps(x[j], _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale));
-      if (in.streaming) {
-        _mm512_stream_ps(in.e_next + at + 16 * j, left);
-      } else if (in.e_next != nullptr) {
-        _mm512_storeu_ps(in.e_next + at + 16 * j, left);
-      }
+      store_left(in, at + 16 * j, left);
     }
-  }
-  if (in.streaming) {
-    _mm_sfence();
   }
   return finite;
 }
@@ -181,33 +174,18 @@ GRADWIRE_AVX512 void sum_blocks(const FusedSum& sum) {
     }
     store_block(out, sum.streaming, total);
   }
-  if (sum.streaming) {
-    _mm_sfence();
-  }
 }
 
 }  // namespace
 
 bool encode_blocks_avx512(const FusedBlocks& in, int bits, bool stochastic) {
-  switch (bits) {
-    case 8:
-      return stochastic ? encode<8, true>(in) : encode<8, false>(in);
-    case 4:
-      return stochastic ? encode<4, true>(in) : encode<4, false>(in);
-    default:
-      return stochastic ? encode<2, true>(in) : encode<2, false>(in);
-  }
+  return with_bits(bits, [&](auto b) {
+    return stochastic ? encode<b(), true>(in) : encode<b(), false>(in);
+  });
 }
 
 void sum_blocks_avx512(const FusedSum& sum, int bits) {
-  switch (bits) {
-    case 8:
-      return sum_blocks<8>(sum);
-    case 4:
-      return sum_blocks<4>(sum);
-    default:
-      return sum_blocks<2>(sum);
-  }
+  with_bits(bits, [&](auto b) { sum_blocks<b()>(sum); });
 }
 
 }  // namespace gradwire::cpu

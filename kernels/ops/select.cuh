@@ -59,20 +59,6 @@ __device__ __forceinline__ bool must_refine(const SelectState& s, uint32_t k) {
   return s.largest <= kLargestFinite && (guess_was_too_high(s, k) ? s.marked_anew : s.marked) > k;
 }
 
-template <class T>
-__device__ __forceinline__ void load_sum(const SelectArguments& a, size_t first,
-                                         float (&x)[kPerThread]) {
-  load_floats<T>(a.g, first, a.numel, x);
-  if (a.e != nullptr) {
-    float e[kPerThread];
-    load_floats<float>(as_bytes(a.e), first, a.numel, e);
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      x[i] = x[i] + e[i];
-    }
-  }
-}
-
 /// Block-wide: the highest bin such that it and those above hold at least `rank`, and how many are
 /// above it. Each thread takes `kBins / blockDim.x` bins from the top. @returns in one thread only.
 __device__ inline bool find_bin(const uint32_t* bins, uint32_t rank, uint32_t& bin,
@@ -113,7 +99,7 @@ __global__ void __launch_bounds__(kScanThreads) guess_kernel(SelectArguments a, 
     const uint64_t hash = static_cast<uint32_t>(line) * 2654435761u;
     const size_t jitter = static_cast<size_t>((hash * (sample.stride - kPerThread)) >> 32);
     float x[kPerThread];
-    load_sum<T>(a, (line * sample.stride + jitter) / kPerThread * kPerThread, x);
+    load_sum<T>(a.g, a.e, (line * sample.stride + jitter) / kPerThread * kPerThread, a.numel, x);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       atomicAdd(&bins[magnitude(x[i]) >> 20], 1u);
@@ -160,7 +146,7 @@ __global__ void __launch_bounds__(kSelectThreads) mark_kernel(SelectArguments a)
     flags[round] = 0;
     if (first < a.numel) {
       float x[kPerThread];
-      load_sum<T>(a, first, x);
+      load_sum<T>(a.g, a.e, first, a.numel, x);
       store_floats<float>(as_bytes(a.x), first, a.numel, x);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {

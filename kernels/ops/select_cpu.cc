@@ -25,7 +25,6 @@ namespace gradwire::cpu {
 namespace {
 
 constexpr size_t kRun = 16;                // chunks that one thread takes at once
-constexpr size_t kAhead = 2;               // chunks asked for before they are written
 constexpr uint32_t kNothing = 0x80000000;  // no |x| reaches it
 constexpr uint32_t kAllTies = 0xFFFFFFFF;
 

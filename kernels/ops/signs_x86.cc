@@ -67,15 +67,8 @@ GRADWIRE_AVX512 bool encode_signs_avx512(const FusedBlocks& in) {
       const __mmask16 negative = _mm512_mask_cmp_ps_mask(sent, x[j], zero, _CMP_LT_OQ);
       std::memcpy(signs + 2 * j, &negative, 2);
       const __m512 left = _mm512_sub_ps(x[j], _mm512_mask_blend_ps(negative, scale, minus));
-      if (in.streaming) {
-        _mm512_stream_ps(in.e_next + at + 16 * j, left);
-      } else if (in.e_next != nullptr) {
-        _mm512_storeu_ps(in.e_next + at + 16 * j, left);
-      }
+      store_left(in, at + 16 * j, left);
     }
-  }
-  if (in.streaming) {
-    _mm_sfence();
   }
   return finite;
 }
@@ -117,9 +110,6 @@ GRADWIRE_AVX2 bool encode_signs_avx2(const FusedBlocks& in) {
       }
     }
   }
-  if (in.streaming) {
-    _mm_sfence();
-  }
   return finite;
 }
 
@@ -149,9 +139,6 @@ GRADWIRE_AVX512 void sum_signs_avx512(const FusedSum& sum) {
       total[j] = _mm512_mul_ps(total[j], factor);
     }
     store_block(sum.out + block * kFusedBlock, sum.streaming, total);
-  }
-  if (sum.streaming) {
-    _mm_sfence();
   }
 }
 
@@ -186,9 +173,6 @@ GRADWIRE_AVX2 void sum_signs_avx2(const FusedSum& sum) {
       float* const to = sum.out + at + 8 * j;
       sum.streaming ? _mm256_stream_ps(to, value) : _mm256_storeu_ps(to, value);
     }
-  }
-  if (sum.streaming) {
-    _mm_sfence();
   }
 }
 

@@ -59,11 +59,13 @@ TEST_P(DecoderCorpus, ValidAndDamagedPayloadsStayInTheirMemory) {
   std::mt19937 random(kSeed);
   size_t inputs = 0;
   const auto try_one = [&inputs](const std::vector<std::byte>& input) {
-    decode(input);
     ++inputs;
+    return decode(input);
   };
   for_each_valid(GetParam(), [&](const std::vector<std::byte>& valid) {
-    try_one(valid);
+    EXPECT_TRUE(try_one(valid)) << "numel " << numels()[std::to_integer<size_t>(valid[1])]
+                                << ", dtype " << std::to_integer<int>(valid[2]) << ", action "
+                                << std::to_integer<int>(valid[3]);
     for (int round = 0; round < 24; ++round) {
       std::vector<std::byte> damaged = valid;
       if (round % 2 == 1) {

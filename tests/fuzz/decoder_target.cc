@@ -68,33 +68,34 @@ class Decoder {
 
   Compressor& compressor() { return *compressor_; }
 
-  void decompress(std::span<const ConstPayload> parts) {
+  bool decompress(std::span<const ConstPayload> parts) {
     // Floats, whatever the dtype: room for one more, which must stay as it was.
     const size_t bytes = compressor_->shape().numel * size_of(compressor_->shape().dtype);
     const std::unique_ptr<std::byte[]> sum(new std::byte[bytes + sizeof kUntouched]);
     std::memcpy(sum.get() + bytes, &kUntouched, sizeof kUntouched);
-    call([&](Context& context) {
+    const bool taken = call([&](Context& context) {
       compressor_->decompress(
           parts, 0.5f, {sum.get(), compressor_->shape().numel, compressor_->shape().dtype, {}},
           context);
     });
     require(std::memcmp(sum.get() + bytes, &kUntouched, sizeof kUntouched) == 0,
             "wrote behind the gradient");
+    return taken;
   }
 
-  void slice(ConstPayload payload, Region region) {
+  bool slice(ConstPayload payload, Region region) {
     const size_t room = compressor_->slice_capacity_bytes(region);
     const std::unique_ptr<std::byte[]> out(new std::byte[room]);
-    call([&](Context& context) {
+    return call([&](Context& context) {
       compressor_->slice(payload, region, {out.get(), room}, context);
     });
   }
 
-  void merge(std::span<const ConstPayload> slices) {
+  bool merge(std::span<const ConstPayload> slices) {
     const Region whole{0, compressor_->shape().numel};
     const size_t room = compressor_->slice_capacity_bytes(whole);
     const std::unique_ptr<std::byte[]> out(new std::byte[room]);
-    call([&](Context& context) {
+    return call([&](Context& context) {
       compressor_->merge({slices, whole, 0.5f}, {}, {out.get(), room}, context);
     });
   }
@@ -102,13 +103,14 @@ class Decoder {
  private:
   /// Refusing is right: InvalidArgument, of which NonFiniteGradient is one. Nothing else is.
   template <class F>
-  void call(F&& f) {
+  bool call(F&& f) {
     Context context{*stream_, workspace_};
     try {
       f(context);
       stream_->wait();
+      return true;
     } catch (const InvalidArgument&) {
-      // As promised.
+      return false;  // as promised
     }
   }
 
@@ -143,9 +145,9 @@ const std::vector<size_t>& numels() {
   return all;
 }
 
-void decode(std::span<const std::byte> input) {
+bool decode(std::span<const std::byte> input) {
   if (input.size() < kControlBytes) {
-    return;
+    return false;
   }
   const Control control = control_of(input);
   Decoder decoder(control);

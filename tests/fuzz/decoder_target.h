@@ -20,7 +20,7 @@ inline constexpr uint8_t kActions = 5;
 const std::vector<std::string>& specs();
 const std::vector<size_t>& numels();
 
-/// Aborts where the decoder broke its promise.
-void decode(std::span<const std::byte> input);
+/// Aborts where the decoder broke its promise. @returns whether it took the payload.
+bool decode(std::span<const std::byte> input);
 
 }  // namespace gradwire::fuzz

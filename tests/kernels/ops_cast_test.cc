@@ -31,14 +31,14 @@ TEST(CastPaths, WidenEveryPattern) {
     }
     cpu::widen({patterns.data(), patterns.size(), DType::kBFloat16}, wide);
     for (size_t i = 0; i < patterns.size(); ++i) {
-      ASSERT_EQ(bits_of(wide[i]), bits_of(to_float(bfloat16{patterns[i]}))) << i;
+      ASSERT_EQ(bits_of(wide[i]), static_cast<uint32_t>(i) << 16) << i;
     }
   }
 }
 
 /// Every upper half (sign, exponent, 7 bits) with mantissas at and around the ties of both types, in
-/// runs of 16 of one upper half, so that few runs hold a value that takes the slow way; then a walk
-/// through all floats.
+/// runs of 16 of one upper half, so that few runs hold a value that takes the slow way; a walk
+/// through all floats; and all patterns around the values where the rule changes.
 std::vector<float> narrowed_values() {
   std::vector<float> x;
   for (uint32_t top = 0; top < 0x10000; ++top) {
@@ -47,8 +47,15 @@ std::vector<float> narrowed_values() {
       x.push_back(std::bit_cast<float>(top << 16 | low));
     }
   }
-  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 4099) {
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 1021) {
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  }
+  for (const uint32_t edge : {0x00000000u, 0x33000000u, 0x33800000u, 0x38800000u, 0x477FE000u,
+                              0x477FF000u, 0x7F7F0000u, 0x7F7F8000u, 0x7F800000u}) {
+    for (uint32_t near = 0; near < 64; ++near) {
+      x.push_back(std::bit_cast<float>(edge + near));
+      x.push_back(std::bit_cast<float>((edge - near) | 0x80000000u));
+    }
   }
   return x;
 }

@@ -22,46 +22,6 @@ namespace {
 
 uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
-TEST(Cast, WidensEveryHalfExactly) {
-  std::vector<uint16_t> halves(65536);
-  for (size_t i = 0; i < halves.size(); ++i) {
-    halves[i] = static_cast<uint16_t>(i);
-  }
-  std::vector<float> wide(halves.size());
-  cpu::widen({halves.data(), halves.size(), DType::kFloat16}, wide);
-  for (size_t i = 0; i < halves.size(); ++i) {
-    ASSERT_EQ(bits_of(wide[i]), bits_of(to_float(float16{halves[i]}))) << i;
-  }
-  cpu::widen({halves.data(), halves.size(), DType::kBFloat16}, wide);
-  for (size_t i = 0; i < halves.size(); ++i) {
-    ASSERT_EQ(bits_of(wide[i]), static_cast<uint32_t>(i) << 16) << i;
-  }
-}
-
-TEST(Cast, NarrowsAsTheScalarDefinitionDoes) {
-  // Every 1021st float, and all patterns around the values where the rule changes.
-  std::vector<float> x;
-  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 1021) {
-    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-  }
-  for (const uint32_t edge : {0x00000000u, 0x33000000u, 0x33800000u, 0x38800000u, 0x477FE000u,
-                              0x477FF000u, 0x7F7F0000u, 0x7F7F8000u, 0x7F800000u}) {
-    for (uint32_t near = 0; near < 64; ++near) {
-      x.push_back(std::bit_cast<float>(edge + near));
-      x.push_back(std::bit_cast<float>((edge - near) | 0x80000000u));
-    }
-  }
-  std::vector<uint16_t> narrow(x.size());
-  cpu::narrow(x, {narrow.data(), narrow.size(), DType::kFloat16, {}});
-  for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(narrow[i], to_float16(x[i]).bits) << std::hexfloat << x[i];
-  }
-  cpu::narrow(x, {narrow.data(), narrow.size(), DType::kBFloat16, {}});
-  for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(narrow[i], to_bfloat16(x[i]).bits) << std::hexfloat << x[i];
-  }
-}
-
 TEST(Random, BatchesAreTheScalarPhilox) {
   const cpu::RoundingStream stream{
       .seed = 0x123456789ABCDEFull, .step = 7, .parameter = 3, .rank_stage = 9};

@@ -71,6 +71,15 @@ GRADWIRE_INLINE_AVX512 void store_block(float* out, bool streaming, const __m512
   }
 }
 
+/// Sixteen elements of e_next, where it is wanted.
+GRADWIRE_INLINE_AVX512 void store_left(const FusedBlocks& in, size_t at, __m512 left) {
+  if (in.streaming) {
+    _mm512_stream_ps(in.e_next + at, left);
+  } else if (in.e_next != nullptr) {
+    _mm512_storeu_ps(in.e_next + at, left);
+  }
+}
+
 GRADWIRE_INLINE_AVX2 __m256 load_gradient8(const FusedBlocks& in, size_t at) {
   if (in.dtype == DType::kFloat32) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(in.g) + at);

@@ -3,6 +3,7 @@
 // quantize_cpu.cc calls these where the machine has the instructions; bits are those of its loops.
 
 #include <cstddef>
+#include <type_traits>
 
 #include "gradwire/kernels/core/dtype.h"
 #include "gradwire/kernels/core/isa.h"
@@ -24,7 +25,8 @@ struct FusedBlocks {
   const uint16_t* random;  ///< null: drawn from `run`
   RandomRun run;
   size_t blocks;
-  bool streaming;  ///< e_next lies on multiples of 64 bytes and goes past the caches
+  bool streaming;  ///< e_next lies on multiples of 64 bytes and goes past the caches, as `out`
+                   ///< below: other threads read it after finish_streaming() (isa.h)
 };
 
 /// What the fused decoders sum, block by block.
@@ -35,6 +37,19 @@ struct FusedSum {
   size_t blocks;
   bool streaming;
 };
+
+/// f(std::integral_constant<int, bits>()) for the widths of codes: 8, 4 or 2 bits.
+template <class F>
+auto with_bits(int bits, const F& f) {
+  switch (bits) {
+    case 8:
+      return f(std::integral_constant<int, 8>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    default:
+      return f(std::integral_constant<int, 2>());
+  }
+}
 
 #ifdef GRADWIRE_X86
 /// @returns false when a block holds NaN or infinity.
