@@ -1,13 +1,24 @@
 #pragma once
-// The status word of a step on a GPU: kernels set bits in device memory, nobody waits for them.
+// What the kernels of a step share in device memory: which residual is committed, how many commits
+// there were, what went wrong. Kernels read and write it, nobody waits for them.
 
 #include <cstdint>
 
 namespace gradwire::cuda {
 
-/// The gradient plus residual held NaN or infinity: what kFlagNonFinite says in a payload.
+/// The gradient plus residual held NaN or infinity, here or on another rank: what kFlagNonFinite
+/// says in a payload.
 inline constexpr uint32_t kStatusNonFinite = 1;
 /// A payload did not keep to the wire format; its bad part was left out.
 inline constexpr uint32_t kStatusMalformed = 2;
+
+/// The state of a group of compressors that commit together.
+struct StepWords {
+  uint32_t status = 0;   ///< kStatus bits: while any is set a commit changes nothing
+  uint32_t parity = 0;   ///< which of two residual buffers is committed
+  uint32_t step = 0;     ///< commits: seeds stochastic rounding
+  uint32_t skipped = 0;  ///< commits left out because of non-finite values
+  uint32_t fault = 0;    ///< the first fault: part << 8 | a FaultReason; 0 for none
+};
 
 }  // namespace gradwire::cuda

@@ -1,0 +1,76 @@
+#pragma once
+// Received payloads on a GPU: their headers are checked there, and what passes goes into a table
+// that the adding kernels read. All memory is the GPU's but the list of payloads; nothing is
+// allocated, nothing waits, and a CUDA graph can capture the calls.
+
+#include <span>
+
+#include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/ops/device_status.h"
+#include "gradwire/kernels/ops/payload_header.h"
+
+namespace gradwire::cuda {
+
+/// What is wrong with a part: the lower byte of StepWords::fault.
+enum class FaultReason : uint8_t {
+  kNone,
+  kTooShort,     ///< fewer than 32 bytes
+  kMagic,
+  kVersion,
+  kLength,       ///< the stated length is not within 32 .. the bytes there
+  kFormat,
+  kValues,
+  kFlags,
+  kFingerprint,
+  kRegion,       ///< outside the group, not on chunks, or not what is merged or sliced
+  kBody,         ///< its length is not what its counts or its elements give
+  kScale,
+  kIndex,
+};
+
+/// A part that may be added up. Without chunks: there is nothing to add.
+struct DevicePart {
+  const std::byte* body = nullptr;
+  uint64_t body_bytes = 0;
+  uint32_t first_chunk = 0;  ///< of its region, in the group
+  uint32_t chunks = 0;
+  uint64_t numel = 0;  ///< of its region
+  uint32_t flags = 0;
+};
+
+/// What every part has to agree with.
+struct ExpectedParts {
+  PayloadHeader header{};       ///< format, values and spec_fingerprint count
+  uint64_t group_numel = 0;
+  uint64_t record_bytes = 0;    ///< of a full chunk; 0: bodies are not records of fixed length
+  uint64_t tail_bytes = 0;      ///< of the group's last chunk, where it is shorter
+  uint64_t region_begin = 0;    ///< every part covers at least [region_begin, region_end) ...
+  uint64_t region_end = 0;
+  bool region_exactly = false;  ///< ... and no more
+};
+
+/// Where faults and flags go.
+struct PartFaults {
+  StepWords* step = nullptr;    ///< a fault sets kStatusMalformed and `fault`
+  uint32_t* flags = nullptr;    ///< device word: takes the parts' kFlagNonFinite as kStatus bit
+};
+
+/// Fills `table` (device memory, one entry per payload). A payload that fails a check is left out.
+void open_parts(std::span<const std::span<const std::byte>> payloads, const ExpectedParts& expected,
+                std::span<DevicePart> table, const PartFaults& faults, Stream& stream);
+
+/// Copies the records of chunks [first_chunk, first_chunk + chunks of `numel` elements) of the one
+/// part in `table` behind a header of its own at `out`; 32 zero bytes where there is no part.
+struct RecordSlice {
+  std::span<const DevicePart> table;
+  uint64_t record_bytes = 0;
+  PayloadHeader header{};  ///< of the slice; its flags come from the part
+  std::byte* out = nullptr;
+};
+void slice_records(const RecordSlice& slice, Stream& stream);
+
+/// The commit of a step: parity and step move on where no status bit is set. Non-finite values
+/// alone leave the step out: with `skip` they are forgotten and counted, else they stay.
+void commit_step(StepWords* step, bool skip, Stream& stream);
+
+}  // namespace gradwire::cuda
