@@ -107,7 +107,7 @@ class Compressor {
 };
 
 /// @throws InvalidArgument for a bad spec or shape (segments that do not tile numel, numel above
-/// 2^32 - 1, a negative rank); DeviceError for a CUDA shape in a build without that compressor.
+/// 2^31, a negative rank); DeviceError for a CUDA shape in a build without that compressor.
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
 
 /// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.

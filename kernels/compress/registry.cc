@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/internal/factories.h"
@@ -95,7 +94,7 @@ constexpr std::array kRows = {
 };
 
 void check_shape(const CompressorShape& shape) {
-  constexpr size_t kMaxNumel = std::numeric_limits<uint32_t>::max();
+  constexpr size_t kMaxNumel = size_t{1} << 31;
   check(shape.numel <= kMaxNumel, "compressor shape: numel is ", shape.numel, ", must be at most ",
         kMaxNumel);
   check(shape.rank >= 0, "compressor shape: rank is ", shape.rank, ", must not be negative");

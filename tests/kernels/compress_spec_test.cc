@@ -142,7 +142,10 @@ TEST(MakeCompressor, RefusesBadShapes) {
     return message_of([&] { make_compressor(spec, std::move(shape)); });
   };
   EXPECT_EQ(error({.numel = size_t{1} << 32}),
-            "compressor shape: numel is 4294967296, must be at most 4294967295");
+            "compressor shape: numel is 4294967296, must be at most 2147483648");
+  EXPECT_EQ(error({.numel = (size_t{1} << 31) + 1}),
+            "compressor shape: numel is 2147483649, must be at most 2147483648");
+  EXPECT_EQ(error({.numel = size_t{1} << 31}), "no error");
   EXPECT_EQ(error({.numel = 5, .rank = -1}), "compressor shape: rank is -1, must not be negative");
   EXPECT_EQ(error({.numel = 5, .segments = {{0, 0, 4}}}),
             "compressor shape: segments cover 4 elements, must cover all 5");
@@ -198,6 +201,78 @@ TEST(Arguments, AreCheckedAtTheCall) {
               name + ": scale is 0, must be positive and finite");
     EXPECT_EQ(message_of([&] { c.merge({{}, {0, 5000}}, std::span(e).first(3), out, context); }),
               name + ": residual e_next has 3 elements, must have 5000 or none");
+  }
+}
+
+TEST(Arguments, PointersThatAreNullOrMisalignedAreRefusedAtTheCall) {
+  constexpr size_t kNumel = 5000;
+  constexpr Region kAll{0, kNumel};
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    Rig rig(spec, {.numel = kNumel});
+    Compressor& c = rig.compressor();
+    Context context = rig.context();
+    std::vector<float> g(kNumel), e(kNumel), e_next(kNumel), room(kNumel + 1);
+    std::vector<std::byte> out(c.capacity_bytes());
+    float* const none = nullptr;
+    auto* const odd = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(room.data()) + 3);
+    const Payload nowhere(static_cast<std::byte*>(nullptr), out.size());
+    const ConstPayload parts[] = {out, nowhere};
+    const auto compress = [&](const float* gradient, float* a, float* b, Payload p) {
+      return message_of([&] {
+        c.compress({gradient, kNumel, DType::kFloat32}, std::span(a, kNumel), std::span(b, kNumel),
+                   p, context);
+      });
+    };
+    const auto decompress = [&](float* sum, std::span<const ConstPayload> payloads) {
+      return message_of([&] { c.decompress(payloads, 1.0f, {sum, kNumel}, context); });
+    };
+    const auto merge = [&](std::span<const ConstPayload> slices, float* a, Payload p) {
+      return message_of([&] { c.merge({slices, kAll}, std::span(a, kNumel), p, context); });
+    };
+    const std::string name = c.spec().name;
+    const std::string null_elements = " data is a null pointer, must point at 5000 elements";
+    const std::string misaligned = " address modulo 4 is 3, must be 0 for float32";
+    const std::string null_bytes =
+        " is a null pointer, must point at " + std::to_string(out.size()) + " bytes";
+    EXPECT_EQ(compress(none, e.data(), e_next.data(), out), name + ": gradient" + null_elements);
+    EXPECT_EQ(compress(odd, e.data(), e_next.data(), out), name + ": gradient" + misaligned);
+    EXPECT_EQ(compress(g.data(), none, e_next.data(), out), name + ": residual e" + null_elements);
+    EXPECT_EQ(compress(g.data(), odd, e_next.data(), out), name + ": residual e" + misaligned);
+    EXPECT_EQ(compress(g.data(), e.data(), none, out),
+              name + ": residual e_next" + null_elements);
+    EXPECT_EQ(compress(g.data(), e.data(), odd, out), name + ": residual e_next" + misaligned);
+    EXPECT_EQ(compress(g.data(), e.data(), e_next.data(), nowhere),
+              name + ": payload buffer" + null_bytes);
+    EXPECT_EQ(decompress(none, {}), name + ": gradient" + null_elements);
+    EXPECT_EQ(decompress(odd, {}), name + ": gradient" + misaligned);
+    EXPECT_EQ(decompress(g.data(), parts), name + ": payload part 1" + null_bytes);
+    EXPECT_EQ(message_of([&] { c.slice(nowhere, kAll, out, context); }),
+              name + ": payload part 0" + null_bytes);
+    EXPECT_EQ(message_of([&] { c.slice(out, kAll, nowhere, context); }),
+              name + ": payload buffer" + null_bytes);
+    EXPECT_EQ(merge(parts, e.data(), out), name + ": payload part 1" + null_bytes);
+    EXPECT_EQ(merge({}, none, out), name + ": residual e_next" + null_elements);
+    EXPECT_EQ(merge({}, odd, out), name + ": residual e_next" + misaligned);
+    EXPECT_EQ(merge({}, e.data(), nowhere), name + ": payload buffer" + null_bytes);
+  }
+}
+
+TEST(Arguments, HalvesMayLieAtAnyEvenAddress) {
+  std::vector<uint16_t> memory(4097);
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    Rig rig("topk:1%", {.numel = 4096, .dtype = dtype});
+    Compressor& c = rig.compressor();
+    Context context = rig.context();
+    std::vector<std::byte> out(c.capacity_bytes());
+    auto* const first = reinterpret_cast<std::byte*>(memory.data());
+    const auto compress = [&](std::byte* g) {
+      return message_of([&] { c.compress({g, 4096, dtype}, {}, {}, out, context); });
+    };
+    EXPECT_EQ(compress(first), "no error");
+    EXPECT_EQ(compress(first + 2), "no error");
+    EXPECT_EQ(compress(first + 1),
+              concat("topk: gradient address modulo 2 is 1, must be 0 for ", to_string(dtype)));
   }
 }
 

@@ -1,10 +1,9 @@
 #include "gradwire/kernels/compress/internal/chunked.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <memory>
 
+#include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/elementwise.h"
@@ -15,35 +14,6 @@ namespace {
 void check_on_cpu(std::string_view name, const Context& context) {
   check(context.stream.device().type == DeviceType::kCpu, name,
         ": the stream is a CUDA stream, must be a CPU stream");
-}
-
-void check_gradient(const CompressorSpec& spec, const CompressorShape& shape, ConstGradient g) {
-  check(g.numel == shape.numel, spec.name, ": gradient has ", g.numel, " elements, must have ",
-        shape.numel);
-  check(g.dtype == shape.dtype, spec.name, ": gradient dtype is ", to_string(g.dtype), ", must be ",
-        to_string(shape.dtype));
-  check(g.device.type == DeviceType::kCpu, spec.name,
-        ": gradient is in CUDA memory, must be on CPU");
-}
-
-void check_residuals(std::string_view name, size_t numel, ConstResidual e, ConstResidual e_next) {
-  check(e.empty() || e.size() == numel, name, ": residual e has ", e.size(),
-        " elements, must have ", numel, " or none");
-  check(e_next.size() == e.size(), name, ": residual e_next has ", e_next.size(),
-        " elements, must have ", e.size(), " as e has");
-  const std::less<const float*> before;
-  check(e.empty() ||
-            !(before(e.data(), e_next.data() + numel) && before(e_next.data(), e.data() + numel)),
-        name, ": e and e_next share memory, must be distinct buffers");
-}
-
-void check_room(std::string_view name, size_t room, size_t needed) {
-  check(room >= needed, name, ": payload buffer has ", room, " bytes, must have at least ", needed);
-}
-
-void check_scale(std::string_view name, float scale) {
-  check(std::isfinite(scale) && scale > 0, name, ": scale is ", scale,
-        ", must be positive and finite");
 }
 
 }  // namespace
@@ -148,9 +118,9 @@ void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, flo
 void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                  Context& context) {
   check_on_cpu(spec().name, context);
-  check_gradient(spec(), shape(), g);
-  check_residuals(spec().name, shape().numel, e, e_next);
-  check_room(spec().name, out.size(), capacity_bytes());
+  check_gradient(*this, g);
+  check_residuals(*this, e, e_next);
+  check_room(*this, out, capacity_bytes());
   context.stream.enqueue(
       [this, g, e, e_next, out, &stream = context.stream, &workspace = context.workspace,
        step = step()] { write(g, e, e_next, out, {stream.pool(), workspace, step}); });
@@ -159,8 +129,9 @@ void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_ne
 void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float scale,
                                    Gradient sum, Context& context) {
   check_on_cpu(spec().name, context);
-  check_gradient(spec(), shape(), sum);
-  check_scale(spec().name, scale);
+  check_gradient(*this, sum);
+  check_scale(*this, scale);
+  check_payloads(*this, payloads);
   context.stream.enqueue(
       [this, payloads, scale, sum, &stream = context.stream, &workspace = context.workspace] {
         Workspace::Frame frame(workspace);
@@ -174,7 +145,8 @@ void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float
 
 void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
   check_on_cpu(spec().name, context);
-  check_room(spec().name, out.size(), slice_capacity_bytes(region));
+  check_room(*this, out, slice_capacity_bytes(region));
+  check_payloads(*this, {&payload, 1});
   context.stream.enqueue(
       [this, payload, region, out, &stream = context.stream, &workspace = context.workspace] {
         Workspace::Frame frame(workspace);
@@ -189,10 +161,10 @@ void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, 
 void ChunkedCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
                               Context& context) {
   check_on_cpu(spec().name, context);
-  check_room(spec().name, out.size(), slice_capacity_bytes(input.region));
-  check_scale(spec().name, input.scale);
-  check(e_next.empty() || e_next.size() == shape().numel, spec().name, ": residual e_next has ",
-        e_next.size(), " elements, must have ", shape().numel, " or none");
+  check_room(*this, out, slice_capacity_bytes(input.region));
+  check_scale(*this, input.scale);
+  check_residual(*this, "residual e_next", e_next);
+  check_payloads(*this, input.slices);
   context.stream.enqueue([this, input, e_next, out, &stream = context.stream,
                           &workspace = context.workspace, step = step()] {
     Workspace::Frame frame(workspace);

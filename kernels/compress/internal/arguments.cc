@@ -1,0 +1,79 @@
+#include "gradwire/kernels/compress/internal/arguments.h"
+
+#include <cmath>
+#include <functional>
+
+namespace gradwire {
+namespace {
+
+void check_pointer(std::string_view name, std::string_view what, const void* data, size_t numel,
+                   DType dtype) {
+  if (numel == 0) {
+    return;
+  }
+  check(data != nullptr, name, ": ", what, " data is a null pointer, must point at ", numel,
+        " elements");
+  const size_t alignment = size_of(dtype);
+  const size_t off = reinterpret_cast<uintptr_t>(data) % alignment;
+  check(off == 0, name, ": ", what, " address modulo ", alignment, " is ", off,
+        ", must be 0 for ", to_string(dtype));
+}
+
+}  // namespace
+
+void check_gradient(const Compressor& compressor, ConstGradient g) {
+  const std::string_view name = compressor.spec().name;
+  const CompressorShape& shape = compressor.shape();
+  check(g.numel == shape.numel, name, ": gradient has ", g.numel, " elements, must have ",
+        shape.numel);
+  check(g.dtype == shape.dtype, name, ": gradient dtype is ", to_string(g.dtype), ", must be ",
+        to_string(shape.dtype));
+  const bool on_cpu = shape.device.type == DeviceType::kCpu;
+  check(g.device.type == shape.device.type, name, ": gradient is in ", on_cpu ? "CUDA" : "CPU",
+        " memory, must be on ", on_cpu ? "CPU" : "CUDA");
+  check_pointer(name, "gradient", g.data, g.numel, g.dtype);
+}
+
+void check_residuals(const Compressor& compressor, ConstResidual e, ConstResidual e_next) {
+  const std::string_view name = compressor.spec().name;
+  const size_t numel = compressor.shape().numel;
+  check_residual(compressor, "residual e", e);
+  check(e_next.size() == e.size(), name, ": residual e_next has ", e_next.size(),
+        " elements, must have ", e.size(), " as e has");
+  check_residual(compressor, "residual e_next", e_next);
+  const std::less<const float*> before;
+  check(e.empty() ||
+            !(before(e.data(), e_next.data() + numel) && before(e_next.data(), e.data() + numel)),
+        name, ": e and e_next share memory, must be distinct buffers");
+}
+
+void check_residual(const Compressor& compressor, std::string_view what, ConstResidual e) {
+  const std::string_view name = compressor.spec().name;
+  const size_t numel = compressor.shape().numel;
+  check(e.empty() || e.size() == numel, name, ": ", what, " has ", e.size(),
+        " elements, must have ", numel, " or none");
+  check_pointer(name, what, e.data(), e.size(), DType::kFloat32);
+}
+
+void check_room(const Compressor& compressor, ConstPayload out, size_t needed) {
+  const std::string_view name = compressor.spec().name;
+  check(out.size() >= needed, name, ": payload buffer has ", out.size(),
+        " bytes, must have at least ", needed);
+  check(out.data() != nullptr, name, ": payload buffer is a null pointer, must point at ", needed,
+        " bytes");
+}
+
+void check_payloads(const Compressor& compressor, std::span<const ConstPayload> payloads) {
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    check(payloads[i].data() != nullptr || payloads[i].empty(), compressor.spec().name,
+          ": payload part ", i, " is a null pointer, must point at ", payloads[i].size(),
+          " bytes");
+  }
+}
+
+void check_scale(const Compressor& compressor, float scale) {
+  check(std::isfinite(scale) && scale > 0, compressor.spec().name, ": scale is ", scale,
+        ", must be positive and finite");
+}
+
+}  // namespace gradwire
