@@ -73,4 +73,10 @@ void slice_records(const RecordSlice& slice, Stream& stream);
 /// alone leave the step out: with `skip` they are forgotten and counted, else they stay.
 void commit_step(StepWords* step, bool skip, Stream& stream);
 
+/// status, skipped and fault become 0.
+void clear_faults(StepWords* step, Stream& stream);
+
+/// step->step = committed.
+void set_step(StepWords* step, uint32_t committed, Stream& stream);
+
 }  // namespace gradwire::cuda

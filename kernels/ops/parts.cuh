@@ -1,0 +1,167 @@
+#pragma once
+// Checks of received headers, one thread per payload; slices of fixed records; the commit.
+
+#include "gradwire/kernels/ops/faults.cuh"
+#include "gradwire/kernels/ops/seal.cuh"
+
+namespace gradwire::cuda {
+
+inline constexpr unsigned kPartThreads = 64;
+inline constexpr unsigned kSliceThreads = 256;
+inline constexpr size_t kSliceBytes = size_t{kSliceThreads} * sizeof(uint4);  // of one block
+
+/// Payloads as a kernel argument: their addresses and lengths need no copy to the device.
+struct PayloadList {
+  const std::byte* data[kPartThreads];
+  uint64_t bytes[kPartThreads];
+  size_t first;  // number of the first one among all parts
+  unsigned count;
+};
+
+__device__ __forceinline__ PayloadHeader load_header(const std::byte* from) {
+  uint32_t words[sizeof(PayloadHeader) / 4];
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(PayloadHeader) / 4; ++i) {
+    words[i] = load_word<uint32_t>(from + 4 * i);
+  }
+  PayloadHeader header;
+  memcpy(&header, words, sizeof header);
+  return header;
+}
+
+/// The bytes of the records of chunks that hold `numel` elements and end where `tail` says so.
+__device__ __forceinline__ uint64_t records_bytes(const ExpectedParts& expected, uint64_t numel) {
+  return numel / kChunk * expected.record_bytes + (numel % kChunk != 0 ? expected.tail_bytes : 0);
+}
+
+__device__ inline FaultReason fault_of(const PayloadHeader& header, uint64_t bytes,
+                                       const ExpectedParts& expected) {
+  const PayloadHeader& right = expected.header;
+  if (header.magic != right.magic) {
+    return FaultReason::kMagic;
+  }
+  if (header.version != right.version) {
+    return FaultReason::kVersion;
+  }
+  if (header.bytes < sizeof header || header.bytes > bytes) {
+    return FaultReason::kLength;
+  }
+  if (header.format != right.format) {
+    return FaultReason::kFormat;
+  }
+  if (header.values != right.values) {
+    return FaultReason::kValues;
+  }
+  if ((header.flags & ~kFlagNonFinite) != 0) {
+    return FaultReason::kFlags;
+  }
+  if (header.spec_fingerprint != right.spec_fingerprint) {
+    return FaultReason::kFingerprint;
+  }
+  const uint64_t begin = uint64_t{header.first_chunk} * kChunk;
+  const uint64_t group = expected.group_numel;
+  const bool inside = begin <= group && header.numel <= group - begin;
+  const uint64_t end = begin + header.numel;
+  const bool on_chunks = end % kChunk == 0 || end == group;
+  const bool covers = begin <= expected.region_begin && end >= expected.region_end;
+  const bool equal = begin == expected.region_begin && end == expected.region_end;
+  if (!inside || !on_chunks || !covers || (expected.region_exactly && !equal)) {
+    return FaultReason::kRegion;
+  }
+  const uint64_t body = header.bytes - sizeof header;
+  if (expected.record_bytes != 0 && body != records_bytes(expected, header.numel)) {
+    return FaultReason::kBody;
+  }
+  return FaultReason::kNone;
+}
+
+/// One block, a thread per payload.
+__global__ void __launch_bounds__(kPartThreads)
+    open_parts_kernel(PayloadList list, ExpectedParts expected, DevicePart* table,
+                      PartFaults faults) {
+  if (threadIdx.x >= list.count) {
+    return;
+  }
+  const std::byte* const payload = list.data[threadIdx.x];
+  const uint64_t bytes = list.bytes[threadIdx.x];
+  DevicePart part;
+  FaultReason fault = FaultReason::kTooShort;
+  if (bytes >= sizeof(PayloadHeader)) {
+    const PayloadHeader header = load_header(payload);
+    fault = fault_of(header, bytes, expected);
+    if (fault == FaultReason::kNone) {
+      part = {payload + sizeof header,
+              header.bytes - sizeof header,
+              header.first_chunk,
+              static_cast<uint32_t>((header.numel + kChunk - 1) / kChunk),
+              header.numel,
+              header.flags};
+      if (header.flags != 0) {
+        atomicOr(faults.flags, kStatusNonFinite);
+      }
+    }
+  }
+  table[list.first + threadIdx.x] = part;
+  if (fault != FaultReason::kNone) {
+    report_fault(faults.step, list.first + threadIdx.x, fault);
+  }
+}
+
+/// Whether there is a part to slice; the header, or 32 zero bytes that every reader refuses, is
+/// written by the first thread of the grid.
+__device__ __forceinline__ bool begin_slice(const DevicePart& part, std::byte* out,
+                                            const PayloadHeader& header) {
+  const bool there = part.body != nullptr;
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (there) {
+      write_header(out, header, part.flags);
+    } else {
+      for (unsigned i = 0; i < sizeof header / 4; ++i) {
+        store_word(out + 4 * i, 0u);
+      }
+    }
+  }
+  return there;
+}
+
+/// This block's share of copying `bytes` bytes, 16 at a time.
+__device__ inline void copy_share(const std::byte* from, std::byte* to, uint64_t bytes) {
+  const uint64_t begin = blockIdx.x * kSliceBytes + threadIdx.x * sizeof(uint4);
+  for (uint64_t at = begin; at < bytes; at += gridDim.x * kSliceBytes) {
+    if (at + sizeof(uint4) <= bytes) {
+      store_word(to + at, load_word<uint4>(from + at));
+    } else {
+      for (uint64_t i = at; i < bytes; ++i) {
+        to[i] = from[i];
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kSliceThreads)
+    slice_records_kernel(const DevicePart* table, uint64_t record_bytes, PayloadHeader header,
+                         std::byte* out) {
+  const DevicePart part = *table;
+  if (begin_slice(part, out, header)) {
+    copy_share(part.body + (header.first_chunk - part.first_chunk) * record_bytes,
+               out + sizeof header, header.bytes - sizeof header);
+  }
+}
+
+__global__ void commit_step_kernel(StepWords* step, bool skip) {
+  if (step->status == 0) {
+    step->parity ^= 1;
+    step->step += 1;
+  } else if (step->status == kStatusNonFinite && skip) {
+    step->status = 0;
+    step->skipped += 1;
+  }
+}
+
+__global__ void clear_faults_kernel(StepWords* step) {
+  step->status = step->skipped = step->fault = 0;
+}
+
+__global__ void set_step_kernel(StepWords* step, uint32_t committed) { step->step = committed; }
+
+}  // namespace gradwire::cuda
