@@ -12,6 +12,8 @@
 
 namespace gradwire {
 
+class DeviceState;
+
 /// A run of a group's elements that belongs to one parameter. Segments follow one another.
 struct Segment {
   uint32_t parameter = 0;  ///< id, the same on all ranks
@@ -27,6 +29,8 @@ struct CompressorShape {
   std::vector<Segment> segments = {};  ///< tile the group; empty: one parameter with id 0
   uint64_t seed = 0;                   ///< of stochastic rounding
   int rank = 0;
+  /// On a GPU: what commits together shares one (device_state.h). None: a state of its own.
+  std::shared_ptr<DeviceState> state = nullptr;
 };
 
 /// How payloads of several ranks become one gradient: their values add up in flight, or they are
@@ -42,6 +46,13 @@ struct MergeInput {
 
 /// Compresses the gradients of one group. Every method enqueues on the context's stream and
 /// returns; spans, views and what they point at stay valid until the stream has passed them.
+///
+/// On a GPU all memory is the GPU's, and a CUDA graph can capture every call once the workspace has
+/// grown (after two steps). e and e_next are then always passed in the same order: which of the two
+/// is committed, and the step, are device words of shape().state, which DeviceState::commit()
+/// moves. merge() is passed the e_next of the compress() before it. What the bytes of received
+/// payloads hold is checked on the GPU; a fault makes commits do nothing until
+/// DeviceState::check() has reported it and clear() was called.
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else to one rounding of float32). Without feedback both
@@ -88,13 +99,14 @@ class Compressor {
   /// empty. `e_next` is the whole group's residual. The flag of any slice is carried over.
   virtual void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) = 0;
 
-  /// The committed step: counts commits and seeds stochastic rounding.
+  /// The committed step: counts commits and seeds stochastic rounding. On a GPU
+  /// DeviceState::read() knows it; commit() and set_step() throw DeviceError there.
   uint32_t step() const { return step_; }
   /// Makes what the last compress() drew final. Called by the owner of the residual when it
   /// commits.
   virtual void commit() { ++step_; }
   /// For checkpoints: sets the committed step.
-  void set_step(uint32_t step) { step_ = step; }
+  virtual void set_step(uint32_t step) { step_ = step; }
 
  protected:
   Compressor(CompressorSpec spec, CompressorShape shape)

@@ -63,6 +63,7 @@ class Workspace {
     size_t used_;
   };
 
+  Device device() const { return device_; }
   size_t capacity_bytes() const;
 
  private:

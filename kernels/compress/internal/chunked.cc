@@ -43,15 +43,19 @@ size_t ChunkedCompressor::slice_capacity_bytes(Region region) const {
   return capacity_for(region);
 }
 
+PayloadHeader ChunkedCompressor::header_of(Region region, uint8_t flags, size_t bytes) const {
+  return {.format = coding_.format,
+          .values = static_cast<uint8_t>(coding_.values),
+          .flags = flags,
+          .spec_fingerprint = fingerprint_,
+          .first_chunk = static_cast<uint32_t>(region.begin / kChunk),
+          .numel = region.numel(),
+          .bytes = bytes};
+}
+
 void ChunkedCompressor::write_header(Payload out, Region region, uint8_t flags,
                                      size_t bytes) const {
-  const PayloadHeader header{.format = coding_.format,
-                             .values = static_cast<uint8_t>(coding_.values),
-                             .flags = flags,
-                             .spec_fingerprint = fingerprint_,
-                             .first_chunk = static_cast<uint32_t>(region.begin / kChunk),
-                             .numel = region.numel(),
-                             .bytes = bytes};
+  const PayloadHeader header = header_of(region, flags, bytes);
   std::memcpy(out.data(), &header, sizeof header);
 }
 

@@ -49,6 +49,8 @@ class ChunkedCompressor : public Compressor {
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
   size_t slice_capacity_bytes(Region region) const final;
   size_t capacity_bytes() const final { return capacity_for(whole()); }
+  /// The header of a payload of `region` that has `bytes` in all.
+  PayloadHeader header_of(Region region, uint8_t flags, size_t bytes) const;
 
  protected:
   struct Coding {
