@@ -4,6 +4,7 @@
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
+#include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
 
 namespace gradwire::cuda {
@@ -42,12 +43,16 @@ void select_largest(const SelectInput&, const SelectOutput&, Stream&) {
   throw_unavailable("cuda::select_largest");
 }
 
-size_t sparse_workspace_bytes(size_t, size_t) {
-  throw_unavailable("cuda::sparse_workspace_bytes");
+size_t encode_sparse_workspace_bytes(size_t) {
+  throw_unavailable("cuda::encode_sparse_workspace_bytes");
 }
 
 void encode_sparse(const SparseInput&, const SparseFormat&, const SparseOutput&, Stream&) {
   throw_unavailable("cuda::encode_sparse");
+}
+
+size_t sparse_workspace_bytes(size_t, size_t) {
+  throw_unavailable("cuda::sparse_workspace_bytes");
 }
 
 void add_sparse(const SparseParts&, const SparseFormat&, const SparseSum&, Stream&) {

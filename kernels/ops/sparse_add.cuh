@@ -1,9 +1,30 @@
 #pragma once
-// Sparse bodies of all ranks, added in rank order. Nothing in them is trusted.
+// Sparse bodies of all ranks, added in rank order. Nothing in them is trusted. One block places the
+// chunks of a body; then the owner of a chunk adds all ranks' entries to it in shared memory,
+// without atomics: the indices of one rank are distinct.
 
-#include "gradwire/kernels/ops/sparse.cuh"
+#include "gradwire/kernels/ops/device_status.h"
+#include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/sparse_add_cuda.h"
+#include "gradwire/kernels/ops/sparse_layout.cuh"
 
 namespace gradwire::cuda {
+
+inline constexpr uint32_t kInfinityBrain = 0x7F80;  // as bfloat16
+
+/// What adding needs to know.
+struct AddArguments {
+  const std::byte* const* bodies;
+  const uint64_t* bytes;
+  size_t parts;
+  BodyPlace* of_body;
+  ChunkPlace* places;  // of part 0, of part 1, ...
+  size_t chunks;
+  std::byte* sum;
+  size_t numel;
+  float factor;
+  uint32_t* status;
+};
 
 /// A block per part: places its chunks, and checks that its counts give its length.
 template <SparseValues kValues, bool kBitmap>

@@ -1,0 +1,17 @@
+#pragma once
+// What a sparse body on a GPU is made of; kernels/compress/WIRE_FORMAT.md has the bytes.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire::cuda {
+
+/// How the values of a sparse body are stored.
+enum class SparseValues : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4 };
+
+struct SparseFormat {
+  SparseValues values = SparseValues::kFloat32;
+  bool bitmap = false;  ///< indices: one bit per element; else 12 bits per entry
+};
+
+}  // namespace gradwire::cuda

@@ -1,0 +1,121 @@
+#pragma once
+// How a sparse body is laid out, for the kernels that write it and those that add it up.
+
+#include "gradwire/kernels/ops/block.cuh"
+#include "gradwire/kernels/ops/memory_access.cuh"
+#include "gradwire/kernels/ops/select_cuda.h"
+#include "gradwire/kernels/ops/sparse_format.h"
+
+namespace gradwire::cuda {
+
+inline constexpr unsigned kSparseThreads = 256;
+inline constexpr unsigned kPlaceThreads = 1024;
+
+/// Where a chunk's entries lie, in bytes: from the body's begin and from its values' begin.
+struct ChunkPlace {
+  uint64_t indices;
+  uint64_t values;
+};
+
+/// What is known of a body when its chunks are placed.
+struct BodyPlace {
+  uint64_t values_begin;
+  uint64_t usable;  // 0: too short, or malformed
+};
+
+__host__ __device__ __forceinline__ uint64_t pad4(uint64_t bytes) { return (bytes + 3) / 4 * 4; }
+
+template <SparseValues kValues>
+inline constexpr uint32_t kValueBits = kValues == SparseValues::kFloat32  ? 32
+                                       : kValues == SparseValues::kInt8   ? 8
+                                       : kValues == SparseValues::kInt4   ? 4
+                                                                          : 16;
+
+/// The wire format's arithmetic for one value codec.
+template <SparseValues kValues, bool kBitmap>
+struct SparseLayout {
+  static constexpr uint32_t kBits = kValueBits<kValues>;
+  static constexpr bool kHasScales = kBits <= 8;
+
+  static __device__ uint64_t scales_begin(uint64_t chunks) { return pad4(2 * chunks); }
+  static __device__ uint64_t indices_begin(uint64_t chunks) {
+    return pad4(2 * chunks) * (kHasScales ? 2 : 1);
+  }
+  static __device__ uint32_t index_bytes(uint32_t count, uint32_t numel) {
+    return kBitmap ? (numel + 7) / 8 : count / 2 * 3 + count % 2 * 2;
+  }
+  static __device__ uint32_t value_bytes(uint32_t count) { return (count * kBits + 7) / 8; }
+};
+
+__device__ __forceinline__ uint32_t chunk_numel(uint64_t numel, uint64_t chunk) {
+  const uint64_t left = numel - chunk * kSelectChunk;
+  return static_cast<uint32_t>(left < kSelectChunk ? left : kSelectChunk);
+}
+
+/// One block: places all chunks by their counts. @returns the body's bytes, in every thread; `ok`
+/// becomes false in all threads where a count is larger than its chunk.
+template <class Layout, class Count>
+__device__ inline uint64_t place_chunks(size_t numel, size_t chunks, const Count& count_of,
+                                        ChunkPlace* places, uint64_t& values_begin, bool& ok) {
+  uint64_t indices = Layout::indices_begin(chunks);
+  uint64_t values = 0;
+  int bad = 0;
+  for (size_t begin = 0; begin < chunks; begin += blockDim.x) {
+    const size_t chunk = begin + threadIdx.x;
+    uint32_t index_bytes = 0;
+    uint32_t value_bytes = 0;
+    if (chunk < chunks) {
+      const uint32_t count = count_of(chunk);
+      const uint32_t most = chunk_numel(numel, chunk);
+      bad |= count > most ? 1 : 0;
+      index_bytes = Layout::index_bytes(count, most);
+      value_bytes = Layout::value_bytes(count);
+    }
+    uint32_t all_index_bytes;
+    uint32_t all_value_bytes;
+    const uint32_t at_index = block_exclusive_sum(index_bytes, all_index_bytes);
+    const uint32_t at_value = block_exclusive_sum(value_bytes, all_value_bytes);
+    if (chunk < chunks) {
+      places[chunk] = {indices + at_index, values + at_value};
+    }
+    indices += all_index_bytes;
+    values += all_value_bytes;
+  }
+  ok = __syncthreads_or(bad) == 0;
+  values_begin = pad4(indices);
+  return values_begin + values;
+}
+
+/// Calls f.operator()<values, bitmap>() with the compile-time values.
+template <class F>
+void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
+  const auto with = [&]<SparseValues kValues>() {
+    if (format.bitmap) {
+      f.template operator()<kValues, true>();
+    } else {
+      f.template operator()<kValues, false>();
+    }
+  };
+  switch (format.values) {
+    case SparseValues::kFloat32:
+      return with.template operator()<SparseValues::kFloat32>();
+    case SparseValues::kFloat16:
+      return with.template operator()<SparseValues::kFloat16>();
+    case SparseValues::kBFloat16:
+      return with.template operator()<SparseValues::kBFloat16>();
+    case SparseValues::kInt8:
+      return with.template operator()<SparseValues::kInt8>();
+    case SparseValues::kInt4:
+      return with.template operator()<SparseValues::kInt4>();
+  }
+  check(false, op, ": values is ", static_cast<int>(format.values), ", must be 0 to 4");
+}
+
+inline void check_workspace(const char* op, std::span<std::byte> workspace, size_t needed) {
+  check(workspace.size() >= needed, op, ": workspace has ", workspace.size(),
+        " bytes, must have at least ", needed);
+  check(reinterpret_cast<uintptr_t>(workspace.data()) % 16 == 0, op,
+        ": workspace must begin on a multiple of 16");
+}
+
+}  // namespace gradwire::cuda
