@@ -10,6 +10,11 @@
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "tests/support/generators.h"
+#if defined(GRADWIRE_LAWS_ON_DEVICE)
+#include "tests/simt/device_rig.h"
+#else
+#include "tests/kernels/cpu_rig.h"
+#endif
 
 namespace gradwire::testing {
 
@@ -40,69 +45,19 @@ inline std::vector<std::string> all_specs() {
   return specs;
 }
 
+inline constexpr uint64_t kLawSeed = 20240607;
+
 inline const std::vector<size_t>& odd_sizes() {
+#if defined(GRADWIRE_LAWS_ON_DEVICE)  // an emulator takes its time
+  static const std::vector<size_t> sizes = {0, 1, 257, 4095, 4097, 6 * kChunk + 77};
+#else
   static const std::vector<size_t> sizes = {
       0, 1, 2, 255, 256, 257, 4095, 4096, 4097, 2 * kChunk, 3 * kChunk + 1, 6 * kChunk + 77};
+#endif
   return sizes;
 }
 
 inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
-/// A compressor with its stream and workspace, called as if it were synchronous.
-class Rig {
- public:
-  explicit Rig(const std::string& spec, CompressorShape shape, int threads = 1)
-      : compressor_(make_compressor(parse_spec(spec), std::move(shape))),
-        stream_(make_inline_stream(threads)) {}
-
-  Compressor& compressor() { return *compressor_; }
-  Context context() { return {*stream_, workspace_}; }
-  size_t numel() const { return compressor_->shape().numel; }
-
-  /// The payload, cut to its true length. Residuals may be empty.
-  std::vector<std::byte> compress(OwnedTensor& g, ConstResidual e, Residual e_next) {
-    std::vector<std::byte> out(compressor_->capacity_bytes(), std::byte{0x5A});
-    Context c = context();
-    compressor_->compress(g.view(), e, e_next, out, c);
-    stream_->wait();
-    out.resize(payload_bytes(out));
-    return out;
-  }
-
-  OwnedTensor decompress(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
-    const std::vector<ConstPayload> parts(payloads.begin(), payloads.end());
-    OwnedTensor sum = zeros(numel(), compressor_->shape().dtype);
-    Context c = context();
-    compressor_->decompress(parts, scale, sum.view(), c);
-    stream_->wait();
-    return sum;
-  }
-
-  std::vector<std::byte> slice(const std::vector<std::byte>& payload, Region region) {
-    std::vector<std::byte> out(compressor_->slice_capacity_bytes(region), std::byte{0x5A});
-    Context c = context();
-    compressor_->slice(payload, region, out, c);
-    stream_->wait();
-    out.resize(payload_bytes(out));
-    return out;
-  }
-
-  std::vector<std::byte> merge(const std::vector<std::vector<std::byte>>& slices, Region region,
-                               float scale, Residual e_next) {
-    const std::vector<ConstPayload> inputs(slices.begin(), slices.end());
-    std::vector<std::byte> out(compressor_->slice_capacity_bytes(region), std::byte{0x5A});
-    Context c = context();
-    compressor_->merge({inputs, region, scale}, e_next, out, c);
-    stream_->wait();
-    out.resize(payload_bytes(out));
-    return out;
-  }
-
- private:
-  std::unique_ptr<Compressor> compressor_;
-  std::unique_ptr<Stream> stream_;
-  Workspace workspace_;
-};
 
 /// Regions that tile [0, numel), `chunks` chunks each.
 inline std::vector<Region> tiles(size_t numel, size_t chunks) {
@@ -111,6 +66,29 @@ inline std::vector<Region> tiles(size_t numel, size_t chunks) {
     regions.push_back({begin, std::min(numel, begin + chunks * kChunk)});
   }
   return regions;
+}
+
+/// One compressed gradient with everything a law may look at.
+struct Sample {
+  std::vector<float> g, e, e_next;
+  std::vector<std::byte> payload;
+  std::vector<float> decoded;  // in float32
+};
+
+inline Sample make_sample(const std::string& spec, DType dtype, std::vector<float> values, int threads = 1,
+                   int rank = 0) {
+  Rig rig(spec, {.numel = values.size(), .dtype = dtype, .seed = kLawSeed, .rank = rank}, threads);
+  OwnedTensor gradient = tensor_of(values, dtype);
+  Sample s;
+  s.g = gradient.floats();
+  s.e = normal(values.size(), kLawSeed + 1, 0.1f);
+  s.e_next.assign(values.size(), -1.0f);
+  s.payload = rig.compress(gradient, s.e, s.e_next);
+  // A payload decodes to float32 in a compressor of that shape; "none" sends the gradient's type.
+  Rig reader(spec,
+             {.numel = values.size(), .dtype = spec.starts_with("none") ? dtype : DType::kFloat32});
+  s.decoded = reader.decompress({s.payload}).floats();
+  return s;
 }
 
 inline uint8_t flags_of(const std::vector<std::byte>& payload) {

@@ -1,0 +1,71 @@
+#pragma once
+// The CPU's compressors as the laws see them.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/kernels/compress/compressor.h"
+#include "tests/support/generators.h"
+
+namespace gradwire::testing {
+
+/// A compressor with its stream and workspace, called as if it were synchronous.
+class Rig {
+ public:
+  explicit Rig(const std::string& spec, CompressorShape shape, int threads = 1)
+      : compressor_(make_compressor(parse_spec(spec), std::move(shape))),
+        stream_(make_inline_stream(threads)) {}
+
+  Compressor& compressor() { return *compressor_; }
+  void commit() { compressor_->commit(); }
+  void set_step(uint32_t step) { compressor_->set_step(step); }
+  Context context() { return {*stream_, workspace_}; }
+  size_t numel() const { return compressor_->shape().numel; }
+
+  /// The payload, cut to its true length. Residuals may be empty.
+  std::vector<std::byte> compress(OwnedTensor& g, ConstResidual e, Residual e_next) {
+    std::vector<std::byte> out(compressor_->capacity_bytes(), std::byte{0x5A});
+    Context c = context();
+    compressor_->compress(g.view(), e, e_next, out, c);
+    stream_->wait();
+    out.resize(payload_bytes(out));
+    return out;
+  }
+
+  OwnedTensor decompress(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
+    const std::vector<ConstPayload> parts(payloads.begin(), payloads.end());
+    OwnedTensor sum = zeros(numel(), compressor_->shape().dtype);
+    Context c = context();
+    compressor_->decompress(parts, scale, sum.view(), c);
+    stream_->wait();
+    return sum;
+  }
+
+  std::vector<std::byte> slice(const std::vector<std::byte>& payload, Region region) {
+    std::vector<std::byte> out(compressor_->slice_capacity_bytes(region), std::byte{0x5A});
+    Context c = context();
+    compressor_->slice(payload, region, out, c);
+    stream_->wait();
+    out.resize(payload_bytes(out));
+    return out;
+  }
+
+  std::vector<std::byte> merge(const std::vector<std::vector<std::byte>>& slices, Region region,
+                               float scale, Residual e_next) {
+    const std::vector<ConstPayload> inputs(slices.begin(), slices.end());
+    std::vector<std::byte> out(compressor_->slice_capacity_bytes(region), std::byte{0x5A});
+    Context c = context();
+    compressor_->merge({inputs, region, scale}, e_next, out, c);
+    stream_->wait();
+    out.resize(payload_bytes(out));
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Compressor> compressor_;
+  std::unique_ptr<Stream> stream_;
+  Workspace workspace_;
+};
+
+}  // namespace gradwire::testing
