@@ -28,10 +28,12 @@ void expect_casts(const Pattern& pattern, size_t offset, Stream& stream) {
   Guarded<float> x(pattern.values, offset / 4 * 4);
   Guarded<std::byte> narrow(numel * sizeof(T), offset);
   cuda::narrow(x.span(), {narrow.bytes(), numel, kDTypeOf<T>, kEmulated}, stream);
+  stream.wait();
   const std::vector<std::byte> expected = narrowed<T>(pattern.values);
   ASSERT_EQ(narrow.values(), expected);
   Guarded<float> wide(numel, offset / 4 * 4);
   cuda::widen({narrow.bytes(), numel, kDTypeOf<T>, kEmulated}, wide.span(), stream);
+  stream.wait();
   std::vector<float> exact(numel);
   for (size_t i = 0; i < numel; ++i) {
     T element;
@@ -56,25 +58,27 @@ TEST_P(CastKernels, RoundAndWidenAsTheDefinitionDoes) {
 }
 
 TEST_P(CastKernels, WidenEveryHalf) {
-  std::vector<uint16_t> halves(65536);
+  DeviceArray<uint16_t> halves(65536);
   std::vector<float> exact(65536);
   for (size_t i = 0; i < halves.size(); ++i) {
     halves[i] = static_cast<uint16_t>(i);
     exact[i] = to_float(float16{halves[i]});
   }
-  std::vector<float> wide(65536);
+  DeviceArray<float> wide(65536);
   cuda::widen({halves.data(), halves.size(), DType::kFloat16, kEmulated}, wide, stream_);
+  stream_.wait();
   EXPECT_EQ(bits_of(wide), bits_of(exact));
 }
 
 TEST(CastLaunchers, NameWhatIsWrong) {
-  EmulatedStream stream;
+  TestStream stream;
   const auto cpu = make_inline_stream();
-  std::vector<float> x(8), out(9);
+  DeviceArray<float> x(8), out(9);
   EXPECT_THROW(cuda::widen({x.data(), 8, DType::kFloat32, kEmulated}, out, stream),
                InvalidArgument);
-  EXPECT_THROW(cuda::widen({x.data(), 8, DType::kFloat32, kEmulated}, std::span(out).first(8), *cpu),
-               InvalidArgument);
+  EXPECT_THROW(
+      cuda::widen({x.data(), 8, DType::kFloat32, kEmulated}, std::span(out).first(8), *cpu),
+      InvalidArgument);
   EXPECT_THROW(cuda::narrow(x, {out.data(), 8, DType::kFloat32, {}}, stream), InvalidArgument);
 }
 

@@ -20,6 +20,7 @@ thread_local Block* t_block = nullptr;
 struct Process {
   std::mutex mutex;
   std::set<std::string> launched;
+  uint64_t launches = 0;
   Options options;
 };
 Process& process() {
@@ -32,6 +33,7 @@ Options remember(const char* kernel) {
   std::erase(name, '(');
   Process& p = process();
   const std::lock_guard lock(p.mutex);
+  ++p.launches;
   p.launched.insert(name.substr(0, name.find_first_of("<) ")));
   return p.options;
 }
@@ -100,6 +102,11 @@ void run_concurrently(const Launch& what, const std::function<void()>& body, uin
 void set_options(const Options& options) {
   const std::lock_guard lock(process().mutex);
   process().options = options;
+}
+
+uint64_t launches() {
+  const std::lock_guard lock(process().mutex);
+  return process().launches;
 }
 
 std::set<std::string> launched_kernels() {

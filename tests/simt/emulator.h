@@ -47,6 +47,9 @@ struct Launch {
 /// @throws KernelFault; and what the body throws.
 void launch(const Launch& what, const std::function<void()>& body);
 
+/// How many launches there were so far.
+uint64_t launches();
+
 /// Names of all kernels launched so far, without template arguments.
 std::set<std::string> launched_kernels();
 

@@ -19,9 +19,13 @@ TEST_P(NormKernels, AddUpInTheCpusOrder) {
     for (const Pattern& pattern : patterns(numel, 11)) {
       for (const size_t block : {size_t{1024}, size_t{4096}, size_t{65536}}) {
         SCOPED_TRACE(concat(pattern.name, ", ", numel, " elements in blocks of ", block));
+        const DeviceArray<float> on_gpu = on_device(pattern.values);
         const std::span<const float> x(pattern.values);
-        std::vector<double> sums((numel + block - 1) / block);
-        cuda::sums_of_squares(x, block, sums, stream_);
+        DeviceArray<double> sums((numel + block - 1) / block);
+        DeviceValue<double> sum(-1.0);
+        cuda::sums_of_squares(on_gpu, block, sums, stream_);
+        cuda::add_in_order(sums, sum.data(), stream_);
+        stream_.wait();
         double expected_total = 0.0;
         for (size_t b = 0; b < sums.size(); ++b) {
           const size_t begin = b * block;
@@ -34,8 +38,7 @@ TEST_P(NormKernels, AddUpInTheCpusOrder) {
           }
           expected_total += expected;
         }
-        double total = -1.0;
-        cuda::add_in_order(sums, &total, stream_);
+        const double total = *sum;
         if (std::isnan(expected_total)) {
           ASSERT_TRUE(std::isnan(total));
         } else {
@@ -47,17 +50,17 @@ TEST_P(NormKernels, AddUpInTheCpusOrder) {
 }
 
 TEST(NormLaunchers, NameWhatIsWrong) {
-  EmulatedStream stream;
+  TestStream stream;
   const auto cpu = make_inline_stream();
-  const std::vector<float> x(3000);
-  std::vector<double> sums(3);
-  double total = 0;
+  const DeviceArray<float> x(3000);
+  DeviceArray<double> sums(3);
+  DeviceValue<double> total;
   EXPECT_THROW(cuda::sums_of_squares(x, 1000, sums, stream), InvalidArgument);
   EXPECT_THROW(cuda::sums_of_squares(x, 2048, sums, stream), InvalidArgument);
   EXPECT_THROW(cuda::sums_of_squares(x, size_t{1} << 20, sums, stream), InvalidArgument);
   EXPECT_THROW(cuda::sums_of_squares(x, 1024, sums, *cpu), InvalidArgument);
   EXPECT_THROW(cuda::add_in_order(sums, nullptr, stream), InvalidArgument);
-  EXPECT_THROW(cuda::add_in_order(sums, &total, *cpu), InvalidArgument);
+  EXPECT_THROW(cuda::add_in_order(sums, total.data(), *cpu), InvalidArgument);
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ std::vector<Segment> segments_of(size_t numel) {
   return segments;
 }
 
-std::vector<cuda::RandomSegment> table_of(const std::vector<Segment>& segments) {
-  std::vector<cuda::RandomSegment> table;
+DeviceArray<cuda::RandomSegment> table_of(const std::vector<Segment>& segments) {
+  DeviceArray<cuda::RandomSegment> table;
   uint64_t end = 0;
   for (const Segment& segment : segments) {
     end += segment.numel;
@@ -90,18 +90,18 @@ void expect_encoded(const Pattern& pattern, DType dtype, const Case& c, Stream& 
   Guarded<float> before(c.feedback ? e : std::vector<float>(), c.offset / 4 * 4);
   Guarded<float> after(c.feedback ? numel : 0, c.offset / 4 * 4);
   Guarded<std::byte> records(cuda::quantized_bytes(numel, c.bits), c.offset);
-  const std::vector<cuda::RandomSegment> table = table_of(segments_of(numel));
-  const uint32_t step = 41;
-  const cuda::RoundingSource rounding{table, &step, 0x9E3779B97F4A7C15u, 12};
-  uint32_t status = 8;
+  const DeviceArray<cuda::RandomSegment> table = table_of(segments_of(numel));
+  DeviceValue<uint32_t> step(41), status(8);
+  const cuda::RoundingSource rounding{table, step.data(), 0x9E3779B97F4A7C15u, 12};
   cuda::quantize({.g = {source.bytes(), numel, dtype, kEmulated},
                   .e = before.span(),
                   .bits = c.bits,
                   .stochastic = c.stochastic ? &rounding : nullptr},
-                 {.records = records.span(), .e_next = after.span(), .status = &status}, stream);
+                 {.records = records.span(), .e_next = after.span(), .status = status.data()}, stream);
+  stream.wait();
   ASSERT_EQ(records.values(), expected.records);
   ASSERT_EQ(bits_of(after.values()), bits_of(expected.e_next));
-  EXPECT_EQ(status, expected.finite ? 8u : 8u | cuda::kStatusNonFinite);
+  EXPECT_EQ(*status, expected.finite ? 8u : 8u | cuda::kStatusNonFinite);
   EXPECT_TRUE(records.guards_hold());
   EXPECT_TRUE(after.guards_hold());
 }
@@ -132,17 +132,17 @@ TEST_P(QuantizeKernels, TakeEveryTypeAlignmentAndNoFeedback) {
 }
 
 TEST_P(QuantizeKernels, ReadTheStepWhenTheyRun) {
-  const std::vector<float> x = normal(5000, 9);
-  const std::vector<cuda::RandomSegment> table = {{5000, 0, 0}};
-  uint32_t step = 1;
-  const cuda::RoundingSource rounding{table, &step, 5, 0};
-  uint32_t status = 0;
-  std::vector<std::vector<std::byte>> runs;
+  const DeviceArray<float> x = on_device(normal(5000, 9));
+  const DeviceArray<cuda::RandomSegment> table = {{5000, 0, 0}};
+  DeviceValue<uint32_t> step, status;
+  const cuda::RoundingSource rounding{table, step.data(), 5, 0};
+  std::vector<DeviceArray<std::byte>> runs;
   for (const uint32_t now : {1u, 1u, 2u}) {
     step = now;
     runs.emplace_back(cuda::quantized_bytes(5000, 4));
     cuda::quantize({{x.data(), x.size(), DType::kFloat32, kEmulated}, {}, 4, &rounding},
-                   {runs.back(), {}, &status}, stream_);
+                   {runs.back(), {}, status.data()}, stream_);
+    stream_.wait();
   }
   EXPECT_EQ(runs[0], runs[1]);
   EXPECT_NE(runs[0], runs[2]);
@@ -175,17 +175,18 @@ TEST_P(QuantizeKernels, AddPartsInRankOrder) {
         OwnedTensor expected = zeros(numel, DType::kBFloat16);
         compressor->decompress(views, 0.3f, expected.view(), context);
         cpu_stream->wait();
-        std::vector<const std::byte*> table;
+        DeviceArray<const std::byte*> table;
         for (auto& part : records) {
           table.push_back(part.bytes());
         }
         Guarded<std::byte> sum(numel * 2);
-        uint32_t status = 0;
-        cuda::dequantize({table, bits}, 0.3f,
-                         {sum.bytes(), numel, DType::kBFloat16, kEmulated}, &status, stream_);
+        DeviceValue<uint32_t> status;
+        cuda::dequantize({table, bits}, 0.3f, {sum.bytes(), numel, DType::kBFloat16, kEmulated},
+                         status.data(), stream_);
+        stream_.wait();
         ASSERT_EQ(sum.values(), expected.bytes) << numel << " " << bits << " " << parts;
         EXPECT_TRUE(sum.guards_hold());
-        EXPECT_EQ(status, 0u);
+        EXPECT_EQ(*status, 0u);
       }
     }
   }
@@ -193,16 +194,17 @@ TEST_P(QuantizeKernels, AddPartsInRankOrder) {
 
 TEST_P(QuantizeKernels, PackTwoBitsAndUnpackThem) {
   const size_t numel = 4999;
-  const std::vector<float> x = normal(numel, 4);
-  const std::vector<float> e(numel);
-  std::vector<float> e_next(numel), sum(numel);
-  std::vector<std::byte> records(cuda::quantized_bytes(numel, 2));
-  uint32_t status = 0;
+  const DeviceArray<float> x = on_device(normal(numel, 4));
+  const DeviceArray<float> e(numel);
+  DeviceArray<float> e_next(numel), sum(numel);
+  DeviceArray<std::byte> records(cuda::quantized_bytes(numel, 2));
+  DeviceValue<uint32_t> status;
   cuda::quantize({{x.data(), numel, DType::kFloat32, kEmulated}, e, 2, nullptr},
-                 {records, e_next, &status}, stream_);
-  const std::vector<const std::byte*> table = {records.data()};
-  cuda::dequantize({table, 2}, 1.0f, {sum.data(), numel, DType::kFloat32, kEmulated}, &status,
-                   stream_);
+                 {records, e_next, status.data()}, stream_);
+  const DeviceArray<const std::byte*> table = {records.data()};
+  cuda::dequantize({table, 2}, 1.0f, {sum.data(), numel, DType::kFloat32, kEmulated},
+                   status.data(), stream_);
+  stream_.wait();
   for (size_t i = 0; i < numel; ++i) {
     const size_t block = i / 256 * 256;
     float largest = 0;
@@ -216,37 +218,40 @@ TEST_P(QuantizeKernels, PackTwoBitsAndUnpackThem) {
 }
 
 TEST(QuantizeLaunchers, NameWhatIsWrong) {
-  EmulatedStream stream;
-  std::vector<float> x(300), y(300);
-  std::vector<std::byte> records(cuda::quantized_bytes(300, 8));
-  uint32_t status = 0;
+  TestStream stream;
+  DeviceArray<float> x(300), y(300);
+  DeviceArray<std::byte> records(cuda::quantized_bytes(300, 8));
+  DeviceValue<uint32_t> word;
+  uint32_t* const status = word.data();
   const ConstTensorView g(x.data(), 300, DType::kFloat32, kEmulated);
   const auto fails = [&](const cuda::QuantizeInput& in, const cuda::QuantizeOutput& out) {
     EXPECT_THROW(cuda::quantize(in, out, stream), InvalidArgument);
   };
-  fails({.g = g, .e = {}, .bits = 3}, {records, {}, &status});
-  fails({.g = g, .e = std::span(x).first(5)}, {records, y, &status});
-  fails({.g = g, .e = x}, {records, {}, &status});
-  fails({.g = g, .e = x}, {records, x, &status});
-  fails({.g = g, .e = {}}, {std::span(records).first(10), {}, &status});
+  fails({.g = g, .e = {}, .bits = 3}, {records, {}, status});
+  fails({.g = g, .e = std::span(x).first(5)}, {records, y, status});
+  fails({.g = g, .e = x}, {records, {}, status});
+  fails({.g = g, .e = x}, {records, x, status});
+  fails({.g = g, .e = {}}, {std::span(records).first(10), {}, status});
   fails({.g = g, .e = {}}, {records, {}, nullptr});
-  fails({.g = {x.data(), 300, DType::kFloat32, {}}, .e = {}}, {records, {}, &status});
-  const std::vector<const std::byte*> table = {records.data()};
-  EXPECT_THROW(cuda::dequantize({table, 8}, 0, {y.data(), 300, DType::kFloat32, kEmulated}, &status,
+  fails({.g = {x.data(), 300, DType::kFloat32, {}}, .e = {}}, {records, {}, status});
+  const DeviceArray<const std::byte*> table = {records.data()};
+  EXPECT_THROW(cuda::dequantize({table, 8}, 0, {y.data(), 300, DType::kFloat32, kEmulated}, status,
                                 stream),
                InvalidArgument);
 }
 
 TEST(QuantizeLaunchers, LeaveOutAScaleThatIsNoNumber) {
-  EmulatedStream stream;
-  std::vector<std::byte> records(cuda::quantized_bytes(512, 8), std::byte{1});
+  TestStream stream;
+  DeviceArray<std::byte> records(cuda::quantized_bytes(512, 8), std::byte{1});
   const float scales[2] = {std::numeric_limits<float>::quiet_NaN(), 2.0f};
   std::memcpy(records.data(), scales, sizeof scales);
-  const std::vector<const std::byte*> table = {records.data()};
-  std::vector<float> sum(512);
-  uint32_t status = 0;
-  cuda::dequantize({table, 8}, 1.0f, {sum.data(), 512, DType::kFloat32, kEmulated}, &status, stream);
-  EXPECT_EQ(status, cuda::kStatusMalformed);
+  const DeviceArray<const std::byte*> table = {records.data()};
+  DeviceArray<float> sum(512);
+  DeviceValue<uint32_t> status;
+  cuda::dequantize({table, 8}, 1.0f, {sum.data(), 512, DType::kFloat32, kEmulated}, status.data(),
+                   stream);
+  stream.wait();
+  EXPECT_EQ(*status, cuda::kStatusMalformed);
   EXPECT_EQ(sum[0], 0.0f);
   EXPECT_EQ(sum[511], 2.0f);
 }

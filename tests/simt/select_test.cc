@@ -53,11 +53,13 @@ void expect_selected(const Pattern& pattern, size_t k, DType dtype, size_t offse
   Guarded<std::byte> mask(chunks * cuda::kMaskBytes);
   Guarded<uint32_t> counts(chunks);
   Guarded<std::byte> workspace(cuda::select_workspace_bytes(numel));
-  uint32_t status = 0;
-  cuda::select_largest({{source.bytes(), numel, dtype, kEmulated}, before.span(), k},
-                       {sum.span(), mask.span(), counts.span(), &status, workspace.span()}, stream);
+  DeviceValue<uint32_t> status;
+  cuda::select_largest(
+      {{source.bytes(), numel, dtype, kEmulated}, before.span(), k},
+      {sum.span(), mask.span(), counts.span(), status.data(), workspace.span()}, stream);
+  stream.wait();
   ASSERT_EQ(bits_of(sum.values()), bits_of(x));
-  EXPECT_EQ(status, finite ? 0u : cuda::kStatusNonFinite);
+  EXPECT_EQ(*status, finite ? 0u : cuda::kStatusNonFinite);
   const std::vector<bool> expected =
       finite ? chosen_by_sorting(x, k) : std::vector<bool>(numel);
   std::vector<uint32_t> expected_counts(chunks);
@@ -113,13 +115,14 @@ TEST_P(SelectKernels, MendAGuessThatWasTooHigh) {
 }
 
 TEST(SelectLaunchers, NameWhatIsWrong) {
-  EmulatedStream stream;
-  std::vector<float> g(5000), x(5000);
-  std::vector<std::byte> mask(2 * cuda::kMaskBytes), workspace(cuda::select_workspace_bytes(5000));
-  std::vector<uint32_t> counts(2);
-  uint32_t status = 0;
+  TestStream stream;
+  DeviceArray<float> g(5000), x(5000);
+  DeviceArray<std::byte> mask(2 * cuda::kMaskBytes), workspace(cuda::select_workspace_bytes(5000));
+  DeviceArray<uint32_t> counts(2);
+  DeviceValue<uint32_t> word;
+  uint32_t* const status = word.data();
   const ConstTensorView view(g.data(), 5000, DType::kFloat32, kEmulated);
-  const cuda::SelectOutput good{x, mask, counts, &status, workspace};
+  const cuda::SelectOutput good{x, mask, counts, status, workspace};
   const auto fails = [&](const cuda::SelectInput& in, const cuda::SelectOutput& out) {
     EXPECT_THROW(cuda::select_largest(in, out, stream), InvalidArgument);
   };
@@ -127,11 +130,11 @@ TEST(SelectLaunchers, NameWhatIsWrong) {
   fails({view, {}, 5001}, good);
   fails({view, std::span(x).first(10), 5}, good);
   fails({{g.data(), 5000, DType::kFloat32, {}}, {}, 5}, good);
-  fails({view, {}, 5}, {std::span(x).first(10), mask, counts, &status, workspace});
-  fails({view, {}, 5}, {x, std::span(mask).first(10), counts, &status, workspace});
-  fails({view, {}, 5}, {x, mask, std::span(counts).first(1), &status, workspace});
+  fails({view, {}, 5}, {std::span(x).first(10), mask, counts, status, workspace});
+  fails({view, {}, 5}, {x, std::span(mask).first(10), counts, status, workspace});
+  fails({view, {}, 5}, {x, mask, std::span(counts).first(1), status, workspace});
   fails({view, {}, 5}, {x, mask, counts, nullptr, workspace});
-  fails({view, {}, 5}, {x, mask, counts, &status, std::span(workspace).first(9)});
+  fails({view, {}, 5}, {x, mask, counts, status, std::span(workspace).first(9)});
 }
 
 }  // namespace

@@ -59,15 +59,16 @@ struct Selected {
       : x(g.size()),
         mask(cuda::select_chunks(g.size()) * cuda::kMaskBytes),
         counts(cuda::select_chunks(g.size())) {
-    std::vector<std::byte> room(cuda::select_workspace_bytes(g.size()));
-    const std::vector<float> e(g.size());
-    uint32_t status = 0;
-    cuda::select_largest({{g.data(), g.size(), DType::kFloat32, kEmulated}, e, k},
-                         {x, mask, counts, &status, room}, stream);
+    const DeviceArray<float> gradient = on_device(g), e(g.size());
+    DeviceArray<std::byte> room(cuda::select_workspace_bytes(g.size()));
+    DeviceValue<uint32_t> status;
+    cuda::select_largest({{gradient.data(), g.size(), DType::kFloat32, kEmulated}, e, k},
+                         {x, mask, counts, status.data(), room}, stream);
+    stream.wait();
   }
-  std::vector<float> x;
-  std::vector<std::byte> mask;
-  std::vector<uint32_t> counts;
+  DeviceArray<float> x;
+  DeviceArray<std::byte> mask;
+  DeviceArray<uint32_t> counts;
 };
 
 void expect_encoded(const Pattern& pattern, const Selected& selected, const char* density,
@@ -77,15 +78,16 @@ void expect_encoded(const Pattern& pattern, const Selected& selected, const char
   OnCpu cpu(density, codec, numel);
   const Compressed expected = cpu.compress(pattern.values);
   const size_t length = expected.payload.size() - sizeof(PayloadHeader);
-  Guarded<float> x(selected.x);
+  Guarded<float> x({selected.x.begin(), selected.x.end()});
   Guarded<std::byte> body(length, numel % 4);
   Guarded<std::byte> workspace(cuda::sparse_workspace_bytes(numel, 1));
-  uint64_t bytes = 0;
-  uint32_t status = 0;
+  DeviceValue<uint64_t> bytes;
+  DeviceValue<uint32_t> status;
   cuda::encode_sparse({x.span(), selected.mask, selected.counts}, cpu.format(codec),
-                      {body.span(), &bytes, &status, workspace.span()}, stream);
-  ASSERT_EQ(bytes, length);
-  EXPECT_EQ(status, 0u);
+                      {body.span(), bytes.data(), status.data(), workspace.span()}, stream);
+  stream.wait();
+  ASSERT_EQ(*bytes, length);
+  EXPECT_EQ(*status, 0u);
   ASSERT_EQ(body.values(),
             std::vector<std::byte>(expected.payload.begin() + sizeof(PayloadHeader),
                                    expected.payload.end()));
@@ -115,17 +117,18 @@ struct Parts {
     bytes.push_back(payload.size() - sizeof(PayloadHeader));
   }
   uint32_t sum_into(TensorView sum, const cuda::SparseFormat& format, float scale, Stream& stream) {
-    std::vector<const std::byte*> table;
+    DeviceArray<const std::byte*> table;
     for (auto& body : bodies) {
       table.push_back(body.bytes());
     }
-    std::vector<std::byte> room(cuda::sparse_workspace_bytes(sum.numel, bodies.size()));
-    uint32_t status = 0;
-    cuda::add_sparse({table, bytes, room}, format, {sum, scale, &status}, stream);
-    return status;
+    DeviceArray<std::byte> room(cuda::sparse_workspace_bytes(sum.numel, bodies.size()));
+    DeviceValue<uint32_t> status;
+    cuda::add_sparse({table, bytes, room}, format, {sum, scale, status.data()}, stream);
+    stream.wait();
+    return *status;
   }
   std::vector<Guarded<std::byte>> bodies;
-  std::vector<uint64_t> bytes;
+  DeviceArray<uint64_t> bytes;
 };
 
 TEST_P(SparseKernels, AddPartsInRankOrder) {
@@ -164,7 +167,7 @@ TEST_P(SparseKernels, LeaveOutWhatIsMalformed) {
     for (const char* density : {"2%", "30%"}) {
       OnCpu cpu(density, codec, kNumel);
       const std::vector<std::byte> good = cpu.compress(normal(kNumel, 1)).payload;
-      std::vector<float> alone(kNumel), sum(kNumel);
+      DeviceArray<float> alone(kNumel), sum(kNumel);
       Parts one;
       one.add(good);
       ASSERT_EQ(one.sum_into({alone.data(), kNumel, DType::kFloat32, kEmulated}, cpu.format(codec),
@@ -202,47 +205,50 @@ TEST_P(SparseKernels, LeaveOutWhatIsMalformed) {
 }
 
 TEST(SparseLaunchers, RefuseABodyThatIsTooShortOnTheDevice) {
-  EmulatedStream stream;
+  TestStream stream;
   const std::vector<float> g = normal(5000, 3);
   Selected selected(g, 50, stream);
-  std::vector<std::byte> body(100, std::byte{7}), room(cuda::sparse_workspace_bytes(5000, 1));
-  uint64_t bytes = 0;
-  uint32_t status = 0;
+  DeviceArray<std::byte> body(100, std::byte{7}), room(cuda::sparse_workspace_bytes(5000, 1));
+  DeviceValue<uint64_t> bytes;
+  DeviceValue<uint32_t> status;
   cuda::encode_sparse({selected.x, selected.mask, selected.counts}, {},
-                      {body, &bytes, &status, room}, stream);
-  EXPECT_EQ(status, cuda::kStatusMalformed);
-  EXPECT_GT(bytes, 100u);
-  EXPECT_EQ(body, std::vector<std::byte>(100, std::byte{7}));
+                      {body, bytes.data(), status.data(), room}, stream);
+  stream.wait();
+  EXPECT_EQ(*status, cuda::kStatusMalformed);
+  EXPECT_GT(*bytes, 100u);
+  EXPECT_EQ(body, DeviceArray<std::byte>(100, std::byte{7}));
   EXPECT_EQ(bits_of(selected.x), bits_of(g));
 }
 
 TEST(SparseLaunchers, NameWhatIsWrong) {
-  EmulatedStream stream;
-  std::vector<float> x(5000);
-  std::vector<std::byte> mask(2 * cuda::kMaskBytes), body(99);
-  std::vector<std::byte> room(cuda::sparse_workspace_bytes(5000, 1));
-  std::vector<uint32_t> counts(2);
-  uint64_t bytes = 0;
-  uint32_t status = 0;
+  TestStream stream;
+  DeviceArray<float> x(5000);
+  DeviceArray<std::byte> mask(2 * cuda::kMaskBytes), body(99);
+  DeviceArray<std::byte> room(cuda::sparse_workspace_bytes(5000, 1));
+  DeviceArray<uint32_t> counts(2);
+  DeviceValue<uint64_t> length;
+  DeviceValue<uint32_t> word;
+  uint64_t* const bytes = length.data();
+  uint32_t* const status = word.data();
   const auto encode = [&](const cuda::SparseInput& in, const cuda::SparseOutput& out) {
     EXPECT_THROW(cuda::encode_sparse(in, {}, out, stream), InvalidArgument);
   };
-  encode({x, std::span(mask).first(4), counts}, {body, &bytes, &status, room});
-  encode({x, mask, std::span(counts).first(1)}, {body, &bytes, &status, room});
-  encode({x, mask, counts}, {body, nullptr, &status, room});
-  encode({x, mask, counts}, {body, &bytes, nullptr, room});
-  encode({x, mask, counts}, {body, &bytes, &status, std::span(room).first(8)});
+  encode({x, std::span(mask).first(4), counts}, {body, bytes, status, room});
+  encode({x, mask, std::span(counts).first(1)}, {body, bytes, status, room});
+  encode({x, mask, counts}, {body, nullptr, status, room});
+  encode({x, mask, counts}, {body, bytes, nullptr, room});
+  encode({x, mask, counts}, {body, bytes, status, std::span(room).first(8)});
   const TensorView sum(x.data(), 5000, DType::kFloat32, kEmulated);
-  const std::vector<const std::byte*> bodies = {body.data()};
-  const std::vector<uint64_t> lengths = {99};
+  const DeviceArray<const std::byte*> bodies = {body.data()};
+  const DeviceArray<uint64_t> lengths = {99};
   const auto add = [&](const cuda::SparseParts& parts, const cuda::SparseSum& out) {
     EXPECT_THROW(cuda::add_sparse(parts, {}, out, stream), InvalidArgument);
   };
-  add({bodies, {}, room}, {sum, 1.0f, &status});
-  add({bodies, lengths, std::span(room).first(8)}, {sum, 1.0f, &status});
-  add({bodies, lengths, room}, {sum, -1.0f, &status});
+  add({bodies, {}, room}, {sum, 1.0f, status});
+  add({bodies, lengths, std::span(room).first(8)}, {sum, 1.0f, status});
+  add({bodies, lengths, room}, {sum, -1.0f, status});
   add({bodies, lengths, room}, {sum, 1.0f, nullptr});
-  add({bodies, lengths, room}, {{x.data(), 5000, DType::kFloat32, {}}, 1.0f, &status});
+  add({bodies, lengths, room}, {{x.data(), 5000, DType::kFloat32, {}}, 1.0f, status});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
-// What the tests of emulated kernels share: a stream, orders of execution, memory with guards.
+// What the tests of kernels share: memory with guards, sizes, patterns of values. The device, its
+// stream and its memory are in device.h.
 
 #include <gtest/gtest.h>
 
@@ -10,33 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/kernels/core/stream.h"
-#include "tests/simt/emulator.h"
+#include "tests/simt/device.h"
 #include "tests/support/generators.h"
 
 namespace gradwire::testing {
 
-inline constexpr Device kEmulated{DeviceType::kCuda, 0};
-
-/// Launches run in the caller.
-class EmulatedStream final : public Stream {
- public:
-  Device device() const override { return kEmulated; }
-  void enqueue(Task) override { throw DeviceError("emulated stream: enqueue() takes no task"); }
-  void wait() override {}
-  ThreadPool& pool() override { throw DeviceError("emulated stream: there is no pool"); }
-};
-
-/// Runs each test with threads and blocks in order, and shuffled.
-class AnyOrder : public ::testing::TestWithParam<uint32_t> {
- protected:
-  void SetUp() override { simt::set_options({.seed = GetParam()}); }
-  void TearDown() override { simt::set_options({}); }
-  EmulatedStream stream_;
-};
-inline const auto kOrders = ::testing::Values(0u, 1u);
-
-/// `count` elements that begin `offset` bytes after a 16-byte boundary, with guards on both sides.
+/// `count` elements of device memory that begin `offset` bytes after a 16-byte boundary, with guards
+/// on both sides. values() and guards_hold() come after stream.wait().
 template <class T>
 class Guarded {
  public:
@@ -53,6 +34,7 @@ class Guarded {
   T* data() { return reinterpret_cast<T*>(bytes()); }
   std::span<T> span() { return {data(), count_}; }
   std::vector<T> values() const {
+    expect_waited();
     std::vector<T> out(count_);
     if (count_ > 0) {
       std::memcpy(out.data(), bytes_.data() + offset_, count_ * sizeof(T));
@@ -60,6 +42,7 @@ class Guarded {
     return out;
   }
   bool guards_hold() const {
+    expect_waited();
     const auto untouched = [](std::byte byte) { return byte == kFill; };
     const auto end = bytes_.begin() + static_cast<ptrdiff_t>(offset_ + count_ * sizeof(T));
     return std::all_of(bytes_.begin(), bytes_.begin() + static_cast<ptrdiff_t>(offset_),
@@ -72,7 +55,7 @@ class Guarded {
   static constexpr std::byte kFill{0xA5};
   size_t count_;
   size_t offset_;
-  std::vector<std::byte> bytes_;
+  DeviceArray<std::byte> bytes_;
 };
 
 /// Sizes at the edges of vectors, warps, blocks and chunks.
@@ -121,8 +104,9 @@ inline std::vector<Pattern> patterns(size_t numel, uint64_t seed) {
   return all;
 }
 
-template <class T>
-std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits_of(const std::vector<T>& values) {
+template <class T, class A>
+std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits_of(
+    const std::vector<T, A>& values) {
   std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits(values.size());
   if (!values.empty()) {
     std::memcpy(bits.data(), values.data(), values.size() * sizeof(T));
