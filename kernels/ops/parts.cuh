@@ -1,14 +1,11 @@
 #pragma once
 // Checks of received headers, one thread per payload; slices of fixed records; the commit.
 
-#include "gradwire/kernels/ops/faults.cuh"
-#include "gradwire/kernels/ops/seal.cuh"
+#include "gradwire/kernels/ops/slice.cuh"
 
 namespace gradwire::cuda {
 
 inline constexpr unsigned kPartThreads = 64;
-inline constexpr unsigned kSliceThreads = 256;
-inline constexpr size_t kSliceBytes = size_t{kSliceThreads} * sizeof(uint4);  // of one block
 
 /// Payloads as a kernel argument: their addresses and lengths need no copy to the device.
 struct PayloadList {
@@ -107,37 +104,6 @@ __global__ void __launch_bounds__(kPartThreads)
   }
 }
 
-/// Whether there is a part to slice; the header, or 32 zero bytes that every reader refuses, is
-/// written by the first thread of the grid.
-__device__ __forceinline__ bool begin_slice(const DevicePart& part, std::byte* out,
-                                            const PayloadHeader& header) {
-  const bool there = part.body != nullptr;
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    if (there) {
-      write_header(out, header, part.flags);
-    } else {
-      for (unsigned i = 0; i < sizeof header / 4; ++i) {
-        store_word(out + 4 * i, 0u);
-      }
-    }
-  }
-  return there;
-}
-
-/// This block's share of copying `bytes` bytes, 16 at a time.
-__device__ inline void copy_share(const std::byte* from, std::byte* to, uint64_t bytes) {
-  const uint64_t begin = blockIdx.x * kSliceBytes + threadIdx.x * sizeof(uint4);
-  for (uint64_t at = begin; at < bytes; at += gridDim.x * kSliceBytes) {
-    if (at + sizeof(uint4) <= bytes) {
-      store_word(to + at, load_word<uint4>(from + at));
-    } else {
-      for (uint64_t i = at; i < bytes; ++i) {
-        to[i] = from[i];
-      }
-    }
-  }
-}
-
 __global__ void __launch_bounds__(kSliceThreads)
     slice_records_kernel(const DevicePart* table, uint64_t record_bytes, PayloadHeader header,
                          std::byte* out) {
@@ -159,7 +125,7 @@ __global__ void commit_step_kernel(StepWords* step, bool skip) {
 }
 
 __global__ void clear_faults_kernel(StepWords* step) {
-  step->status = step->skipped = step->fault = 0;
+  step->status = step->fault = 0;
 }
 
 __global__ void set_step_kernel(StepWords* step, uint32_t committed) { step->step = committed; }

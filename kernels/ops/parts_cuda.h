@@ -73,7 +73,7 @@ void slice_records(const RecordSlice& slice, Stream& stream);
 /// alone leave the step out: with `skip` they are forgotten and counted, else they stay.
 void commit_step(StepWords* step, bool skip, Stream& stream);
 
-/// status, skipped and fault become 0.
+/// status and fault become 0.
 void clear_faults(StepWords* step, Stream& stream);
 
 /// step->step = committed.

@@ -3,8 +3,8 @@
 // chunks of a body; then the owner of a chunk adds all ranks' entries to it in shared memory,
 // without atomics: the indices of one rank are distinct.
 
-#include "gradwire/kernels/ops/device_status.h"
 #include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/slice.cuh"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_layout.cuh"
 
@@ -12,39 +12,43 @@ namespace gradwire::cuda {
 
 inline constexpr uint32_t kInfinityBrain = 0x7F80;  // as bfloat16
 
-/// What adding needs to know.
+/// What placing, adding and slicing need to know.
 struct AddArguments {
-  const std::byte* const* bodies;
-  const uint64_t* bytes;
-  size_t parts;
+  const DevicePart* parts;
+  size_t count;
   BodyPlace* of_body;
   ChunkPlace* places;  // of part 0, of part 1, ...
-  size_t chunks;
+  size_t most_chunks;  // of a part: the distance between their places
+  size_t first_chunk;  // of the sum, in the group
   std::byte* sum;
   size_t numel;
   float factor;
-  uint32_t* status;
+  StepWords* step;
 };
+
+__device__ __forceinline__ uint32_t count_of(const DevicePart& part, size_t local) {
+  return load_word<uint16_t>(part.body + 2 * local);
+}
 
 /// A block per part: places its chunks, and checks that its counts give its length.
 template <SparseValues kValues, bool kBitmap>
 __global__ void __launch_bounds__(kPlaceThreads) place_part_kernel(AddArguments a) {
   using Layout = SparseLayout<kValues, kBitmap>;
-  const size_t part = blockIdx.x;
-  const std::byte* const body = a.bodies[part];
-  bool ok = a.bytes[part] >= Layout::indices_begin(a.chunks);
+  const DevicePart part = a.parts[blockIdx.x];
+  const bool there = part.body != nullptr;
+  bool ok = there && part.chunks <= a.most_chunks &&
+            part.body_bytes >= Layout::indices_begin(part.chunks);
   uint64_t values_begin = 0;
   if (ok) {
     const uint64_t bytes = place_chunks<Layout>(
-        a.numel, a.chunks,
-        [&](size_t chunk) -> uint32_t { return load_word<uint16_t>(body + 2 * chunk); },
-        a.places + part * a.chunks, values_begin, ok);
-    ok = ok && bytes == a.bytes[part];
+        part.numel, part.chunks, [&](size_t local) { return count_of(part, local); },
+        a.places + blockIdx.x * a.most_chunks, values_begin, ok);
+    ok = ok && bytes == part.body_bytes;
   }
   if (threadIdx.x == 0) {
-    a.of_body[part] = {values_begin, ok ? 1u : 0u};
-    if (!ok) {
-      atomicOr(a.status, kStatusMalformed);
+    a.of_body[blockIdx.x] = {values_begin, ok ? 1u : 0u};
+    if (there && !ok) {
+      report_fault(a.step, blockIdx.x, FaultReason::kBody);
     }
   }
 }
@@ -107,30 +111,31 @@ template <class T, SparseValues kValues, bool kBitmap>
 __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments a) {
   using Layout = SparseLayout<kValues, kBitmap>;
   GRADWIRE_SHARED(sum, float[kSelectChunk]);
-  const size_t chunk = blockIdx.x;
-  const uint32_t numel = chunk_numel(a.numel, chunk);
+  const size_t chunk = a.first_chunk + blockIdx.x;
+  const uint32_t numel = chunk_numel(a.numel, blockIdx.x);
   for (unsigned i = threadIdx.x; i < kSelectChunk; i += kSparseThreads) {
     sum[i] = 0.0f;
   }
   __syncthreads();
-  for (size_t part = 0; part < a.parts; ++part) {
-    const BodyPlace of_body = a.of_body[part];
-    if (of_body.usable == 0) {
+  for (size_t i = 0; i < a.count; ++i) {
+    const BodyPlace of_body = a.of_body[i];
+    const DevicePart part = a.parts[i];
+    if (of_body.usable == 0 || !holds_chunk(part, chunk)) {
       continue;
     }
-    const std::byte* const body = a.bodies[part];
-    const uint32_t count = load_word<uint16_t>(body + 2 * chunk);
-    const ChunkPlace place = a.places[part * a.chunks + chunk];
-    const std::byte* const indices = body + place.indices;
-    const std::byte* const values = body + of_body.values_begin + place.values;
+    const size_t local = chunk - part.first_chunk;
+    const uint32_t count = count_of(part, local);
+    const ChunkPlace place = a.places[i * a.most_chunks + local];
+    const std::byte* const indices = part.body + place.indices;
+    const std::byte* const values = part.body + of_body.values_begin + place.values;
     bfloat16 scale{0};
     if constexpr (Layout::kHasScales) {
-      scale.bits = load_word<uint16_t>(body + Layout::scales_begin(a.chunks) + 2 * chunk);
+      scale.bits = load_word<uint16_t>(part.body + Layout::scales_begin(part.chunks) + 2 * local);
     }
     const bool indices_ok = indices_hold<kBitmap>(indices, count, numel);
     if (!indices_ok || scale.bits >= kInfinityBrain) {
       if (threadIdx.x == 0) {
-        atomicOr(a.status, kStatusMalformed);
+        report_fault(a.step, i, indices_ok ? FaultReason::kScale : FaultReason::kIndex);
       }
       continue;
     }
@@ -160,8 +165,73 @@ __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments
     for (int i = 0; i < kPerThread; ++i) {
       x[i] = a.factor == 1.0f ? sum[mine + i] : sum[mine + i] * a.factor;
     }
-    store_floats<T>(a.sum, chunk * kSelectChunk + mine, a.numel, x);
+    store_floats<T>(a.sum, blockIdx.x * kSelectChunk + mine, a.numel, x);
   }
+}
+
+/// Copies the chunks of a slice, placed in the one part: counts, scales, indices and values are one
+/// run each. Nothing but a refused header is written where they do not fit into `room`.
+template <SparseValues kValues, bool kBitmap>
+__global__ void __launch_bounds__(kSliceThreads)
+    slice_sparse_kernel(AddArguments a, PayloadHeader header, std::byte* out, uint64_t room) {
+  using Layout = SparseLayout<kValues, kBitmap>;
+  DevicePart part = a.parts[0];
+  const BodyPlace of_body = *a.of_body;
+  const uint64_t chunks = (header.numel + kSelectChunk - 1) / kSelectChunk;
+  uint64_t index_bytes = 0;
+  uint64_t value_bytes = 0;
+  const uint64_t local = header.first_chunk - part.first_chunk;
+  if (of_body.usable != 0 && chunks > 0) {
+    const uint64_t last = local + chunks - 1;
+    const uint32_t count = count_of(part, last);
+    index_bytes = a.places[last].indices - a.places[local].indices +
+                  Layout::index_bytes(count, chunk_numel(part.numel, last));
+    value_bytes = a.places[last].values - a.places[local].values + Layout::value_bytes(count);
+  }
+  const uint64_t indices_end = Layout::indices_begin(chunks) + index_bytes;
+  header.bytes = sizeof header + pad4(indices_end) + value_bytes;
+  const bool fits = of_body.usable != 0 && header.bytes <= room;
+  if (!fits) {
+    part.body = nullptr;
+    if (of_body.usable != 0 && blockIdx.x == 0 && threadIdx.x == 0) {
+      report_fault(a.step, 0, FaultReason::kBody);
+    }
+  }
+  if (!begin_slice(part, out, header) || chunks == 0) {
+    return;
+  }
+  std::byte* const body = out + sizeof header;
+  copy_share(part.body + 2 * local, body, 2 * chunks);
+  if constexpr (Layout::kHasScales) {
+    copy_share(part.body + Layout::scales_begin(part.chunks) + 2 * local,
+               body + Layout::scales_begin(chunks), 2 * chunks);
+  }
+  copy_share(part.body + a.places[local].indices, body + Layout::indices_begin(chunks),
+             index_bytes);
+  copy_share(part.body + of_body.values_begin + a.places[local].values, body + pad4(indices_end),
+             value_bytes);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    for (uint64_t i = 2 * chunks; i < pad4(2 * chunks); ++i) {
+      body[i] = std::byte{0};
+      body[Layout::indices_begin(chunks) - pad4(2 * chunks) + i] = std::byte{0};
+    }
+    for (uint64_t i = indices_end; i < pad4(indices_end); ++i) {
+      body[i] = std::byte{0};
+    }
+  }
+}
+
+/// to[i] += x[i].
+__global__ void __launch_bounds__(kSliceThreads)
+    add_to_kernel(const float* x, ParityPointer to, size_t numel) {
+  const size_t first = (size_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPerThread;
+  if (first >= numel) {
+    return;
+  }
+  float* const residual = to.get();
+  float sum[kPerThread];
+  load_sum<float>(as_bytes(residual), x, first, numel, sum);
+  store_floats<float>(as_bytes(residual), first, numel, sum);
 }
 
 }  // namespace gradwire::cuda

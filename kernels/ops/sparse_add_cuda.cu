@@ -1,8 +1,28 @@
+#include <algorithm>
 #include <cmath>
 
 #include "gradwire/kernels/ops/sparse_add.cuh"
 
 namespace gradwire::cuda {
+namespace {
+
+AddArguments arguments_for(const char* op, const SparseParts& parts, const Stream& stream) {
+  check_cuda_stream(op, stream);
+  const size_t count = parts.parts.size();
+  check(parts.step != nullptr, op, ": step is null, must be device memory");
+  check_workspace(op, parts.workspace, sparse_workspace_bytes(parts.most_numel, count));
+  auto* const of_body = reinterpret_cast<BodyPlace*>(parts.workspace.data());
+  AddArguments arguments{};
+  arguments.parts = parts.parts.data();
+  arguments.count = count;
+  arguments.of_body = of_body;
+  arguments.places = reinterpret_cast<ChunkPlace*>(of_body + count);
+  arguments.most_chunks = select_chunks(parts.most_numel);
+  arguments.step = parts.step;
+  return arguments;
+}
+
+}  // namespace
 
 size_t sparse_workspace_bytes(size_t numel, size_t parts) {
   return parts * (sizeof(BodyPlace) + select_chunks(numel) * sizeof(ChunkPlace));
@@ -12,35 +32,51 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
                 Stream& stream) {
   const char* const op = "cuda::add_sparse";
   const TensorView& sum = output.sum;
-  const size_t chunks = select_chunks(sum.numel);
-  check_cuda_stream(op, stream);
+  AddArguments arguments = arguments_for(op, parts, stream);
   check(sum.device == stream.device(), op, ": sum is not in the memory of the stream's device");
   check(std::isfinite(output.scale) && output.scale > 0, op, ": scale is ", output.scale,
         ", must be positive and finite");
-  check(output.status != nullptr, op, ": status is null, must be a device word");
-  check(parts.bytes.size() == parts.bodies.size(), op, ": bytes has ", parts.bytes.size(),
-        " elements, must have ", parts.bodies.size(), " as bodies has");
-  check_workspace(op, parts.workspace, sparse_workspace_bytes(sum.numel, parts.bodies.size()));
-  auto* const of_body = reinterpret_cast<BodyPlace*>(parts.workspace.data());
-  const AddArguments arguments{
-      parts.bodies.data(),
-      parts.bytes.data(),
-      parts.bodies.size(),
-      of_body,
-      reinterpret_cast<ChunkPlace*>(of_body + parts.bodies.size()),
-      chunks,
-      static_cast<std::byte*>(sum.data),
-      sum.numel,
-      output.scale,
-      output.status};
+  check(output.begin % kSelectChunk == 0, op, ": begin is ", output.begin,
+        ", must be a multiple of ", kSelectChunk);
+  arguments.first_chunk = output.begin / kSelectChunk;
+  arguments.sum = static_cast<std::byte*>(sum.data);
+  arguments.numel = sum.numel;
+  arguments.factor = output.scale;
   dispatch_format(op, format, [&]<SparseValues kValues, bool kBitmap>() {
     GRADWIRE_LAUNCH((place_part_kernel<kValues, kBitmap>),
-                    (LaunchShape{parts.bodies.size(), kPlaceThreads, stream}), arguments);
+                    (LaunchShape{parts.parts.size(), kPlaceThreads, stream}), arguments);
     dispatch(sum.dtype, [&]<class T>() {
       GRADWIRE_LAUNCH((add_sparse_kernel<T, kValues, kBitmap>),
-                      (LaunchShape{chunks, kSparseThreads, stream}), arguments);
+                      (LaunchShape{select_chunks(sum.numel), kSparseThreads, stream}), arguments);
     });
   });
+}
+
+void slice_sparse(const SparseParts& part, const SparseFormat& format, const PayloadHeader& header,
+                  std::span<std::byte> out, Stream& stream) {
+  const char* const op = "cuda::slice_sparse";
+  check(part.parts.size() == 1, op, ": there are ", part.parts.size(), " parts, must be 1");
+  check(out.size() >= sizeof header, op, ": out has ", out.size(), " bytes, must have at least ",
+        sizeof header);
+  const AddArguments arguments = arguments_for(op, part, stream);
+  constexpr size_t kMostBlocks = 1024;
+  const size_t blocks = std::min((out.size() + kSliceBytes - 1) / kSliceBytes, kMostBlocks);
+  dispatch_format(op, format, [&]<SparseValues kValues, bool kBitmap>() {
+    GRADWIRE_LAUNCH((place_part_kernel<kValues, kBitmap>), (LaunchShape{1, kPlaceThreads, stream}),
+                    arguments);
+    GRADWIRE_LAUNCH((slice_sparse_kernel<kValues, kBitmap>),
+                    (LaunchShape{blocks, kSliceThreads, stream}), arguments, header, out.data(),
+                    out.size());
+  });
+}
+
+void add_to(std::span<const float> x, const ParitySpan& to, Stream& stream) {
+  const char* const op = "cuda::add_to";
+  check_cuda_stream(op, stream);
+  check(to.size() == x.size(), op, ": to has ", to.size(), " elements, must have ", x.size());
+  constexpr size_t kPerBlock = size_t{kSliceThreads} * kPerThread;
+  const LaunchShape shape{(x.size() + kPerBlock - 1) / kPerBlock, kSliceThreads, stream};
+  GRADWIRE_LAUNCH(add_to_kernel, shape, x.data(), ParityPointer(to), x.size());
 }
 
 }  // namespace gradwire::cuda

@@ -1,35 +1,47 @@
 #pragma once
-// Bodies of sparse payloads on a GPU, added up in rank order. All memory is the GPU's; nothing is
-// allocated, nothing waits, and a CUDA graph can capture the calls.
+// Bodies of sparse payloads on a GPU, added up in rank order, and cut. All memory is the GPU's;
+// nothing is allocated, nothing waits, and a CUDA graph can capture the calls.
 
 #include <span>
 
 #include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
 
 namespace gradwire::cuda {
 
-/// Device memory that `parts` bodies of `numel` elements are placed in; nothing is expected in it.
+/// Device memory that `parts` bodies of at most `numel` elements are placed in; nothing is expected
+/// in it.
 size_t sparse_workspace_bytes(size_t numel, size_t parts);
 
-/// One body of each rank, in device memory; bytes[i] is the length of bodies[i].
 struct SparseParts {
-  std::span<const std::byte* const> bodies;
-  std::span<const uint64_t> bytes;
-  std::span<std::byte> workspace{};  ///< sparse_workspace_bytes(numel, parts), multiple of 16
+  std::span<const DevicePart> parts;  ///< in device memory
+  size_t most_numel = 0;              ///< elements of the largest region among them
+  std::span<std::byte> workspace{};   ///< sparse_workspace_bytes(), on a multiple of 16
+  StepWords* step = nullptr;          ///< device memory; takes faults
 };
 
 struct SparseSum {
   TensorView sum;
+  uint64_t begin = 0;  ///< the sum's first element in the group; on a chunk
   float scale = 1.0f;
-  uint32_t* status = nullptr;
 };
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype. A part whose
 /// counts do not give its length, a chunk whose indices do not increase or whose scale is not
-/// finite sets kStatusMalformed in `status`; that part, or chunk, is left out.
+/// finite is a fault in `step`; that part, or chunk, is left out.
 /// @throws InvalidArgument for sizes, scale or devices that do not fit.
 void add_sparse(const SparseParts& parts, const SparseFormat& format, const SparseSum& output,
                 Stream& stream);
+
+/// Copies what the one part says about the header's region behind the header at `out`, with the
+/// part's flags and the true length; 32 zero bytes where there is no such part, or where the slice
+/// is longer than `out`, which is a fault too.
+void slice_sparse(const SparseParts& part, const SparseFormat& format, const PayloadHeader& header,
+                  std::span<std::byte> out, Stream& stream);
+
+/// to[i] += x[i].
+void add_to(std::span<const float> x, const ParitySpan& to, Stream& stream);
 
 }  // namespace gradwire::cuda

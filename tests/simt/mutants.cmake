@@ -59,12 +59,12 @@ gradwire_simt_mutant(sparse_padding FILE sparse.cuh SOURCE sparse_cuda.cu
   FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO "" TESTS "*SparseKernels.Write*")
 gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "sum[i] = 0.0f;\n  }\n  __syncthreads();" TO "sum[i] = 0.0f;\n  }"
-  TESTS "*SparseKernels.Add*")
+  TESTS "*SparseSums.Add*")
 gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "    __syncthreads();\n  }\n  for (unsigned mine" TO "  }\n  for (unsigned mine"
-  TESTS "*SparseKernels.Add*")
+  TESTS "*SparseSums.Add*")
 gradwire_simt_mutant(index_order FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
-  FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseKernels.Add*")
+  FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseSums.Add*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")
