@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can tell, in one command and at most 9 minutes, without a network:
+# builds, runs the tests on the device, times the kernels beside a device copy and their peers, runs
+# compute-sanitizer, and leaves one JSON file that is whole after every stage.
+#
+#   bench/gpu_check.sh [--out FILE] [--build DIR] [--deadline SECONDS] [--stage-limit SECONDS]
+#   bench/gpu_check.sh --prebuilt DIR [--rebuild] ...  run the programs in DIR; --rebuild: the library
+#                                                      is built here, and used instead of DIR's
+#   bench/gpu_check.sh --make-prebuilt DIR             build those programs (no GPU needed)
+#
+# Needs a driver, and unless prebuilt nvcc, cmake, ninja and a C++20 compiler. GoogleTest, torch,
+# compute-sanitizer are used where they are. A stage that fails or runs out of time says so and the
+# rest goes on. Exit: 0 passed, or there is no GPU; 1 a stage failed; 2 usage; 130 interrupted.
+# No setting of the GPU is changed.
+set -u
+export LC_ALL=C
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/bench/gpu_check_stages.sh"
+
+usage() { sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+misuse() { echo "gpu_check.sh: $*; --help says what there is" >&2; exit 2; }
+seconds_in() {  # NAME VALUE MOST
+  [[ $2 =~ ^[1-9][0-9]{0,3}$ && $2 -le $3 ]] || misuse "$1 is '$2', must be 1 to $3 seconds"
+}
+
+out='' build=$root/build/gpu-check prebuilt='' make_prebuilt='' rebuild=no
+deadline=530 stage_limit=9999
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage; exit 0 ;;
+    --rebuild) rebuild=yes; shift; continue ;;
+    --out | --build | --prebuilt | --make-prebuilt | --deadline | --stage-limit) ;;
+    *) misuse "unknown argument '$1'" ;;
+  esac
+  [ $# -ge 2 ] || misuse "$1 needs a value"
+  case $1 in
+    --out) out=$2 ;;
+    --build) build=$2 ;;
+    --prebuilt) prebuilt=$2 ;;
+    --make-prebuilt) make_prebuilt=$2 ;;
+    --deadline) seconds_in "$1" "$2" 530; deadline=$2 ;;
+    --stage-limit) seconds_in "$1" "$2" 9999; stage_limit=$2 ;;
+  esac
+  shift 2
+done
+[ -z "$prebuilt" ] || [ -d "$prebuilt/bin" ] || misuse "--prebuilt $prebuilt: there is no $prebuilt/bin"
+[ "$rebuild" = no ] || [ -n "$prebuilt" ] || misuse "--rebuild goes with --prebuilt"
+
+programs=(gpu_test core_test cuda_bench)
+
+# --- the folder of programs built beforehand
+if [ -n "$make_prebuilt" ]; then
+  set -e
+  mkdir -p "$make_prebuilt/bin" "$make_prebuilt/lib"
+  make_prebuilt=$(cd "$make_prebuilt" && pwd)
+  cd "$root"
+  cmake --preset prebuilt -G Ninja
+  cmake --build build/prebuilt --target "${programs[@]}"
+  cp build/prebuilt/{tests/simt/gpu_test,tests/kernels/core_test,bench/cuda_bench} \
+    "$make_prebuilt/bin/"
+  cp -L build/prebuilt/*/libgradwire_{kernels,optimizers}.so.?.? "$make_prebuilt/lib/"
+  strip "$make_prebuilt"/bin/* "$make_prebuilt"/lib/*
+  commit_of_tree > "$make_prebuilt/COMMIT"
+  megabytes=$(du -sm "$make_prebuilt" | cut -f1)
+  echo "gpu_check.sh: $make_prebuilt: $megabytes MB, commit $(cat "$make_prebuilt/COMMIT")"
+  [ "$megabytes" -lt 60 ] || { echo "gpu_check.sh: more than 60 MB" >&2; exit 1; }
+  exit 0
+fi
+
+# --- where the results go, and what this machine is
+if [ -z "$out" ]; then
+  mkdir -p "$root/bench/results"
+  out=$root/bench/results/gpu-$(date -u +%Y%m%dT%H%M%SZ).json
+fi
+mkdir -p "$(dirname "$out")" || exit 2
+out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
+logs=${out%.json}-logs
+trap 'interrupted INT 130' INT
+trap 'interrupted TERM 143' TERM
+describe_machine
+if [ -z "$gpu_name" ]; then
+  verdict='no GPU'
+  write_results
+  echo "gpu_check.sh: no GPU: $no_gpu_reason; wrote $out"
+  exit 0
+fi
+mkdir -p "$logs" || exit 2
+probe_tools
+write_results
+echo "gpu_check.sh: $gpu_name, driver $gpu_driver, CUDA $cuda_version, commit $commit"
+
+# --- build
+configure=(cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGRADWIRE_CUDA=ON
+  -DGRADWIRE_GLOO=OFF -DGRADWIRE_PYTHON=OFF)
+if [ -n "$prebuilt" ]; then
+  for program in "${programs[@]}"; do path_of[$program]=$prebuilt/bin/$program; done
+  if [ "$rebuild" = yes ]; then
+    stage configure 60 "${configure[@]}" -DGRADWIRE_TESTS=OFF
+    stage build 240 cmake --build "$build" --target gradwire_kernels gradwire_optimizers
+    if [ "$status" = ok ]; then
+      export LD_LIBRARY_PATH=$build/kernels:$build/optimizers${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    fi
+  fi
+else
+  path_of=([gpu_test]=$build/tests/simt/gpu_test [core_test]=$build/tests/kernels/core_test
+    [cuda_bench]=$build/bench/cuda_bench)
+  stage configure 60 "${configure[@]}"
+  tests=()
+  if grep -qs '^-- gradwire: TESTS on' "$logs/configure.log"; then tests=(gpu_test core_test); fi
+  # Some programs are better than none: what does not build is missed by its own stage.
+  stage build 270 cmake --build "$build" --target cuda_bench "${tests[@]}" -- -k 0
+fi
+
+# --- run: what matters most comes first
+program_stage gpu_test gpu_test 150 --gtest_brief=1
+program_stage bench cuda_bench 120 --json "$logs/bench.json"
+program_stage core_test core_test 40 --gtest_brief=1
+if [ "${tool[torch]}" = '' ]; then
+  skip peers "torch: ${why_not[torch]}"
+else
+  stage peers 90 python3 "$root/bench/gpu_peers.py" --json "$logs/peers.json"
+fi
+short='*Launchers*:*Replays*:*WidenEveryHalf*:*PackTwoBits*:*MendAGuess*:*TakeEveryType*'
+for check in memcheck racecheck synccheck initcheck; do
+  if [ "${tool[compute-sanitizer]}" = '' ]; then
+    skip "$check" "compute-sanitizer: ${why_not[compute-sanitizer]}"
+  elif [ ! -x "${path_of[gpu_test]}" ]; then
+    skip "$check" "gpu_test is not there"
+  else
+    stage "$check" 60 compute-sanitizer --tool "$check" --error-exitcode 9 \
+      "${path_of[gpu_test]}" --gtest_brief=1 "--gtest_filter=$short"
+  fi
+done
+
+finish
