@@ -158,7 +158,7 @@ std::vector<std::string> specs() {
       all.push_back(std::string(row.example) + ",stochastic");
     }
     if (row.selector) {
-      all.push_back(std::string(row.name) + ":0.1%");
+      all.push_back(std::string(row.name) + (row.per_chunk ? ":1%" : ":0.1%"));
       all.push_back(std::string(row.example) + ",int4");
     }
   }

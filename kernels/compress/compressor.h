@@ -128,6 +128,7 @@ struct CompressorRow {
   std::string_view summary;  ///< one line for tables
   std::string_view example;  ///< a spec string that uses it
   bool selector;             ///< takes a density and a value codec
+  bool per_chunk = false;    ///< its density is K/4096
   ValueCodec default_values;
   bool default_error_feedback;
   bool takes_rounding;      ///< "nearest" or "stochastic"

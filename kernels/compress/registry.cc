@@ -91,6 +91,17 @@ constexpr std::array kRows = {
                   .takes_block = false,
                   .source = "Aji and Heafield, arXiv:1704.05021",
                   .make = make_topk},
+    CompressorRow{.name = "chunktopk",
+                  .summary = "the largest elements of every chunk of 4096",
+                  .example = "chunktopk:64/4096",
+                  .selector = true,
+                  .per_chunk = true,
+                  .default_values = ValueCodec::kFloat32,
+                  .default_error_feedback = true,
+                  .takes_rounding = false,
+                  .takes_block = false,
+                  .source = "Sarfi et al. (SparseLoCo), arXiv:2508.15706",
+                  .make = make_chunk_topk},
 };
 
 void check_shape(const CompressorShape& shape) {

@@ -34,6 +34,11 @@ T parse_number(std::string_view spec, std::string_view what, std::string_view te
 }
 
 double parse_density(std::string_view name, std::string_view text) {
+  constexpr std::string_view kPerChunk = "/4096";
+  if (text.ends_with(kPerChunk)) {
+    text.remove_suffix(kPerChunk.size());
+    return parse_number<uint32_t>(name, "density", text) / static_cast<double>(kChunk);
+  }
   if (!text.empty() && text.back() == '%') {
     return parse_number<double>(name, "density", text.substr(0, text.size() - 1)) / 100.0;
   }
@@ -53,6 +58,10 @@ std::string print_density(double density) {
                                     std::chars_format::general, 12);
   const std::string percent(text.data(), result.ptr);
   return parse_density("density", percent + "%") == density ? percent + "%" : print_number(density);
+}
+
+std::string print_chunk_density(double density) {
+  return std::to_string(kept_elements(density, kChunk)) + "/4096";
 }
 
 /// What an option decides; giving two options that decide the same thing is an error.
@@ -131,6 +140,9 @@ CompressorSpec parse_spec(std::string_view text) {
         ": density is missing, expected for example ", row.example);
   if (row.selector) {
     spec.density = parse_density(row.name, head.substr(colon + 1));
+    if (row.per_chunk && spec.density > 0 && spec.density <= 1) {
+      spec.density = chunk_density(spec.density);
+    }
   }
 
   std::array<bool, 4> seen{};
@@ -155,6 +167,8 @@ void validate(const CompressorSpec& spec) {
   if (row.selector) {
     check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
           ", must be in (0, 1]");
+    check(!row.per_chunk || spec.density == chunk_density(spec.density), spec.name,
+          ": density is ", spec.density, ", must be K/4096 with K from 1 to 4096");
     check(static_cast<int>(spec.values) < static_cast<int>(ValueCodec::kRaw), spec.name,
           ": value codec is ", static_cast<int>(spec.values),
           ", must be fp32, fp16, bf16, int8 or int4");
@@ -187,7 +201,8 @@ std::string to_string(const CompressorSpec& spec) {
   const CompressorSpec defaults;
   std::string text = spec.name;
   if (row.selector) {
-    text.append(":").append(print_density(spec.density));
+    text.append(":").append(row.per_chunk ? print_chunk_density(spec.density)
+                                          : print_density(spec.density));
   }
   if (spec.values != row.default_values) {
     const size_t codec = std::min(static_cast<size_t>(spec.values), kCodecNames.size() - 1);
@@ -211,6 +226,10 @@ uint32_t fingerprint(const CompressorSpec& spec) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
   }
   return hash;
+}
+
+double chunk_density(double density) {
+  return static_cast<double>(kept_elements(density, kChunk)) / static_cast<double>(kChunk);
 }
 
 size_t kept_elements(double density, size_t n) {

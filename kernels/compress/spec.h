@@ -2,7 +2,8 @@
 // What a user asks for: "topk:1%", "topk:1%,int4", "int8,stochastic", parsed and printed.
 //
 //   spec   := name [":" density] { "," option }
-//   density:= NUMBER "%" | NUMBER                    in (0, 1]; only selectors take one
+//   density:= NUMBER "%" | NUMBER | K "/4096"        in (0, 1]; only selectors take one. chunktopk
+//                                                    rounds up to K/4096, K from 1 to 4096
 //   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"   value codec of a selector
 //           | "nearest" | "stochastic"                     rounding of int8, int4 and 2bit
 //           | "block=" N                                   elements per scale: 8, 16 .. 4096
@@ -34,7 +35,8 @@ int value_bits(ValueCodec codec, DType dtype);
 /// A validated request. Build it with parse_spec(), or fill it and call validate().
 struct CompressorSpec {
   std::string name = "none";  ///< a row of the registry
-  double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector
+  double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector;
+                              ///< chunktopk: a multiple of 1/4096
   ValueCodec values = ValueCodec::kRaw;
   Rounding rounding = Rounding::kNearest;
   uint32_t block = 256;         ///< elements sharing one scale (int8, int4, 2bit and 1bit)
@@ -57,6 +59,9 @@ std::string to_string(const CompressorSpec& spec);
 
 /// FNV-1a over the canonical text: travels in every payload header.
 uint32_t fingerprint(const CompressorSpec& spec);
+
+/// `density` rounded up to K/4096: what every chunk of chunktopk keeps.
+double chunk_density(double density);
 
 /// k = max(1, ceil(density * n)) for n > 0, else 0.
 size_t kept_elements(double density, size_t n);

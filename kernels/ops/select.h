@@ -42,6 +42,11 @@ struct Selection {
 /// much that is follows from n and k alone.
 Selection select_largest(const SelectInput& input, Workspace::Frame& frame, ThreadPool& pool);
 
+/// Chooses the k largest |x[i]| of every chunk on its own, of a shorter last one
+/// kept_in_chunk(k, len); else as select_largest(). 1 <= k <= kSelectChunk.
+Selection select_largest_in_chunks(const SelectInput& input, Workspace::Frame& frame,
+                                   ThreadPool& pool);
+
 /// The k-th largest of `magnitudes` (bits of |x|; 1 <= k <= size). `scratch` is of the same size.
 uint32_t kth_largest(std::span<const uint32_t> magnitudes, size_t k, std::span<uint32_t> scratch);
 

@@ -67,7 +67,7 @@ TEST(Spec, RoundTripsThroughText) {
 TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("foo"),
             "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, 2bit, 1bit, "
-            "topk");
+            "topk, chunktopk");
   EXPECT_EQ(parse_error("topk:2"), "topk: density is 2, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:0"), "topk: density is 0, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:-1%"), "topk: density is -0.01, must be in (0, 1]");
@@ -75,6 +75,11 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("topk:x%"), "topk: density is 'x', must be a number");
   EXPECT_EQ(parse_error("topk:"), "topk: density is '', must be a number");
   EXPECT_EQ(parse_error("topk"), "topk: density is missing, expected for example topk:1%");
+  EXPECT_EQ(parse_error("chunktopk:0/4096"), "chunktopk: density is 0, must be in (0, 1]");
+  EXPECT_EQ(parse_error("chunktopk:4097/4096"),
+            "chunktopk: density is 1.00024, must be in (0, 1]");
+  EXPECT_EQ(parse_error("chunktopk:1.5/4096"), "chunktopk: density is '1.5', must be a number");
+  EXPECT_EQ(parse_error("chunktopk:64/1024"), "chunktopk: density is '64/1024', must be a number");
   EXPECT_EQ(parse_error("int8:1%"), "int8: density is '1%', but only selectors take one");
   EXPECT_EQ(parse_error("int8,fp16"),
             "int8: option is 'fp16', but its values have one fixed type; only selectors take a "
@@ -98,6 +103,21 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_NE(parse_error(""), "no error");
 }
 
+TEST(Spec, WhatEachChunkKeepsIsWholeElements) {
+  for (const auto& [text, canonical] :
+       {std::pair{"chunktopk:1%", "chunktopk:41/4096"}, {"chunktopk:64/4096", "chunktopk:64/4096"},
+        {"chunktopk:1/4096", "chunktopk:1/4096"}, {"chunktopk:1e-9", "chunktopk:1/4096"},
+        {"chunktopk:0.25,int8", "chunktopk:1024/4096,int8"}, {"chunktopk:1", "chunktopk:4096/4096"},
+        {"topk:64/4096", "topk:1.5625%"}}) {
+    EXPECT_EQ(to_string(parse_spec(text)), canonical);
+  }
+  for (uint32_t k = 1; k <= 4096; ++k) {
+    const CompressorSpec spec = parse_spec(concat("chunktopk:", k, "/4096"));
+    EXPECT_EQ(spec.density, k / 4096.0);
+    EXPECT_EQ(parse_spec(to_string(spec)), spec);
+  }
+}
+
 TEST(Spec, FieldsFilledByHandAreValidated) {
   CompressorSpec spec = parse_spec("int8");
   spec.values = ValueCodec::kInt4;
@@ -106,6 +126,10 @@ TEST(Spec, FieldsFilledByHandAreValidated) {
   spec.values = ValueCodec::kRaw;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "topk: value codec is 5, must be fp32, fp16, bf16, int8 or int4");
+  spec = parse_spec("chunktopk:1%");
+  spec.density = 0.01;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "chunktopk: density is 0.01, must be K/4096 with K from 1 to 4096");
   spec = parse_spec("none");
   spec.density = 0.5;
   EXPECT_EQ(message_of([&] { validate(spec); }),

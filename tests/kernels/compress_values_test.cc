@@ -33,6 +33,35 @@ std::vector<float> naive_top_k(const std::vector<float>& x, double density) {
   return kept;
 }
 
+TEST(ChunkTopK, AMergeKeepsTheSameOfEveryChunk) {
+  const size_t numel = 3 * kChunk + 500;
+  Rig rig("chunktopk:41/4096", {.numel = numel});
+  std::vector<std::vector<std::byte>> payloads;
+  std::vector<float> sum(numel);
+  for (const uint64_t seed : {1, 2, 3}) {
+    std::vector<float> x = normal(numel, seed);
+    std::fill(x.begin() + kChunk, x.begin() + 2 * kChunk, 0.0f);
+    OwnedTensor g = tensor_of(x, DType::kFloat32);
+    payloads.push_back(rig.compress(g, {}, {}));
+    const std::vector<float> decoded = rig.decompress({payloads.back()}).floats();
+    for (size_t i = 0; i < numel; ++i) {
+      sum[i] += decoded[i];
+    }
+  }
+  const auto merged = rig.merge(payloads, {0, numel}, 1.0f, {});
+  const std::vector<float> mean = rig.decompress({merged}).floats();
+  for (size_t begin = 0; begin < numel; begin += kChunk) {
+    const size_t len = std::min(kChunk, numel - begin);
+    const std::vector<float> chunk(sum.begin() + static_cast<ptrdiff_t>(begin),
+                                   sum.begin() + static_cast<ptrdiff_t>(begin + len));
+    std::vector<float> expected(len);
+    for (const size_t i : reference::top_k(chunk, len == kChunk ? 41 : 6)) {  // 5.005 of 500
+      expected[i] = chunk[i];
+    }
+    EXPECT_TRUE(all_equal(expected, std::span(mean).subspan(begin, len))) << begin;
+  }
+}
+
 TEST(TopK, KeepsWhatASortKeeps) {
   for (const double density : {0.001, 0.01, 0.1, 0.5, 1.0}) {
     for (const size_t numel : {1, 255, 4097, 50000, 300001}) {

@@ -109,6 +109,20 @@ TEST(WireFormat, TopKIsCountsIndicesValues) {
                    0x00, 0x3C, 0x00, 0xC0, 0x00, 0x3C, 0x00, 0x3C}));
 }
 
+TEST(WireFormat, EveryChunkOfChunkTopKHasItsOwn) {
+  std::vector<float> x(kChunk + 100);  // two of a whole chunk, one of a shorter one
+  x[0x123] = 1.0f;
+  x[0xABC] = -2.0f;
+  x[0xFFF] = 1.0f;
+  x[kChunk + 2] = 0.5f;
+  x[kChunk + 7] = 0.25f;
+  EXPECT_EQ(body_of(encode("chunktopk:2/4096,fp16", x)),
+            (Bytes{2,    0,    1,    0,           // counts
+                   0x23, 0xC1, 0xAB,              // chunk 0: a pair, of equal ones the first
+                   0x02, 0x00, 0x00, 0x00, 0x00,  // chunk 1: a single, padding
+                   0x00, 0x3C, 0x00, 0xC0, 0x00, 0x38}));
+}
+
 TEST(WireFormat, TopKWithFourBitValuesHasOneScalePerChunk) {
   std::vector<float> x(2 * kChunk);
   x[1] = 7.0f;

@@ -73,7 +73,7 @@ class ChunkedCompressor : public Compressor {
                          Gradient out) const;
   /// The bodies of the public verbs; arguments are checked, parts are opened.
   virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                     const Work& work) const = 0;
+                     const Work& work) = 0;
   virtual void write_slice(const Part& part, Region region, Payload out) const = 0;
   virtual void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const = 0;

@@ -9,5 +9,6 @@ std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorSha
 std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_signs(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_topk(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_chunk_topk(const CompressorSpec& spec, CompressorShape shape);
 
 }  // namespace gradwire

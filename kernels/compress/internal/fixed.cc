@@ -117,7 +117,7 @@ bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const 
 }
 
 void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                            const Work& work) const {
+                            const Work& work) {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t stride = record_bytes(kChunk);
   std::atomic<bool> finite{true};

@@ -55,7 +55,7 @@ class FixedCompressor : public ChunkedCompressor {
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
   void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-             const Work& work) const final;
+             const Work& work) final;
   void write_slice(const Part& part, Region region, Payload out) const final;
   void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                     Payload out, const Work& work) const final;
