@@ -25,7 +25,7 @@ void quantize(const QuantizeInput&, const QuantizeOutput&, Stream&) {
   throw_unavailable("cuda::quantize");
 }
 
-void dequantize(const QuantizedParts&, float, TensorView, uint32_t*, Stream&) {
+void dequantize(const QuantizedParts&, float, TensorView, Stream&) {
   throw_unavailable("cuda::dequantize");
 }
 

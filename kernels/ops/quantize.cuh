@@ -1,21 +1,15 @@
 #pragma once
-// A warp encodes a block of 256 elements, 8 per lane: the maximum is one warp reduction, the codes
-// of a lane are one store. A thread block encodes a chunk. Reads g and e once, writes e_next and
-// codes once.
+// A thread takes 8 elements, a thread block a chunk in two rounds of 2048. Blocks of up to 256
+// elements lie in a warp, which finds their maximum in registers; larger ones meet in shared memory.
+// Reads g and e once, writes e_next and codes once.
 
 #include "gradwire/kernels/core/philox.h"
-#include "gradwire/kernels/ops/block.cuh"
-#include "gradwire/kernels/ops/device_status.h"
-#include "gradwire/kernels/ops/memory_access.cuh"
+#include "gradwire/kernels/ops/faults.cuh"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/records.cuh"
 
 namespace gradwire::cuda {
-
-inline constexpr unsigned kQuantizeThreads = 256;
-inline constexpr unsigned kBlocksPerChunk = kQuantizeChunk / kQuantizeBlock;
-inline constexpr unsigned kWarpsPerChunk = kQuantizeThreads / kWarp;
-static_assert(kQuantizeBlock == size_t{kWarp} * kPerThread);
 
 /// Eight codes of kBits bits, the first in the lowest bits.
 template <int kBits>
@@ -50,24 +44,6 @@ __device__ __forceinline__ void unpack_codes(CodeWord<kBits> word, int32_t (&cod
     const auto high = static_cast<uint32_t>(packed >> (i * kBits)) << (32 - kBits);
     codes[i] = static_cast<int32_t>(high) >> (32 - kBits);
   }
-}
-
-/// Where a chunk's record lies, and how long the chunk is.
-struct ChunkRecord {
-  size_t begin;     // of the chunk in the group
-  unsigned numel;   // of the chunk
-  size_t scales;    // in the records
-  size_t codes;
-};
-
-template <int kBits>
-__device__ __forceinline__ ChunkRecord record_of(size_t chunk, size_t numel) {
-  const size_t begin = chunk * kQuantizeChunk;
-  const size_t left = numel - begin;
-  const unsigned mine = left < kQuantizeChunk ? static_cast<unsigned>(left) : kQuantizeChunk;
-  const size_t scales = chunk * (kBlocksPerChunk * 4 + kQuantizeChunk * kBits / 8);
-  const size_t scale_bytes = (mine + kQuantizeBlock - 1) / kQuantizeBlock * 4;
-  return {begin, mine, scales, scales + scale_bytes};
 }
 
 /// The 16 random bits of elements [first, first + 8) of the group, two in each word.
@@ -135,115 +111,157 @@ __device__ inline void draw_random(const RoundingSource& source, size_t first, s
   }
 }
 
-/// What the kernel reads and writes; e and e_next may be null.
 struct QuantizeArguments {
-  const std::byte* g;
-  const float* e;
-  float* e_next;
-  std::byte* records;
-  size_t numel;
-  uint32_t* status;
+  EncodeMemory memory;
+  unsigned block;
+  unsigned shift;  // its logarithm
+  size_t first;  // of g in the group
   RoundingSource source;
+  Seal seal;
 };
 
+/// Codes and residual of the thread's 8 elements from `mine` of the chunk on; `largest` is their
+/// block's largest magnitude.
 template <class T, int kBits, bool kStochastic>
-__global__ void __launch_bounds__(kQuantizeThreads) quantize_kernel(QuantizeArguments a) {
+__device__ __forceinline__ void write_codes(const QuantizeArguments& a, const ChunkRecord& record,
+                                            unsigned mine, uint32_t largest,
+                                            float (&x)[kPerThread]) {
   constexpr int32_t kLimit = (1 << (kBits - 1)) - 1;
-  const ChunkRecord record = record_of<kBits>(blockIdx.x, a.numel);
-  for (unsigned block = warp_index(); block < kBlocksPerChunk; block += kWarpsPerChunk) {
-    const unsigned in_chunk = block * static_cast<unsigned>(kQuantizeBlock);
-    if (in_chunk >= record.numel) {
-      return;  // the whole warp
-    }
-    const unsigned mine = in_chunk + lane_index() * kPerThread;
-    const size_t first = record.begin + mine;
-    float x[kPerThread];
-    load_sum<T>(a.g, a.e, first, a.numel, x);
-    uint32_t largest = 0;
+  if (mine >= record.numel) {
+    return;
+  }
+  const EncodeMemory& m = a.memory;
+  const size_t first = record.begin + mine;
+  const BlockScale scale = block_scale(largest, static_cast<float>(kLimit));
+  uint32_t random[kPerThread / 2];
+  if constexpr (kStochastic) {
+    draw_random(a.source, a.first + first, a.first + m.numel, random);
+  }
+  int32_t codes[kPerThread];
+  float decoded[kPerThread];
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;
-      largest = bits > largest && first + i < a.numel ? bits : largest;
-    }
-    largest = __reduce_max_sync(kAllLanes, largest);
-    const BlockScale scale = block_scale(largest, static_cast<float>(kLimit));
-    uint32_t random[kPerThread / 2];
+  for (int i = 0; i < kPerThread; ++i) {
     if constexpr (kStochastic) {
-      draw_random(a.source, first < a.numel ? first : a.numel - 1, a.numel, random);
+      const uint32_t half = random[i / 2] >> (i % 2 * 16) & 0xFFFFu;
+      codes[i] = stochastic_code(x[i], scale, kLimit, half);
+    } else {
+      codes[i] = nearest_code(x[i], scale);
     }
-    int32_t codes[kPerThread];
+    codes[i] = first + i < m.numel ? codes[i] : 0;
+    decoded[i] = code_value(codes[i], scale.scale);
+  }
+  store_residuals<T>(m, first, x, decoded);
+  if ((mine & (a.block - 1)) == 0) {
+    store_word(m.records + record.scales + (mine >> a.shift) * 4, __float_as_uint(scale.scale));
+    if (largest > kLargestFinite) {
+      atomicOr(m.flags, kStatusNonFinite);
+    }
+  }
+  const CodeWord<kBits> word = pack_codes<kBits>(codes);
+  std::byte* const out = m.records + record.codes + mine * kBits / 8;
+  if (mine + kPerThread <= record.numel) {
+    store_word(out, word);
+  } else {
+    unsigned char bytes[kBits];
+    memcpy(bytes, &word, sizeof word);
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      if constexpr (kStochastic) {
-        const uint32_t half = random[i / 2] >> (i % 2 * 16) & 0xFFFFu;
-        codes[i] = stochastic_code(x[i], scale, kLimit, half);
-      } else {
-        codes[i] = nearest_code(x[i], scale);
-      }
-      codes[i] = first + i < a.numel ? codes[i] : 0;
-      x[i] = x[i] - code_value(codes[i], scale.scale);
-    }
-    if (a.e_next != nullptr) {
-      store_floats<float>(as_bytes(a.e_next), first, a.numel, x);
-    }
-    if (lane_index() == 0) {
-      store_word(a.records + record.scales + block * 4, __float_as_uint(scale.scale));
-      if (largest > 0x7F7FFFFFu) {
-        atomicOr(a.status, kStatusNonFinite);
-      }
-    }
-    const CodeWord<kBits> word = pack_codes<kBits>(codes);
-    std::byte* const out = a.records + record.codes + mine * kBits / 8;
-    if (mine + kPerThread <= record.numel) {
-      store_word(out, word);
-    } else if (mine < record.numel) {
-      unsigned char bytes[kBits];
-      memcpy(bytes, &word, sizeof word);
-#pragma unroll
-      for (int i = 0; i < kBits; ++i) {
-        if (i * 8 < static_cast<int>(record.numel - mine) * kBits) {
-          out[i] = static_cast<std::byte>(bytes[i]);
-        }
+    for (int i = 0; i < kBits; ++i) {
+      if (i * 8 < static_cast<int>(record.numel - mine) * kBits) {
+        out[i] = static_cast<std::byte>(bytes[i]);
       }
     }
   }
 }
 
-struct DequantizeArguments {
-  const std::byte* const* records;  // of each part
-  size_t parts;
-  float factor;
-  std::byte* sum;
-  size_t numel;
-  uint32_t* status;
-};
+/// The largest magnitude of 8 elements from `first` on.
+__device__ __forceinline__ uint32_t largest_of(const float (&x)[kPerThread], size_t first,
+                                               size_t numel) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;
+    largest = bits > largest && first + i < numel ? bits : largest;
+  }
+  return largest;
+}
+
+/// kWide: blocks of more than 256 elements.
+template <class T, int kBits, bool kStochastic, bool kWide>
+__global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArguments a) {
+  const ChunkRecord record = record_of(blockIdx.x, a.memory.numel, kBits, a.block);
+  if constexpr (kWide) {
+    GRADWIRE_SHARED(maxima, uint32_t[kChunk / kWarpElements]);
+    float x[kRecordRounds][kPerThread];
+#pragma unroll
+    for (unsigned round = 0; round < kRecordRounds; ++round) {
+      const size_t first = record.begin + round * kRoundElements + threadIdx.x * kPerThread;
+      load_scaled_sum<T>(a.memory, first, x[round]);
+      const uint32_t largest = largest_of(x[round], first, a.memory.numel);
+      maxima[round * kRecordWarps + warp_index()] = __reduce_max_sync(kAllLanes, largest);
+    }
+    __syncthreads();
+    const unsigned warps = a.block / kWarpElements;
+#pragma unroll
+    for (unsigned round = 0; round < kRecordRounds; ++round) {
+      const unsigned begin = (round * kRecordWarps + warp_index()) / warps * warps;
+      uint32_t largest = 0;
+      for (unsigned warp = begin; warp < begin + warps; ++warp) {
+        largest = maxima[warp] > largest ? maxima[warp] : largest;
+      }
+      write_codes<T, kBits, kStochastic>(a, record, round * kRoundElements + threadIdx.x * kPerThread,
+                                         largest, x[round]);
+    }
+  } else {
+    for (unsigned mine = threadIdx.x * kPerThread;
+         mine - lane_index() * kPerThread < record.numel; mine += kRoundElements) {
+      float x[kPerThread];
+      load_scaled_sum<T>(a.memory, record.begin + mine, x);
+      uint32_t largest = largest_of(x, record.begin + mine, a.memory.numel);
+      if (a.block == kWarpElements) {
+        largest = __reduce_max_sync(kAllLanes, largest);
+      } else {
+        for (unsigned width = a.block / kPerThread / 2; width > 0; width /= 2) {
+          const uint32_t other = __shfl_xor_sync(kAllLanes, largest, static_cast<int>(width));
+          largest = other > largest ? other : largest;
+        }
+      }
+      write_codes<T, kBits, kStochastic>(a, record, mine, largest, x);
+    }
+  }
+  seal_payload(a.seal);
+}
 
 template <class T, int kBits>
-__global__ void __launch_bounds__(kQuantizeThreads) dequantize_kernel(DequantizeArguments a) {
-  const ChunkRecord record = record_of<kBits>(blockIdx.x, a.numel);
-  for (unsigned mine = threadIdx.x * kPerThread; mine < record.numel;
-       mine += kQuantizeThreads * kPerThread) {
+__global__ void __launch_bounds__(kRecordThreads) dequantize_kernel(SumArguments a) {
+  const ChunkRecord in_sum = record_of(blockIdx.x, a.numel, kBits, a.block);
+  const size_t chunk = a.first_chunk + blockIdx.x;
+  const size_t record_bytes = quantized_record_bytes(kChunk, kBits, a.block);
+  for (unsigned mine = threadIdx.x * kPerThread; mine < in_sum.numel; mine += kRoundElements) {
+    const unsigned scale_at = (mine >> a.shift) * 4;
+    const size_t codes_at = in_sum.codes - in_sum.scales + mine * kBits / 8;
     float sum[kPerThread] = {};
-    for (size_t part = 0; part < a.parts; ++part) {
-      const std::byte* const records = a.records[part];
-      const std::byte* const from = records + record.codes + mine * kBits / 8;
-      const uint32_t block = mine / static_cast<unsigned>(kQuantizeBlock);
-      const uint32_t scale_bits = load_word<uint32_t>(records + record.scales + block * 4);
+    for (size_t part = 0; part < a.count; ++part) {
+      const DevicePart& from = a.parts[part];
+      if (!holds_chunk(from, chunk)) {
+        continue;
+      }
+      const std::byte* const record = from.body + (chunk - from.first_chunk) * record_bytes;
+      const uint32_t scale_bits = load_word<uint32_t>(record + scale_at);
       CodeWord<kBits> word{};
-      if (mine + kPerThread <= record.numel) {
-        word = load_word<CodeWord<kBits>>(from);
+      if (mine + kPerThread <= in_sum.numel) {
+        word = load_word<CodeWord<kBits>>(record + codes_at);
       } else {
         unsigned char bytes[kBits] = {};
 #pragma unroll
         for (int i = 0; i < kBits; ++i) {
-          if (i * 8 < static_cast<int>(record.numel - mine) * kBits) {
-            bytes[i] = static_cast<unsigned char>(from[i]);
+          if (i * 8 < static_cast<int>(in_sum.numel - mine) * kBits) {
+            bytes[i] = static_cast<unsigned char>(record[codes_at + i]);
           }
         }
         memcpy(&word, bytes, sizeof word);
       }
-      if (scale_bits > 0x7F7FFFFFu) {
-        atomicOr(a.status, kStatusMalformed);
+      if (scale_bits > kLargestFinite) {
+        report_fault(a.step, part, FaultReason::kScale);
         continue;
       }
       int32_t codes[kPerThread];
@@ -253,13 +271,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) dequantize_kernel(Dequantize
         sum[i] += code_value(codes[i], __uint_as_float(scale_bits));
       }
     }
-    if (a.factor != 1.0f) {
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        sum[i] *= a.factor;
-      }
-    }
-    store_floats<T>(a.sum, record.begin + mine, a.numel, sum);
+    store_sum<T>(a, in_sum.begin + mine, sum);
   }
 }
 

@@ -6,21 +6,21 @@
 #include <span>
 
 #include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/seal.h"
 
 namespace gradwire::cuda {
 
-/// Elements that share a scale: one warp's.
-inline constexpr size_t kQuantizeBlock = 256;
-/// Elements of one record: its scales, then its codes.
-inline constexpr size_t kQuantizeChunk = 4096;
+/// Bytes of the record of `count` elements, at most kChunk: its scales, then its codes.
+GRADWIRE_HOST_DEVICE constexpr size_t quantized_record_bytes(size_t count, int bits, size_t block) {
+  return (count + block - 1) / block * 4 + (count * static_cast<size_t>(bits) + 7) / 8;
+}
 
 /// Bytes of the records of `numel` elements with codes of `bits`.
-constexpr size_t quantized_bytes(size_t numel, int bits) {
-  const auto record = [bits](size_t count) {
-    return (count + kQuantizeBlock - 1) / kQuantizeBlock * 4 +
-           (count * static_cast<size_t>(bits) + 7) / 8;
-  };
-  return numel / kQuantizeChunk * record(kQuantizeChunk) + record(numel % kQuantizeChunk);
+constexpr size_t quantized_bytes(size_t numel, int bits, size_t block) {
+  return numel / kChunk * quantized_record_bytes(kChunk, bits, block) +
+         quantized_record_bytes(numel % kChunk, bits, block);
 }
 
 /// A run of the group's elements that belongs to one parameter.
@@ -40,30 +40,39 @@ struct RoundingSource {
 
 struct QuantizeInput {
   ConstTensorView g;
-  std::span<const float> e;                    ///< g's size, or empty
-  int bits = 8;                                ///< 8, 4 or 2
+  ParitySpan e{};      ///< g's size, or empty
+  int bits = 8;        ///< 8, 4 or 2
+  size_t block = 256;  ///< elements that share a scale: a power of two from 8 to kChunk
   const RoundingSource* stochastic = nullptr;  ///< nullptr: to nearest, ties to even
+  uint64_t first = 0;  ///< g's first element in the group, on a chunk: which random numbers it takes
+  float scale = 1.0f;  ///< of g, where e is empty
 };
 
 struct QuantizeOutput {
   std::span<std::byte> records;  ///< quantized_bytes(), at any address
-  std::span<float> e_next;       ///< g + e - decoded; e's size, and not e itself
-  uint32_t* status = nullptr;    ///< device word; kStatusNonFinite is set, other bits stay
+  /// x - decoded; g's size or empty. e's own memory, or g's where that is float32, is allowed.
+  ParitySpan e_next{};
+  ParitySpan put_back{};      ///< += g - decoded / scale; g's size or empty
+  CallWords* call = nullptr;  ///< device memory; kStatusNonFinite is set in its flags
+  Seal seal{};
 };
 
-/// Encodes g + e. @throws InvalidArgument for sizes, bits or devices that do not fit.
+/// Encodes x = scale * g + e. @throws InvalidArgument for sizes, pointers, bits, blocks, scale or
+/// devices that do not fit.
 void quantize(const QuantizeInput& input, const QuantizeOutput& output, Stream& stream);
 
 struct QuantizedParts {
-  /// In device memory: the records of each rank, every one quantized_bytes() long.
-  std::span<const std::byte* const> records;
+  std::span<const DevicePart> parts;  ///< in device memory; bodies are records
   int bits = 8;
+  size_t block = 256;
+  uint64_t first = 0;   ///< the sum's first element in the group; on a chunk
+  PartFaults faults{};  ///< `flags` is not used
 };
 
-/// sum = scale * (the parts added in order, in float32), rounded to sum's dtype. A scale that is
-/// NaN, infinite or negative sets kStatusMalformed in `status`; its block counts as zero.
-/// @throws InvalidArgument for bits, scale or devices that do not fit.
-void dequantize(const QuantizedParts& parts, float scale, TensorView sum, uint32_t* status,
-                Stream& stream);
+/// sum = scale * (the parts added in order, in float32), rounded to sum's dtype; `sum` ends on a
+/// chunk or with the group. A scale that is NaN, infinite or negative is reported as
+/// FaultReason::kScale; its block counts as zero.
+/// @throws InvalidArgument for pointers, bits, blocks, scale or devices that do not fit.
+void dequantize(const QuantizedParts& parts, float scale, TensorView sum, Stream& stream);
 
 }  // namespace gradwire::cuda

@@ -4,7 +4,6 @@
 // writes where another does but for integer sums, so the result does not depend on their order.
 
 #include "gradwire/kernels/ops/block.cuh"
-#include "gradwire/kernels/ops/device_status.h"
 #include "gradwire/kernels/ops/memory_access.cuh"
 #include "gradwire/kernels/ops/select_cuda.h"
 
@@ -32,15 +31,15 @@ struct SelectState {
 /// What all kernels of a selection are given.
 struct SelectArguments {
   const std::byte* g;
-  const float* e;  // or null
-  float* x;
+  ParityPointer e;
+  ParityPointer x;
   size_t numel;
   uint32_t k;
   std::byte* mask;
   uint32_t* counts;
   uint32_t* ties;  // of each chunk, then of those before it
   SelectState* state;
-  uint32_t* status;
+  uint32_t* flags;
 };
 
 /// Lines of 8 elements that the guess is made from; none: everything but zeros is marked.
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(kScanThreads) guess_kernel(SelectArguments a, 
     const uint64_t hash = static_cast<uint32_t>(line) * 2654435761u;
     const size_t jitter = static_cast<size_t>((hash * (sample.stride - kPerThread)) >> 32);
     float x[kPerThread];
-    load_sum<T>(a.g, a.e, (line * sample.stride + jitter) / kPerThread * kPerThread, a.numel, x);
+    load_sum<T>(a.g, a.e.get(), (line * sample.stride + jitter) / kPerThread * kPerThread, a.numel, x);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       atomicAdd(&bins[magnitude(x[i]) >> 20], 1u);
@@ -137,6 +136,9 @@ __device__ inline void write_marks(const SelectArguments& a, const uint32_t (&fl
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads) mark_kernel(SelectArguments a) {
   const uint32_t threshold = a.state->threshold;
+  const float* const e = a.e.get();
+  float* const to = a.x.get();
+  const bool in_place = e == nullptr && as_bytes(to) == a.g;
   uint32_t flags[kRounds];
   uint32_t largest = 0;
 #pragma unroll
@@ -146,8 +148,10 @@ __global__ void __launch_bounds__(kSelectThreads) mark_kernel(SelectArguments a)
     flags[round] = 0;
     if (first < a.numel) {
       float x[kPerThread];
-      load_sum<T>(a.g, a.e, first, a.numel, x);
-      store_floats<float>(as_bytes(a.x), first, a.numel, x);
+      load_sum<T>(a.g, e, first, a.numel, x);
+      if (!in_place) {
+        store_floats<float>(as_bytes(to), first, a.numel, x);
+      }
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const uint32_t bits = first + i < a.numel ? magnitude(x[i]) : 0;
@@ -176,7 +180,7 @@ __global__ void __launch_bounds__(kSelectThreads) mark_anew_kernel(SelectArgumen
     flags[round] = 0;
     if (first < a.numel) {
       float x[kPerThread];
-      load_floats<float>(as_bytes(a.x), first, a.numel, x);
+      load_floats<float>(as_bytes(a.x.get()), first, a.numel, x);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         flags[round] |= magnitude(x[i]) >= kSmallestNonZero ? 1u << i : 0u;
@@ -191,7 +195,7 @@ template <class Use>
 __device__ __forceinline__ void for_each_marked(const SelectArguments& a, size_t chunk,
                                                 unsigned byte, const Use& use) {
   auto flags = static_cast<uint32_t>(a.mask[chunk * kMaskBytes + byte]);
-  const float* const x = a.x + chunk * kSelectChunk + byte * kPerThread;
+  const float* const x = a.x.get() + chunk * kSelectChunk + byte * kPerThread;
   while (flags != 0) {
     const int bit = __ffs(static_cast<int>(flags)) - 1;
     flags &= flags - 1;
@@ -298,7 +302,7 @@ __global__ void __launch_bounds__(kSelectThreads) trim_kernel(SelectArguments a)
   uint32_t flags[kRounds] = {};
   if (s.largest > kLargestFinite) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-      atomicOr(a.status, kStatusNonFinite);
+      atomicOr(a.flags, kStatusNonFinite);
     }
   } else if (must_refine(s, a.k)) {
     const uint32_t all_ties_kept = a.k - s.larger;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradwire/kernels/ops/launch_checks.h"
 #include "gradwire/kernels/ops/select.cuh"
 
 namespace gradwire::cuda {
@@ -27,24 +28,14 @@ Sample sample_for(size_t numel, size_t k) {
 void check_select(const SelectInput& in, const SelectOutput& out, const Stream& stream) {
   const char* const op = "cuda::select_largest";
   const size_t numel = in.g.numel;
-  check_cuda_stream(op, stream);
-  check(in.g.device == stream.device(), op,
-        ": g is not in the memory of the stream's device");
-  check(numel <= std::numeric_limits<uint32_t>::max(), op, ": g has ", numel,
-        " elements, must have fewer than 2^32");
-  check(in.e.empty() || in.e.size() == numel, op, ": e has ", in.e.size(),
-        " elements, must have ", numel, " or none");
+  check_view(op, "g", in.g, stream);
+  check_parity(op, "e", in.e, numel);
   check(numel == 0 || (in.k >= 1 && in.k <= numel), op, ": k is ", in.k, ", must be 1 to ", numel);
+  check_parity(op, "x", out.x, numel);
   check(out.x.size() == numel, op, ": x has ", out.x.size(), " elements, must have ", numel);
-  check(out.mask.size() == select_chunks(numel) * kMaskBytes, op, ": mask has ", out.mask.size(),
-        " bytes, must have ", select_chunks(numel) * kMaskBytes);
-  check(out.counts.size() == select_chunks(numel), op, ": counts has ", out.counts.size(),
-        " elements, must have ", select_chunks(numel));
-  check(out.status != nullptr, op, ": status is null, must be a device word");
-  check(out.workspace.size() >= select_workspace_bytes(numel), op, ": workspace has ",
-        out.workspace.size(), " bytes, must have at least ", select_workspace_bytes(numel));
-  check(reinterpret_cast<uintptr_t>(out.workspace.data()) % 16 == 0, op,
-        ": workspace must begin on a multiple of 16");
+  check_marks(op, out.mask, out.counts, numel);
+  check(out.call != nullptr, op, ": call is null, must be words in device memory");
+  check_workspace(op, out.workspace, select_workspace_bytes(numel));
 }
 
 }  // namespace
@@ -62,15 +53,15 @@ void select_largest(const SelectInput& input, const SelectOutput& output, Stream
   }
   std::byte* const workspace = output.workspace.data();
   const SelectArguments arguments{static_cast<const std::byte*>(input.g.data),
-                                  input.e.empty() ? nullptr : input.e.data(),
-                                  output.x.data(),
+                                  ParityPointer(input.e),
+                                  ParityPointer(output.x),
                                   numel,
                                   static_cast<uint32_t>(input.k),
                                   output.mask.data(),
                                   output.counts.data(),
                                   reinterpret_cast<uint32_t*>(workspace + kStateBytes),
                                   reinterpret_cast<SelectState*>(workspace),
-                                  output.status};
+                                  &output.call->flags};
   const LaunchShape one{1, kScanThreads, stream};
   const LaunchShape each_chunk{chunks, kSelectThreads, stream};
   const LaunchShape few{std::min(chunks, kMostRankBlocks), kSelectThreads, stream};

@@ -7,6 +7,8 @@
 #include <span>
 
 #include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/seal.h"
 
 namespace gradwire::cuda {
 
@@ -21,21 +23,22 @@ size_t select_workspace_bytes(size_t numel);
 
 struct SelectInput {
   ConstTensorView g;
-  std::span<const float> e;  ///< g's size, or empty
+  ParitySpan e{};  ///< g's size, or empty
   size_t k = 0;
 };
 
 struct SelectOutput {
-  std::span<float> x;                ///< g + e; may be e where e is not empty
+  /// g + e; may be e's memory, or g's where g is float32 and e is empty: it is left as it is then.
+  ParitySpan x;
   std::span<std::byte> mask;         ///< kMaskBytes per chunk: bit i % 8 of byte i / 8 is element i
   std::span<uint32_t> counts;        ///< chosen elements of each chunk
-  uint32_t* status = nullptr;        ///< device word; kStatusNonFinite is set, other bits stay
+  CallWords* call = nullptr;         ///< device memory; kStatusNonFinite is set in its flags
   std::span<std::byte> workspace{};  ///< select_workspace_bytes(), on a multiple of 16
 };
 
 /// Marks the k largest |x|; of equal ones those with the smaller index. Zeros are never chosen, so
 /// fewer than k may be. Where x holds NaN or infinity nothing is chosen.
-/// @throws InvalidArgument for sizes, k (1 to n) or devices that do not fit.
+/// @throws InvalidArgument for sizes, pointers, k (1 to n) or devices that do not fit.
 void select_largest(const SelectInput& input, const SelectOutput& output, Stream& stream);
 
 }  // namespace gradwire::cuda

@@ -1,8 +1,8 @@
 #pragma once
 // Sparse bodies, written: one block places the chunks, then a block per chunk writes it.
 
-#include "gradwire/kernels/ops/device_status.h"
 #include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/seal.cuh"
 #include "gradwire/kernels/ops/sparse_cuda.h"
 #include "gradwire/kernels/ops/sparse_layout.cuh"
 
@@ -10,20 +10,21 @@ namespace gradwire::cuda {
 
 /// What writing needs to know.
 struct EncodeArguments {
-  float* x;
+  ParityPointer x;
+  float scale;
   size_t numel;
   const std::byte* mask;
   const uint32_t* counts;
   size_t chunks;
   std::byte* body;
   size_t room;
-  uint64_t* body_bytes;
+  uint64_t* body_bytes;  // or null
   BodyPlace* of_body;
   ChunkPlace* places;
-  uint32_t* status;
+  Seal seal;
 };
 
-/// One block: places the chunks, writes counts and padding.
+/// One block: places the chunks, writes header, counts and padding.
 template <SparseValues kValues, bool kBitmap>
 __global__ void __launch_bounds__(kPlaceThreads) place_selection_kernel(EncodeArguments a) {
   using Layout = SparseLayout<kValues, kBitmap>;
@@ -34,9 +35,23 @@ __global__ void __launch_bounds__(kPlaceThreads) place_selection_kernel(EncodeAr
   const bool usable = ok && bytes <= a.room;
   if (threadIdx.x == 0) {
     *a.of_body = {values_begin, usable ? 1u : 0u};
-    *a.body_bytes = bytes;
+    if (a.body_bytes != nullptr) {
+      *a.body_bytes = bytes;
+    }
     if (!usable) {
-      atomicOr(a.status, kStatusMalformed);
+      atomicOr(a.seal.status, kStatusMalformed);
+    }
+    if (a.seal.out != nullptr) {
+      PayloadHeader header = a.seal.header;
+      header.bytes = sizeof header + bytes;
+      const uint32_t flags = take_flags(a.seal);
+      if (usable) {
+        write_header(a.seal.out, header, flags);
+      } else {
+        for (unsigned i = 0; i < sizeof header / 4; ++i) {
+          store_word(a.seal.out + 4 * i, 0u);  // every reader refuses it
+        }
+      }
     }
   }
   if (!usable) {
@@ -95,7 +110,7 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
   }
   const size_t chunk = blockIdx.x;
   const uint32_t numel = chunk_numel(a.numel, chunk);
-  float* const x = a.x + chunk * kSelectChunk;
+  float* const x = a.x.get() + chunk * kSelectChunk;
   std::byte* const indices = a.body + a.places[chunk].indices;
   std::byte* const values = a.body + a.of_body->values_begin + a.places[chunk].values;
   if (threadIdx.x == 0) {
@@ -114,8 +129,8 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
     for (; flags != 0; flags &= flags - 1, ++at) {
       const unsigned i = byte * kPerThread + static_cast<unsigned>(__ffs(static_cast<int>(flags))) - 1;
       index[at] = static_cast<uint16_t>(i);
-      value[at] = x[i];
-      const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;
+      value[at] = a.scale * x[i];
+      const uint32_t bits = __float_as_uint(value[at]) & 0x7FFFFFFFu;
       mine = bits > mine ? bits : mine;
     }
     count += of_round;
@@ -135,6 +150,10 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
       store_word(indices + count / 2 * 3, index[count - 1]);
     }
   }
+  const auto leave = [&](uint32_t at, float decoded) {
+    float& left = x[index[at]];
+    left = left - (a.scale == 1.0f ? decoded : decoded / a.scale);
+  };
   if constexpr (Layout::kHasScales) {
     constexpr int32_t kLimit = (1 << (Layout::kBits - 1)) - 1;
     const bfloat16 stored = sparse_scale(__uint_as_float(largest), static_cast<float>(kLimit));
@@ -149,7 +168,7 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
         const uint32_t at = byte * kPerByte + i;
         const int32_t code = sparse_code(value[at], scale, kLimit);
         packed |= (static_cast<uint32_t>(code) & ((1u << Layout::kBits) - 1)) << (i * Layout::kBits);
-        x[index[at]] = value[at] - code_value(code, scale);
+        leave(at, code_value(code, scale));
       }
       values[byte] = static_cast<std::byte>(packed);
     }
@@ -159,7 +178,7 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
         std::conditional_t<kValues == SparseValues::kFloat16, float16, bfloat16>>;
     for (uint32_t at = threadIdx.x; at < count; at += kSparseThreads) {
       store_float<T>(values, at, value[at]);
-      x[index[at]] = value[at] - to_float(from_float<T>(value[at]));
+      leave(at, to_float(from_float<T>(value[at])));
     }
   }
 }

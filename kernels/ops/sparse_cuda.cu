@@ -12,15 +12,18 @@ void encode_sparse(const SparseInput& input, const SparseFormat& format, const S
   const size_t numel = input.x.size();
   const size_t chunks = select_chunks(numel);
   check_cuda_stream(op, stream);
-  check(input.mask.size() == chunks * kMaskBytes, op, ": mask has ", input.mask.size(),
-        " bytes, must have ", chunks * kMaskBytes);
-  check(input.counts.size() == chunks, op, ": counts has ", input.counts.size(),
-        " elements, must have ", chunks);
-  check(output.body_bytes != nullptr && output.status != nullptr, op,
-        ": body_bytes or status is null, must be device words");
+  check_parity(op, "x", input.x, numel);
+  check_marks(op, input.mask, input.counts, numel);
+  check_scale(op, input.scale);
+  check_pointer(op, "body", output.body.data(), output.body.size(), 1);
+  check_pointer(op, "body_bytes", output.body_bytes, output.body_bytes != nullptr ? 1 : 0,
+                alignof(uint64_t));
+  check_seal(op, output.call, output.seal);
+  check(output.seal.status != nullptr, op, ": the seal's status is null, must be a device word");
   check_workspace(op, output.workspace, encode_sparse_workspace_bytes(numel));
   auto* const of_body = reinterpret_cast<BodyPlace*>(output.workspace.data());
-  const EncodeArguments arguments{input.x.data(),
+  const EncodeArguments arguments{ParityPointer(input.x),
+                                  input.scale,
                                   numel,
                                   input.mask.data(),
                                   input.counts.data(),
@@ -30,7 +33,7 @@ void encode_sparse(const SparseInput& input, const SparseFormat& format, const S
                                   output.body_bytes,
                                   of_body,
                                   reinterpret_cast<ChunkPlace*>(of_body + 1),
-                                  output.status};
+                                  output.seal};
   dispatch_format(op, format, [&]<SparseValues kValues, bool kBitmap>() {
     GRADWIRE_LAUNCH((place_selection_kernel<kValues, kBitmap>),
                     (LaunchShape{1, kPlaceThreads, stream}), arguments);

@@ -2,6 +2,7 @@
 // How a sparse body is laid out, for the kernels that write it and those that add it up.
 
 #include "gradwire/kernels/ops/block.cuh"
+#include "gradwire/kernels/ops/launch_checks.h"
 #include "gradwire/kernels/ops/memory_access.cuh"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
@@ -109,13 +110,6 @@ void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
       return with.template operator()<SparseValues::kInt4>();
   }
   check(false, op, ": values is ", static_cast<int>(format.values), ", must be 0 to 4");
-}
-
-inline void check_workspace(const char* op, std::span<std::byte> workspace, size_t needed) {
-  check(workspace.size() >= needed, op, ": workspace has ", workspace.size(),
-        " bytes, must have at least ", needed);
-  check(reinterpret_cast<uintptr_t>(workspace.data()) % 16 == 0, op,
-        ": workspace must begin on a multiple of 16");
 }
 
 }  // namespace gradwire::cuda

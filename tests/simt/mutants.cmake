@@ -25,11 +25,17 @@ endfunction()
 
 add_custom_target(simt_mutants)
 
-gradwire_simt_mutant(residual_sign FILE quantize.cuh SOURCE quantize_cuda.cu
-  FROM "x[i] = x[i] - code_value" TO "x[i] = x[i] + code_value" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(residual_sign FILE records.cuh SOURCE quantize_cuda.cu
+  FROM "left[i] = x[i] - decoded" TO "left[i] = x[i] + decoded" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(block_index FILE quantize.cuh SOURCE quantize_cuda.cu
-  FROM "record.scales + block * 4, __float" TO "record.scales + warp_index() * 4, __float"
+  FROM "record.scales + (mine >> a.shift) * 4" TO "record.scales + warp_index() * 4"
   TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(maxima_barrier FILE quantize.cuh SOURCE quantize_cuda.cu
+  FROM "    __syncthreads();\n" TO "" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(put_back_unscaled FILE records.cuh SOURCE quantize_cuda.cu
+  FROM "decoded[i] / m.scale" TO "decoded[i]" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(part_not_there FILE faults.cuh SOURCE quantize_cuda.cu
+  FROM "chunk - part.first_chunk < part.chunks" TO "part.chunks > 0" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
@@ -53,10 +59,10 @@ gradwire_simt_mutant(scan_barrier FILE block.cuh SOURCE select_cuda.cu
 gradwire_simt_mutant(bins_reset FILE select.cuh SOURCE select_cuda.cu
   FROM "    a.state->bins[i] = 0;\n  }\n}" TO "  }\n}" TESTS "*SelectKernels*")
 gradwire_simt_mutant(sparse_residual FILE sparse.cuh SOURCE sparse_cuda.cu
-  FROM "x[index[at]] = value[at] - code_value" TO "x[index[at]] = value[at] + code_value"
-  TESTS "*SparseKernels.Write*")
+  FROM "left = left - (" TO "left = left + ("
+  TESTS "*SparseKernels*")
 gradwire_simt_mutant(sparse_padding FILE sparse.cuh SOURCE sparse_cuda.cu
-  FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO "" TESTS "*SparseKernels.Write*")
+  FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO "" TESTS "*SparseKernels*")
 gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "sum[i] = 0.0f;\n  }\n  __syncthreads();" TO "sum[i] = 0.0f;\n  }"
   TESTS "*SparseSums.Add*")

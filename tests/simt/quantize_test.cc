@@ -3,9 +3,10 @@
 #include "gradwire/kernels/ops/quantize_cuda.h"
 
 #include "gradwire/kernels/compress/compressor.h"
-#include "gradwire/kernels/ops/device_status.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/quantize.h"
 #include "gradwire/kernels/ops/random.h"
-#include "tests/simt/support.h"
+#include "tests/simt/records.h"
 
 namespace gradwire::testing {
 namespace {
@@ -14,10 +15,11 @@ class QuantizeKernels : public AnyOrder {};
 INSTANTIATE_TEST_SUITE_P(Orders, QuantizeKernels, kOrders);
 
 struct Case {
-  int bits;
-  bool stochastic;
-  bool feedback;
-  size_t offset;  // of all memory but segments, from a 16-byte boundary
+  int bits = 8;
+  bool stochastic = false;
+  bool feedback = true;
+  size_t offset = 0;  // of all memory but segments, from a 16-byte boundary
+  uint32_t block = 256;
 };
 
 /// Parameters whose parts of the group begin at odd places, in the group and in themselves.
@@ -48,70 +50,55 @@ DeviceArray<cuda::RandomSegment> table_of(const std::vector<Segment>& segments) 
   return table;
 }
 
-struct Encoded {
-  std::vector<std::byte> records;
-  std::vector<float> e_next;
-  bool finite = true;
-};
+constexpr uint64_t kSeed = 0x9E3779B97F4A7C15u;
 
-/// What the CPU compressor writes behind the payload's header.
-Encoded on_cpu(const OwnedTensor& g, const std::vector<float>& e, const Case& c) {
-  CompressorSpec spec = parse_spec(c.bits == 8 ? "int8" : "int4");
+std::unique_ptr<Compressor> cpu_compressor(size_t numel, DType dtype, const Case& c) {
+  CompressorSpec spec = parse_spec(c.bits == 8 ? "int8" : c.bits == 4 ? "int4" : "2bit");
   spec.rounding = c.stochastic ? Rounding::kStochastic : Rounding::kNearest;
   spec.error_feedback = c.feedback;
-  CompressorShape shape{.numel = g.numel(), .dtype = g.dtype, .seed = 0x9E3779B97F4A7C15u, .rank = 3};
-  if (g.numel() > 0) {
-    shape.segments = segments_of(g.numel());
+  spec.block = c.block;
+  CompressorShape shape{.numel = numel, .dtype = dtype, .seed = kSeed, .rank = 3};
+  if (numel > 0) {
+    shape.segments = segments_of(numel);
   }
-  const auto compressor = make_compressor(spec, shape);
+  auto compressor = make_compressor(spec, shape);
   compressor->set_step(41);
-  const auto stream = make_inline_stream();
-  Workspace workspace;
-  Context context{*stream, workspace};
-  std::vector<std::byte> payload(compressor->capacity_bytes());
-  Encoded out{{}, std::vector<float>(c.feedback ? e.size() : 0), true};
-  const ConstGradient view(g.bytes.data(), g.numel(), g.dtype);
-  compressor->compress(view, c.feedback ? e : ConstResidual(), out.e_next, payload, context);
-  stream->wait();
-  out.finite = read_header(payload).flags == 0;
-  out.records.assign(payload.begin() + sizeof(PayloadHeader), payload.end());
-  return out;
+  return compressor;
 }
 
 void expect_encoded(const Pattern& pattern, DType dtype, const Case& c, Stream& stream) {
   const size_t numel = pattern.values.size();
   SCOPED_TRACE(concat(pattern.name, ", ", numel, " x ", to_string(dtype), ", int", c.bits,
                       c.stochastic ? ", stochastic" : "", c.feedback ? ", feedback" : "",
-                      ", offset ", c.offset));
+                      ", offset ", c.offset, ", blocks of ", c.block));
   const OwnedTensor g = tensor_of(pattern.values, dtype);
-  const std::vector<float> e = normal(numel, 77, 0.01f);
-  const Encoded expected = on_cpu(g, e, c);
-  Guarded<std::byte> source(g.bytes, c.offset / 2 * 2);
-  Guarded<float> before(c.feedback ? e : std::vector<float>(), c.offset / 4 * 4);
-  Guarded<float> after(c.feedback ? numel : 0, c.offset / 4 * 4);
-  Guarded<std::byte> records(cuda::quantized_bytes(numel, c.bits), c.offset);
+  const std::vector<float> e = c.feedback ? normal(numel, 77, 0.01f) : std::vector<float>();
+  const auto compressor = cpu_compressor(numel, dtype, c);
+  const Encoded expected = compress_on_cpu(*compressor, g, e);
   const DeviceArray<cuda::RandomSegment> table = table_of(segments_of(numel));
-  DeviceValue<uint32_t> step(41), status(8);
-  const cuda::RoundingSource rounding{table, step.data(), 0x9E3779B97F4A7C15u, 12};
-  cuda::quantize({.g = {source.bytes(), numel, dtype, kEmulated},
-                  .e = before.span(),
+  DeviceValue<uint32_t> step(41);
+  const cuda::RoundingSource rounding{table, step.data(), kSeed, 12};
+  EncodeMemories memory(g, e, expected.payload.size(), c.offset);
+  cuda::quantize({.g = memory.g_view(dtype),
+                  .e = memory.e.span(),
                   .bits = c.bits,
+                  .block = c.block,
                   .stochastic = c.stochastic ? &rounding : nullptr},
-                 {.records = records.span(), .e_next = after.span(), .status = status.data()}, stream);
+                 {.records = memory.records(),
+                  .e_next = memory.e_next.span(),
+                  .call = memory.call.data(),
+                  .seal = memory.seal(expected)},
+                 stream);
   stream.wait();
-  ASSERT_EQ(records.values(), expected.records);
-  ASSERT_EQ(bits_of(after.values()), bits_of(expected.e_next));
-  EXPECT_EQ(*status, expected.finite ? 8u : 8u | cuda::kStatusNonFinite);
-  EXPECT_TRUE(records.guards_hold());
-  EXPECT_TRUE(after.guards_hold());
+  memory.expect(expected);
 }
 
-TEST_P(QuantizeKernels, WriteTheCompressorsRecordsAndResidual) {
+TEST_P(QuantizeKernels, WriteTheCompressorsPayloadAndResidual) {
   for (const size_t numel : kSizes) {
     for (const Pattern& pattern : patterns(numel, 3)) {
       for (const int bits : {8, 4}) {
-        expect_encoded(pattern, DType::kFloat32, {bits, false, true, 0}, stream_);
-        expect_encoded(pattern, DType::kFloat32, {bits, true, true, 0}, stream_);
+        expect_encoded(pattern, DType::kFloat32, {.bits = bits}, stream_);
+        expect_encoded(pattern, DType::kFloat32, {.bits = bits, .stochastic = true}, stream_);
       }
     }
   }
@@ -131,79 +118,202 @@ TEST_P(QuantizeKernels, TakeEveryTypeAlignmentAndNoFeedback) {
   }
 }
 
+TEST_P(QuantizeKernels, TakeEveryBlock) {
+  for (const size_t numel : {size_t{1}, size_t{1001}, size_t{4096}, size_t{9001}}) {
+    for (const Pattern& pattern : patterns(numel, 6)) {
+      if (pattern.name == "heavy-tailed" || pattern.name == "not finite") {
+        for (const uint32_t block : {8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096}) {
+          for (const int bits : {8, 4, 2}) {
+            expect_encoded(pattern, DType::kBFloat16, {bits, block % 3 == 2, true, 2, block},
+                           stream_);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(QuantizeKernels, ReadTheStepWhenTheyRun) {
   const DeviceArray<float> x = on_device(normal(5000, 9));
   const DeviceArray<cuda::RandomSegment> table = {{5000, 0, 0}};
-  DeviceValue<uint32_t> step, status;
+  DeviceValue<uint32_t> step;
+  DeviceValue<cuda::CallWords> call;
   const cuda::RoundingSource rounding{table, step.data(), 5, 0};
   std::vector<DeviceArray<std::byte>> runs;
   for (const uint32_t now : {1u, 1u, 2u}) {
     step = now;
-    runs.emplace_back(cuda::quantized_bytes(5000, 4));
-    cuda::quantize({{x.data(), x.size(), DType::kFloat32, kEmulated}, {}, 4, &rounding},
-                   {runs.back(), {}, status.data()}, stream_);
+    runs.emplace_back(cuda::quantized_bytes(5000, 4, 256));
+    cuda::quantize({.g = {x.data(), x.size(), DType::kFloat32, kEmulated},
+                    .bits = 4,
+                    .stochastic = &rounding},
+                   {.records = runs.back(), .call = call.data()}, stream_);
     stream_.wait();
   }
   EXPECT_EQ(runs[0], runs[1]);
   EXPECT_NE(runs[0], runs[2]);
 }
 
+TEST_P(QuantizeKernels, ChooseTheResidualByTheDevicesParity) {
+  const size_t numel = 5001;
+  const OwnedTensor g = tensor_of(normal(numel, 1), DType::kFloat32);
+  const std::vector<float> e = normal(numel, 2);
+  const Encoded expected = compress_on_cpu(*cpu_compressor(numel, g.dtype, {}), g, e);
+  for (const uint32_t parity : {0u, 1u}) {
+    EncodeMemories memory(g, e, expected.payload.size(), 0);
+    DeviceValue<uint32_t> word(parity);
+    std::span<float> buffers[2] = {memory.e.span(), memory.e_next.span()};
+    if (parity == 1) {
+      std::swap(buffers[0], buffers[1]);
+    }
+    cuda::quantize({.g = memory.g_view(g.dtype), .e = {buffers[0], buffers[1], word.data()}},
+                   {.records = memory.records(),
+                    .e_next = {buffers[1], buffers[0], word.data()},
+                    .call = memory.call.data(),
+                    .seal = memory.seal(expected)},
+                   stream_);
+    stream_.wait();
+    memory.expect(expected);
+  }
+}
+
+TEST_P(QuantizeKernels, LeaveTheResidualInTheGradientsMemory) {
+  for (const uint32_t block : {32u, 256u, 4096u}) {
+    const size_t numel = 9001;
+    const OwnedTensor g = tensor_of(normal(numel, 1), DType::kFloat32);
+    const std::vector<float> zero(numel);
+    const Encoded expected =
+        compress_on_cpu(*cpu_compressor(numel, g.dtype, {.block = block}), g, zero);
+    EncodeMemories memory(g, {}, expected.payload.size(), 0);
+    const std::span<float> x(reinterpret_cast<float*>(memory.g.bytes()), numel);
+    cuda::quantize({.g = memory.g_view(g.dtype), .block = block},
+                   {.records = memory.records(),
+                    .e_next = x,
+                    .call = memory.call.data(),
+                    .seal = memory.seal(expected)},
+                   stream_);
+    stream_.wait();
+    EXPECT_EQ(bits_of(std::vector<float>(x.begin(), x.end())), bits_of(expected.e_next));
+    memory.expect({expected.payload, {}});
+  }
+}
+
+/// What merge() does with a sum of parts that begins at element `first` of the group.
+TEST_P(QuantizeKernels, EncodeAScaledSumAndPutBackWhatIsLeftOut) {
+  for (const bool stochastic : {false, true}) {
+    for (const uint32_t block : {64u, 256u, 1024u}) {
+      const size_t first = 4096;
+      const size_t numel = 4905;
+      const float scale = 1.0f / 3.0f;
+      const std::vector<Segment> segments = segments_of(first + numel);
+      const OwnedTensor sum = tensor_of(normal(numel, 3), DType::kFloat32);
+      const std::vector<float> x = sum.floats();
+      std::vector<uint16_t> random;
+      for (const Segment& segment : segments) {
+        const size_t begin = random.size();
+        random.resize(begin + segment.numel);
+        cpu::random_halves({kSeed, 41, segment.parameter, 13}, segment.offset_in_parameter,
+                           std::span(random).subspan(begin));
+      }
+      Encoded expected{std::vector<std::byte>(32), normal(numel, 4)};
+      for (size_t begin = 0; begin < numel; begin += kChunk) {
+        const size_t count = std::min(kChunk, numel - begin);
+        std::vector<float> scaled(count), decoded(count), scales((count + block - 1) / block);
+        std::vector<int8_t> codes(count);
+        cpu::multiply(std::span(x).subspan(begin, count), scale, scaled);
+        const auto drawn = std::span(random).subspan(first + begin, count);
+        cpu::quantize(scaled,
+                      {8, block, stochastic ? std::span<const uint16_t>(drawn)
+                                            : std::span<const uint16_t>()},
+                      {scales, codes, decoded});
+        cpu::put_back(std::span(x).subspan(begin, count), decoded, scale,
+                      std::span(expected.e_next).subspan(begin, count));
+        for (const auto& bytes : {std::as_bytes(std::span(scales)), std::as_bytes(std::span(codes))}) {
+          expected.payload.insert(expected.payload.end(), bytes.begin(), bytes.end());
+        }
+      }
+      EncodeMemories memory(sum, normal(numel, 4), expected.payload.size(), 3);
+      const DeviceArray<cuda::RandomSegment> table = table_of(segments);
+      DeviceValue<uint32_t> step(41);
+      const cuda::RoundingSource rounding{table, step.data(), kSeed, 13};
+      cuda::quantize({.g = memory.g_view(sum.dtype),
+                      .block = block,
+                      .stochastic = stochastic ? &rounding : nullptr,
+                      .first = first,
+                      .scale = scale},
+                     {.records = memory.records(),
+                      .put_back = memory.e.span(),
+                      .call = memory.call.data()},
+                     stream_);
+      stream_.wait();
+      ASSERT_EQ(memory.payload_without_header(), std::vector<std::byte>(expected.payload.begin() + 32,
+                                                                        expected.payload.end()));
+      ASSERT_EQ(bits_of(memory.e.values()), bits_of(expected.e_next));
+    }
+  }
+}
+
 TEST_P(QuantizeKernels, AddPartsInRankOrder) {
   for (const size_t numel : {size_t{0}, size_t{33}, size_t{4095}, size_t{9001}}) {
-    for (const int bits : {8, 4}) {
-      for (const size_t parts : {size_t{0}, size_t{1}, size_t{5}}) {
-        std::vector<Guarded<std::byte>> records;
-        std::vector<std::vector<std::byte>> payloads;
-        std::vector<ConstPayload> views;
-        const auto spec = parse_spec(bits == 8 ? "int8" : "int4");
-        const auto compressor = make_compressor(spec, {.numel = numel, .dtype = DType::kBFloat16});
-        const auto cpu_stream = make_inline_stream();
-        Workspace workspace;
-        Context context{*cpu_stream, workspace};
-        for (size_t part = 0; part < parts; ++part) {
-          const OwnedTensor g = tensor_of(heavy_tailed(numel, part), DType::kBFloat16);
-          const std::vector<float> e(numel);
-          std::vector<float> e_next(numel);
-          payloads.emplace_back(compressor->capacity_bytes());
-          compressor->compress({g.bytes.data(), numel, g.dtype}, e, e_next, payloads.back(),
-                               context);
-          records.emplace_back(std::vector<std::byte>(payloads.back().begin() + 32,
-                                                      payloads.back().end()),
-                               part);
+    for (const int bits : {8, 4, 2}) {
+      for (const uint32_t block : {8u, 256u, 2048u}) {
+        for (const size_t parts : {size_t{0}, size_t{1}, size_t{5}}) {
+          SCOPED_TRACE(concat(numel, " elements, int", bits, ", ", parts, " parts"));
+          const auto cpu = cpu_compressor(numel, DType::kBFloat16, {.bits = bits, .block = block});
+          expect_sum(*cpu, parts, [&](const cuda::QuantizedParts& these, TensorView sum) {
+            cuda::QuantizedParts p = these;
+            p.bits = bits;
+            p.block = block;
+            cuda::dequantize(p, 0.3f, sum, stream_);
+          }, stream_);
         }
-        views.assign(payloads.begin(), payloads.end());
-        OwnedTensor expected = zeros(numel, DType::kBFloat16);
-        compressor->decompress(views, 0.3f, expected.view(), context);
-        cpu_stream->wait();
-        DeviceArray<const std::byte*> table;
-        for (auto& part : records) {
-          table.push_back(part.bytes());
-        }
-        Guarded<std::byte> sum(numel * 2);
-        DeviceValue<uint32_t> status;
-        cuda::dequantize({table, bits}, 0.3f, {sum.bytes(), numel, DType::kBFloat16, kEmulated},
-                         status.data(), stream_);
-        stream_.wait();
-        ASSERT_EQ(sum.values(), expected.bytes) << numel << " " << bits << " " << parts;
-        EXPECT_TRUE(sum.guards_hold());
-        EXPECT_EQ(*status, 0u);
       }
     }
   }
 }
 
+TEST_P(QuantizeKernels, AddThePartsThatHoldAChunk) {
+  // Chunks of one element each in all but the last, so that a value says whose it is.
+  const size_t record = cuda::quantized_record_bytes(kChunk, 8, 4096);
+  std::vector<Guarded<std::byte>> bodies;
+  const auto body = [&](size_t chunks, float scale) {
+    std::vector<std::byte> bytes(chunks * record, std::byte{1});
+    for (size_t i = 0; i < chunks; ++i) {
+      const float of_chunk = scale * static_cast<float>(i + 1);
+      std::memcpy(bytes.data() + i * record, &of_chunk, sizeof of_chunk);
+    }
+    bodies.emplace_back(bytes, 1);
+    return bodies.back().bytes();
+  };
+  bodies.reserve(2);
+  const DeviceArray<cuda::DevicePart> table = {{body(3, 1.0f), 3 * record, 2, 3, 3 * kChunk, 0},
+                                               {},
+                                               {body(2, 100.0f), 2 * record, 4, 2, 2 * kChunk, 0}};
+  Guarded<float> sum(5 * kChunk);  // of chunks 1 to 5
+  DeviceValue<cuda::StepWords> step;
+  cuda::dequantize({.parts = table, .block = 4096, .first = kChunk, .faults = {step.data(), nullptr}},
+                   1.0f, {sum.bytes(), 5 * kChunk, DType::kFloat32, kEmulated}, stream_);
+  stream_.wait();
+  const std::vector<float> values = sum.values();
+  const float expected[5] = {0, 1, 2, 103, 200};
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], expected[i / kChunk]) << i;
+  }
+  EXPECT_EQ((*step).status, 0u);
+  EXPECT_TRUE(sum.guards_hold());
+}
+
 TEST_P(QuantizeKernels, PackTwoBitsAndUnpackThem) {
   const size_t numel = 4999;
   const DeviceArray<float> x = on_device(normal(numel, 4));
-  const DeviceArray<float> e(numel);
-  DeviceArray<float> e_next(numel), sum(numel);
-  DeviceArray<std::byte> records(cuda::quantized_bytes(numel, 2));
-  DeviceValue<uint32_t> status;
-  cuda::quantize({{x.data(), numel, DType::kFloat32, kEmulated}, e, 2, nullptr},
-                 {records, e_next, status.data()}, stream_);
-  const DeviceArray<const std::byte*> table = {records.data()};
-  cuda::dequantize({table, 2}, 1.0f, {sum.data(), numel, DType::kFloat32, kEmulated},
-                   status.data(), stream_);
+  DeviceArray<float> e(numel), e_next(numel), sum(numel);
+  DeviceArray<std::byte> records(cuda::quantized_bytes(numel, 2, 256));
+  DeviceValue<cuda::CallWords> call;
+  DeviceValue<cuda::StepWords> step;
+  cuda::quantize({.g = {x.data(), numel, DType::kFloat32, kEmulated}, .e = {e}, .bits = 2},
+                 {.records = records, .e_next = {e_next}, .call = call.data()}, stream_);
+  const DeviceArray<cuda::DevicePart> table = {{records.data(), records.size(), 0, 2, numel, 0}};
+  cuda::dequantize({.parts = table, .bits = 2, .faults = {step.data(), nullptr}}, 1.0f,
+                   {sum.data(), numel, DType::kFloat32, kEmulated}, stream_);
   stream_.wait();
   for (size_t i = 0; i < numel; ++i) {
     const size_t block = i / 256 * 256;
@@ -219,41 +329,88 @@ TEST_P(QuantizeKernels, PackTwoBitsAndUnpackThem) {
 
 TEST(QuantizeLaunchers, NameWhatIsWrong) {
   TestStream stream;
-  DeviceArray<float> x(300), y(300);
-  DeviceArray<std::byte> records(cuda::quantized_bytes(300, 8));
-  DeviceValue<uint32_t> word;
-  uint32_t* const status = word.data();
+  const auto cpu_stream = make_inline_stream();
+  DeviceArray<float> x(300), y(300), odd(301);
+  DeviceArray<std::byte> records(cuda::quantized_bytes(300, 8, 256));
+  DeviceValue<cuda::CallWords> words;
+  DeviceValue<cuda::StepWords> step;
+  cuda::CallWords* const call = words.data();
   const ConstTensorView g(x.data(), 300, DType::kFloat32, kEmulated);
-  const auto fails = [&](const cuda::QuantizeInput& in, const cuda::QuantizeOutput& out) {
-    EXPECT_THROW(cuda::quantize(in, out, stream), InvalidArgument);
+  const cuda::QuantizeOutput good{.records = records, .call = call};
+  const auto fails = [&](const char* what, const cuda::QuantizeInput& in,
+                         const cuda::QuantizeOutput& out) {
+    expect_refused(what, [&] { cuda::quantize(in, out, stream); });
   };
-  fails({.g = g, .e = {}, .bits = 3}, {records, {}, status});
-  fails({.g = g, .e = std::span(x).first(5)}, {records, y, status});
-  fails({.g = g, .e = x}, {records, {}, status});
-  fails({.g = g, .e = x}, {records, x, status});
-  fails({.g = g, .e = {}}, {std::span(records).first(10), {}, status});
-  fails({.g = g, .e = {}}, {records, {}, nullptr});
-  fails({.g = {x.data(), 300, DType::kFloat32, {}}, .e = {}}, {records, {}, status});
-  const DeviceArray<const std::byte*> table = {records.data()};
-  EXPECT_THROW(cuda::dequantize({table, 8}, 0, {y.data(), 300, DType::kFloat32, kEmulated}, status,
-                                stream),
-               InvalidArgument);
+  const auto misaligned = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(odd.data()) + 2);
+  fails("bits is 3, must be 8, 4 or 2", {.g = g, .bits = 3}, good);
+  fails("block is 24, must be a power of two from 8 to 4096", {.g = g, .block = 24}, good);
+  fails("block is 4,", {.g = g, .block = 4}, good);
+  fails("block is 8192,", {.g = g, .block = 8192}, good);
+  fails("first is 256, must be a multiple of 4096", {.g = g, .first = 256}, good);
+  fails("e has 5 elements, must have 300", {.g = g, .e = {std::span(x).first(5)}}, good);
+  fails("e_next has 5 elements, must have 300", {.g = g},
+        {.records = records, .e_next = std::span(y).first(5), .call = call});
+  fails("put_back has 5 elements", {.g = g},
+        {.records = records, .put_back = std::span(y).first(5), .call = call});
+  fails("e has 7 elements in its second array, must have 300",
+        {.g = g, .e = {x, std::span(y).first(7), &call->flags}}, good);
+  fails("e's address modulo 4 is 2", {.g = g, .e = {std::span(misaligned, 300)}}, good);
+  fails("e_next is a null pointer, must point at 300", {.g = g},
+        {.records = records, .e_next = std::span<float>(static_cast<float*>(nullptr), 300), .call = call});
+  fails("g is a null pointer", {.g = {nullptr, 300, DType::kFloat32, kEmulated}}, good);
+  fails("g's address modulo 4 is 2", {.g = {misaligned, 300, DType::kFloat32, kEmulated}}, good);
+  fails("g has 2147483649 elements, must have at most 2147483648",
+        {.g = {x.data(), (size_t{1} << 31) + 1, DType::kFloat32, kEmulated}}, good);
+  fails("g is in the memory of the CPU", {.g = {x.data(), 300, DType::kFloat32, {}}}, good);
+  fails("device 1", {.g = {x.data(), 300, DType::kFloat32, {DeviceType::kCuda, 1}}}, good);
+  fails("records has 10 bytes, must have at least 308", {.g = g},
+        {.records = std::span(records).first(10), .call = call});
+  fails("call is null", {.g = g}, {.records = records});
+  fails("the seal's", {.g = g},
+        {.records = records, .call = call, .seal = {.out = records.data(), .call = call}});
+  fails("scale is 0, must be positive", {.g = g, .scale = 0}, good);
+  fails("scale is 2, must be 1 where there is e", {.g = g, .e = {y}, .scale = 2}, good);
+  const cuda::RoundingSource no_segments{{}, &call->flags, 0, 0};
+  fails("no segments", {.g = g, .stochastic = &no_segments}, good);
+  expect_refused("CPU stream", [&] { cuda::quantize({.g = g}, good, *cpu_stream); });
+
+  const DeviceArray<cuda::DevicePart> table(1);
+  const auto sum_fails = [&](const char* what, const cuda::QuantizedParts& parts, float scale,
+                             const TensorView& sum) {
+    expect_refused(what, [&] { cuda::dequantize(parts, scale, sum, stream); });
+  };
+  const TensorView sum(y.data(), 300, DType::kFloat32, kEmulated);
+  const cuda::PartFaults faults{step.data(), nullptr};
+  sum_fails("scale is 0", {.parts = table, .faults = faults}, 0, sum);
+  sum_fails("scale is nan", {.parts = table, .faults = faults}, std::nanf(""), sum);
+  sum_fails("bits is 16", {.parts = table, .bits = 16, .faults = faults}, 1, sum);
+  sum_fails("block is 0", {.parts = table, .block = 0, .faults = faults}, 1, sum);
+  sum_fails("first is 8", {.parts = table, .first = 8, .faults = faults}, 1, sum);
+  sum_fails("faults.step is null", {.parts = table}, 1, sum);
+  sum_fails("sum is in the memory of the CPU", {.parts = table, .faults = faults}, 1,
+            {y.data(), 300, DType::kFloat32, {}});
+  sum_fails("parts is a null pointer",
+            {.parts = std::span<const cuda::DevicePart>(static_cast<cuda::DevicePart*>(nullptr), 2),
+             .faults = faults},
+            1, sum);
 }
 
 TEST(QuantizeLaunchers, LeaveOutAScaleThatIsNoNumber) {
   TestStream stream;
-  DeviceArray<std::byte> records(cuda::quantized_bytes(512, 8), std::byte{1});
-  const float scales[2] = {std::numeric_limits<float>::quiet_NaN(), 2.0f};
+  DeviceArray<std::byte> records(cuda::quantized_bytes(768, 8, 256), std::byte{1});
+  const float scales[3] = {std::numeric_limits<float>::quiet_NaN(), 2.0f, -1.0f};
   std::memcpy(records.data(), scales, sizeof scales);
-  const DeviceArray<const std::byte*> table = {records.data()};
-  DeviceArray<float> sum(512);
-  DeviceValue<uint32_t> status;
-  cuda::dequantize({table, 8}, 1.0f, {sum.data(), 512, DType::kFloat32, kEmulated}, status.data(),
-                   stream);
+  const DeviceArray<cuda::DevicePart> table = {{}, {records.data(), records.size(), 0, 1, 768, 0}};
+  DeviceArray<float> sum(768);
+  DeviceValue<cuda::StepWords> step;
+  cuda::dequantize({.parts = table, .faults = {step.data(), nullptr}}, 1.0f,
+                   {sum.data(), 768, DType::kFloat32, kEmulated}, stream);
   stream.wait();
-  EXPECT_EQ(*status, cuda::kStatusMalformed);
+  EXPECT_EQ((*step).status, cuda::kStatusMalformed);
+  EXPECT_EQ((*step).fault, 1u << 8 | static_cast<uint32_t>(cuda::FaultReason::kScale));
   EXPECT_EQ(sum[0], 0.0f);
   EXPECT_EQ(sum[511], 2.0f);
+  EXPECT_EQ(sum[512], 0.0f);
 }
 
 }  // namespace

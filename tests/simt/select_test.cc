@@ -2,10 +2,8 @@
 
 #include "gradwire/kernels/ops/select_cuda.h"
 
-#include <bit>
-#include <numeric>
-
-#include "gradwire/kernels/ops/device_status.h"
+#include "tests/simt/chosen.h"
+#include "tests/simt/refused.h"
 #include "tests/simt/support.h"
 
 namespace gradwire::testing {
@@ -13,22 +11,6 @@ namespace {
 
 class SelectKernels : public AnyOrder {};
 INSTANTIATE_TEST_SUITE_P(Orders, SelectKernels, kOrders);
-
-uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu; }
-
-/// Which elements have to be chosen, by sorting all of them.
-std::vector<bool> chosen_by_sorting(const std::vector<float>& x, size_t k) {
-  std::vector<size_t> order(x.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
-    return magnitude(x[a]) > magnitude(x[b]);
-  });
-  std::vector<bool> chosen(x.size());
-  for (size_t i = 0; i < std::min(k, x.size()) && magnitude(x[order[i]]) != 0; ++i) {
-    chosen[order[i]] = true;
-  }
-  return chosen;
-}
 
 void expect_selected(const Pattern& pattern, size_t k, DType dtype, size_t offset,
                      Stream& stream) {
@@ -47,19 +29,28 @@ void expect_selected(const Pattern& pattern, size_t k, DType dtype, size_t offse
   }
   const bool finite = std::ranges::all_of(x, [](float v) { return std::isfinite(v); });
   const size_t chunks = cuda::select_chunks(numel);
-  Guarded<std::byte> source(g.bytes, offset / 2 * 2);
+  Guarded<std::byte> source(g.bytes, offset / size_of(dtype) * size_of(dtype));
   Guarded<float> before(e, offset / 4 * 4);
   Guarded<float> sum(numel, offset / 4 * 4);
   Guarded<std::byte> mask(chunks * cuda::kMaskBytes);
   Guarded<uint32_t> counts(chunks);
   Guarded<std::byte> workspace(cuda::select_workspace_bytes(numel));
-  DeviceValue<uint32_t> status;
-  cuda::select_largest(
-      {{source.bytes(), numel, dtype, kEmulated}, before.span(), k},
-      {sum.span(), mask.span(), counts.span(), status.data(), workspace.span()}, stream);
+  DeviceValue<cuda::CallWords> call;
+  DeviceValue<uint32_t> parity(pattern.name == "normal" ? 1 : 0);
+  // The array that is not meant has no memory: it must not be touched.
+  const std::span<float> nowhere(reinterpret_cast<float*>(16), numel);
+  const std::span<float> to[2] = {*parity == 0 ? sum.span() : nowhere,
+                                  *parity == 0 ? nowhere : sum.span()};
+  cuda::select_largest({{source.bytes(), numel, dtype, kEmulated}, {before.span()}, k},
+                       {.x = {to[0], to[1], parity.data()},
+                        .mask = mask.span(),
+                        .counts = counts.span(),
+                        .call = call.data(),
+                        .workspace = workspace.span()},
+                       stream);
   stream.wait();
   ASSERT_EQ(bits_of(sum.values()), bits_of(x));
-  EXPECT_EQ(*status, finite ? 0u : cuda::kStatusNonFinite);
+  EXPECT_EQ((*call).flags, finite ? 0u : cuda::kStatusNonFinite);
   const std::vector<bool> expected =
       finite ? chosen_by_sorting(x, k) : std::vector<bool>(numel);
   std::vector<uint32_t> expected_counts(chunks);
@@ -114,27 +105,64 @@ TEST_P(SelectKernels, MendAGuessThatWasTooHigh) {
   expect_selected(pattern, 20000, DType::kFloat32, 0, stream_);
 }
 
+TEST_P(SelectKernels, LeaveTheGradientWhereItIsTheSum) {
+  const std::vector<float> g = normal(9001, 12);
+  Guarded<float> x(g);
+  const size_t chunks = cuda::select_chunks(g.size());
+  DeviceArray<std::byte> mask(chunks * cuda::kMaskBytes);
+  DeviceArray<std::byte> workspace(cuda::select_workspace_bytes(g.size()));
+  DeviceArray<uint32_t> counts(chunks);
+  DeviceValue<cuda::CallWords> call;
+  cuda::select_largest({{x.bytes(), g.size(), DType::kFloat32, kEmulated}, {}, 90},
+                       {x.span(), mask, counts, call.data(), workspace}, stream_);
+  stream_.wait();
+  EXPECT_EQ(bits_of(x.values()), bits_of(g));
+  const std::vector<bool> expected = chosen_by_sorting(g, 90);
+  for (size_t i = 0; i < g.size(); ++i) {
+    ASSERT_EQ((static_cast<unsigned>(mask[i / 8]) >> (i % 8) & 1u) != 0, expected[i]) << i;
+  }
+}
+
 TEST(SelectLaunchers, NameWhatIsWrong) {
   TestStream stream;
-  DeviceArray<float> g(5000), x(5000);
-  DeviceArray<std::byte> mask(2 * cuda::kMaskBytes), workspace(cuda::select_workspace_bytes(5000));
+  DeviceArray<float> g(5000), x(5000), odd(5001);
+  DeviceArray<std::byte> mask(2 * cuda::kMaskBytes);
+  DeviceArray<std::byte> workspace(cuda::select_workspace_bytes(5000) + 16);
   DeviceArray<uint32_t> counts(2);
-  DeviceValue<uint32_t> word;
-  uint32_t* const status = word.data();
+  DeviceValue<cuda::CallWords> words;
+  cuda::CallWords* const call = words.data();
+  const std::span<std::byte> room(workspace);
   const ConstTensorView view(g.data(), 5000, DType::kFloat32, kEmulated);
-  const cuda::SelectOutput good{x, mask, counts, status, workspace};
-  const auto fails = [&](const cuda::SelectInput& in, const cuda::SelectOutput& out) {
-    EXPECT_THROW(cuda::select_largest(in, out, stream), InvalidArgument);
+  const cuda::SelectOutput good{std::span(x), mask, counts, call, room};
+  const auto fails = [&](const char* what, const cuda::SelectInput& in,
+                         const cuda::SelectOutput& out) {
+    expect_refused(what, [&] { cuda::select_largest(in, out, stream); });
   };
-  fails({view, {}, 0}, good);
-  fails({view, {}, 5001}, good);
-  fails({view, std::span(x).first(10), 5}, good);
-  fails({{g.data(), 5000, DType::kFloat32, {}}, {}, 5}, good);
-  fails({view, {}, 5}, {std::span(x).first(10), mask, counts, status, workspace});
-  fails({view, {}, 5}, {x, std::span(mask).first(10), counts, status, workspace});
-  fails({view, {}, 5}, {x, mask, std::span(counts).first(1), status, workspace});
-  fails({view, {}, 5}, {x, mask, counts, nullptr, workspace});
-  fails({view, {}, 5}, {x, mask, counts, status, std::span(workspace).first(9)});
+  const auto with = [&](auto change) {
+    cuda::SelectOutput out = good;
+    change(out);
+    return out;
+  };
+  float* const misaligned = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(odd.data()) + 1);
+  fails("k is 0, must be 1 to 5000", {view, {}, 0}, good);
+  fails("k is 5001", {view, {}, 5001}, good);
+  fails("e has 10 elements", {view, {std::span(x).first(10)}, 5}, good);
+  fails("g is in the memory of the CPU", {{g.data(), 5000, DType::kFloat32, {}}, {}, 5}, good);
+  fails("g is a null pointer", {{nullptr, 5000, DType::kFloat32, kEmulated}, {}, 5}, good);
+  fails("g's address modulo 4 is 1", {{misaligned, 5000, DType::kFloat32, kEmulated}, {}, 5}, good);
+  fails("g has 2147483649 elements",
+        {{g.data(), (size_t{1} << 31) + 1, DType::kFloat32, kEmulated}, {}, 5}, good);
+  fails("x has 10 elements", {view, {}, 5}, with([&](auto& o) { o.x = std::span(x).first(10); }));
+  fails("x has 0 elements, must have 5000", {view, {}, 5}, with([](auto& o) { o.x = {}; }));
+  fails("x's address modulo 4 is 1", {view, {}, 5},
+        with([&](auto& o) { o.x = std::span(misaligned, 5000); }));
+  fails("mask has 10 bytes", {view, {}, 5}, with([&](auto& o) { o.mask = std::span(mask).first(10); }));
+  fails("counts has 1 elements", {view, {}, 5},
+        with([&](auto& o) { o.counts = std::span(counts).first(1); }));
+  fails("call is null", {view, {}, 5}, with([](auto& o) { o.call = nullptr; }));
+  fails("workspace has 9 bytes", {view, {}, 5}, with([&](auto& o) { o.workspace = room.first(9); }));
+  fails("workspace must begin on a multiple of 16", {view, {}, 5},
+        with([&](auto& o) { o.workspace = room.subspan(8); }));
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 
 #include "gradwire/kernels/ops/sparse_cuda.h"
 
-#include "gradwire/kernels/ops/device_status.h"
 #include "gradwire/kernels/ops/select_cuda.h"
+#include "tests/simt/chosen.h"
+#include "tests/simt/refused.h"
 #include "tests/simt/sparse_cases.h"
 
 namespace gradwire::testing {
@@ -12,21 +13,53 @@ namespace {
 class SparseKernels : public AnyOrder {};
 INSTANTIATE_TEST_SUITE_P(Orders, SparseKernels, kOrders);
 
+/// The k largest of g, as the selection leaves them in device memory.
 struct Selected {
-  explicit Selected(const std::vector<float>& g, size_t k, Stream& stream)
-      : x(g.size()),
+  Selected(const std::vector<float>& g, size_t k)
+      : x(g.begin(), g.end()),
         mask(cuda::select_chunks(g.size()) * cuda::kMaskBytes),
-        counts(cuda::select_chunks(g.size())) {
-    const DeviceArray<float> gradient = on_device(g), e(g.size());
-    DeviceArray<std::byte> room(cuda::select_workspace_bytes(g.size()));
-    DeviceValue<uint32_t> status;
-    cuda::select_largest({{gradient.data(), g.size(), DType::kFloat32, kEmulated}, e, k},
-                         {x, mask, counts, status.data(), room}, stream);
-    stream.wait();
+        counts(cuda::select_chunks(g.size())),
+        finite(std::ranges::all_of(g, [](float v) { return std::isfinite(v); })) {
+    const std::vector<bool> chosen =
+        finite ? chosen_by_sorting(g, k) : std::vector<bool>(g.size());
+    for (size_t i = 0; i < g.size(); ++i) {
+      x[i] += 0.0f;
+      if (chosen[i]) {
+        mask[i / 8] |= static_cast<std::byte>(1u << (i % 8));
+        ++counts[i / kChunk];
+      }
+    }
   }
   DeviceArray<float> x;
   DeviceArray<std::byte> mask;
   DeviceArray<uint32_t> counts;
+  bool finite;
+};
+
+/// What encode_sparse() writes and what it needs.
+struct SparseMemories {
+  SparseMemories(const Selected& selected, size_t payload_bytes, size_t offset)
+      : x({selected.x.begin(), selected.x.end()}),
+        payload(payload_bytes, offset),
+        workspace(cuda::encode_sparse_workspace_bytes(selected.x.size())) {}
+
+  cuda::SparseOutput output(const PayloadHeader& header) {
+    return {.body = payload.span().subspan(sizeof header),
+            .body_bytes = bytes.data(),
+            .call = call.data(),
+            .workspace = workspace.span(),
+            .seal = {header, payload.bytes(), call.data(), status.data()}};
+  }
+  bool guards_hold() const {
+    return x.guards_hold() && payload.guards_hold() && workspace.guards_hold();
+  }
+
+  Guarded<float> x;
+  Guarded<std::byte> payload;
+  Guarded<std::byte> workspace;
+  DeviceValue<uint64_t> bytes;
+  DeviceValue<cuda::CallWords> call;
+  DeviceValue<uint32_t> status;
 };
 
 void expect_encoded(const Pattern& pattern, const Selected& selected, const char* density,
@@ -35,29 +68,26 @@ void expect_encoded(const Pattern& pattern, const Selected& selected, const char
   SCOPED_TRACE(concat(pattern.name, ", ", numel, " elements, topk:", density, codec.text));
   OnCpu cpu(density, codec, numel);
   const Compressed expected = cpu.compress(pattern.values);
-  const size_t length = expected.payload.size() - sizeof(PayloadHeader);
-  Guarded<float> x({selected.x.begin(), selected.x.end()});
-  Guarded<std::byte> body(length, numel % 4);
-  Guarded<std::byte> workspace(cuda::sparse_workspace_bytes(numel, 1));
-  DeviceValue<uint64_t> bytes;
-  DeviceValue<uint32_t> status;
-  cuda::encode_sparse({x.span(), selected.mask, selected.counts}, cpu.format(codec),
-                      {body.span(), bytes.data(), status.data(), workspace.span()}, stream);
+  SparseMemories memory(selected, expected.payload.size(), numel % 4);
+  memory.call = {.flags = selected.finite ? 0u : cuda::kStatusNonFinite};
+  PayloadHeader header = read_header(expected.payload);
+  header.bytes = header.flags = 0;  // the kernel's to find
+  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts}, cpu.format(codec),
+                      memory.output(header), stream);
   stream.wait();
-  ASSERT_EQ(*bytes, length);
-  EXPECT_EQ(*status, 0u);
-  ASSERT_EQ(body.values(),
-            std::vector<std::byte>(expected.payload.begin() + sizeof(PayloadHeader),
-                                   expected.payload.end()));
-  ASSERT_EQ(bits_of(x.values()), bits_of(expected.e_next));
-  EXPECT_TRUE(body.guards_hold() && x.guards_hold() && workspace.guards_hold());
+  ASSERT_EQ(memory.payload.values(), expected.payload);
+  ASSERT_EQ(bits_of(memory.x.values()), bits_of(expected.e_next));
+  EXPECT_EQ(*memory.bytes, expected.payload.size() - sizeof header);
+  EXPECT_EQ(*memory.status, selected.finite ? 0u : cuda::kStatusNonFinite);
+  EXPECT_EQ((*memory.call).flags, 0u);
+  EXPECT_TRUE(memory.guards_hold());
 }
 
-TEST_P(SparseKernels, WriteTheCompressorsBodyAndResidual) {
+TEST_P(SparseKernels, WriteTheCompressorsPayloadAndResidual) {
   for (const size_t numel : {size_t{0}, size_t{1}, size_t{33}, size_t{4096}, size_t{8999}}) {
     for (const Pattern& pattern : patterns(numel, 41)) {
       for (const char* density : {"1%", "25%"}) {
-        const Selected selected(pattern.values, OnCpu(density, kCodecs[0], numel).kept(), stream_);
+        const Selected selected(pattern.values, OnCpu(density, kCodecs[0], numel).kept());
         for (const Codec& codec : kCodecs) {
           expect_encoded(pattern, selected, density, codec, stream_);
         }
@@ -66,40 +96,85 @@ TEST_P(SparseKernels, WriteTheCompressorsBodyAndResidual) {
   }
 }
 
+TEST_P(SparseKernels, WriteScaledValuesAndLeaveTheRestUnscaled) {
+  // Of powers of two, so that scaling commutes with rounding: the payload is that of scale * x.
+  const size_t numel = 8999;
+  const float scale = 0.25f;
+  const std::vector<float> x = normal(numel, 5);
+  std::vector<float> scaled = x;
+  for (float& value : scaled) {
+    value *= scale;
+  }
+  for (const Codec& codec : kCodecs) {
+    OnCpu cpu("2%", codec, numel);
+    const Compressed expected = cpu.compress(scaled);
+    const Selected selected(x, cpu.kept());
+    SparseMemories memory(selected, expected.payload.size(), 1);
+    DeviceValue<uint32_t> parity(1);
+    const std::span<float> nowhere(reinterpret_cast<float*>(16), numel);
+    cuda::encode_sparse({{nowhere, memory.x.span(), parity.data()}, selected.mask, selected.counts,
+                         scale},
+                        cpu.format(codec), memory.output(read_header(expected.payload)), stream_);
+    stream_.wait();
+    ASSERT_EQ(memory.payload.values(), expected.payload) << codec.text;
+    const std::vector<float> left = memory.x.values();
+    for (size_t i = 0; i < numel; ++i) {
+      ASSERT_EQ(left[i], expected.e_next[i] / scale) << i << codec.text;
+    }
+  }
+}
+
 TEST(SparseLaunchers, RefuseABodyThatIsTooShortOnTheDevice) {
   TestStream stream;
   const std::vector<float> g = normal(5000, 3);
-  Selected selected(g, 50, stream);
-  DeviceArray<std::byte> body(100, std::byte{7}), room(cuda::sparse_workspace_bytes(5000, 1));
-  DeviceValue<uint64_t> bytes;
-  DeviceValue<uint32_t> status;
-  cuda::encode_sparse({selected.x, selected.mask, selected.counts}, {},
-                      {body, bytes.data(), status.data(), room}, stream);
+  const Selected selected(g, 50);
+  SparseMemories memory(selected, 132, 0);
+  std::ranges::fill(memory.payload.span(), std::byte{7});
+  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts}, {}, memory.output({}),
+                      stream);
   stream.wait();
-  EXPECT_EQ(*status, cuda::kStatusMalformed);
-  EXPECT_GT(*bytes, 100u);
-  EXPECT_EQ(body, DeviceArray<std::byte>(100, std::byte{7}));
-  EXPECT_EQ(bits_of(selected.x), bits_of(g));
+  EXPECT_EQ(*memory.status, cuda::kStatusMalformed);
+  EXPECT_GT(*memory.bytes, 100u);
+  std::vector<std::byte> expected(132, std::byte{7});
+  std::fill_n(expected.begin(), sizeof(PayloadHeader), std::byte{0});
+  EXPECT_EQ(memory.payload.values(), expected);
+  EXPECT_EQ(bits_of(memory.x.values()), bits_of(g));
 }
 
 TEST(SparseLaunchers, NameWhatIsWrong) {
   TestStream stream;
-  DeviceArray<float> x(5000);
-  DeviceArray<std::byte> mask(2 * cuda::kMaskBytes), body(99);
-  DeviceArray<std::byte> room(cuda::sparse_workspace_bytes(5000, 1));
-  DeviceArray<uint32_t> counts(2);
-  DeviceValue<uint64_t> length;
-  DeviceValue<uint32_t> word;
-  uint64_t* const bytes = length.data();
-  uint32_t* const status = word.data();
-  const auto encode = [&](const cuda::SparseInput& in, const cuda::SparseOutput& out) {
-    EXPECT_THROW(cuda::encode_sparse(in, {}, out, stream), InvalidArgument);
+  const auto cpu_stream = make_inline_stream();
+  const Selected s(normal(5000, 3), 50);
+  SparseMemories memory(s, 1000, 0);
+  const cuda::SparseInput in{{memory.x.span()}, s.mask, s.counts};
+  const cuda::SparseOutput out = memory.output({});
+  const auto fails = [&](const char* what, const auto& change) {
+    cuda::SparseInput bad_in = in;
+    cuda::SparseOutput bad_out = out;
+    cuda::SparseFormat format;
+    change(bad_in, bad_out, format);
+    expect_refused(what, [&] { cuda::encode_sparse(bad_in, format, bad_out, stream); });
   };
-  encode({x, std::span(mask).first(4), counts}, {body, bytes, status, room});
-  encode({x, mask, std::span(counts).first(1)}, {body, bytes, status, room});
-  encode({x, mask, counts}, {body, nullptr, status, room});
-  encode({x, mask, counts}, {body, bytes, nullptr, room});
-  encode({x, mask, counts}, {body, bytes, status, std::span(room).first(8)});
+  fails("mask has 4 bytes, must have 1024", [](auto& i, auto&, auto&) { i.mask = i.mask.first(4); });
+  fails("counts has 1 elements, must have 2",
+        [](auto& i, auto&, auto&) { i.counts = i.counts.first(1); });
+  fails("x is a null pointer", [](auto& i, auto&, auto&) {
+    i.x = std::span<float>(static_cast<float*>(nullptr), 5000);
+  });
+  fails("scale is -1", [](auto& i, auto&, auto&) { i.scale = -1; });
+  fails("body is a null pointer", [](auto&, auto& o, auto&) {
+    o.body = std::span<std::byte>(static_cast<std::byte*>(nullptr), 5);
+  });
+  fails("call is null", [](auto&, auto& o, auto&) { o.call = nullptr; });
+  fails("the seal's status is null", [](auto&, auto& o, auto&) { o.seal = {}; });
+  fails("the seal's call", [](auto&, auto& o, auto&) { o.seal.call = nullptr; });
+  fails("body_bytes's address modulo 8 is 4", [](auto&, auto& o, auto&) {
+    o.body_bytes = reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(o.body_bytes) + 4);
+  });
+  fails("workspace has 8 bytes", [](auto&, auto& o, auto&) { o.workspace = o.workspace.first(8); });
+  fails("values is 9, must be 0 to 4",
+        [](auto&, auto&, auto& f) { f.values = static_cast<cuda::SparseValues>(9); });
+  expect_refused("CPU stream", [&] { cuda::encode_sparse(in, {}, out, *cpu_stream); });
 }
 
 }  // namespace

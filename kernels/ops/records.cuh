@@ -1,0 +1,114 @@
+#pragma once
+// What kernels share that write and add up records of fixed length: a chunk's scales, then its
+// codes. A thread block takes a chunk, a thread 8 elements at a time.
+
+#include "gradwire/kernels/ops/memory_access.cuh"
+#include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/quantize_cuda.h"
+#include "gradwire/kernels/ops/seal.cuh"
+
+namespace gradwire::cuda {
+
+inline constexpr unsigned kRecordThreads = 256;
+inline constexpr unsigned kRecordWarps = kRecordThreads / kWarp;
+inline constexpr unsigned kRoundElements = kRecordThreads * kPerThread;
+inline constexpr unsigned kRecordRounds = kChunk / kRoundElements;
+inline constexpr unsigned kWarpElements = kWarp * kPerThread;
+inline constexpr uint32_t kLargestFinite = 0x7F7FFFFF;
+
+/// Where a chunk's record lies, and how long the chunk is.
+struct ChunkRecord {
+  size_t begin;    // of the chunk in the group
+  unsigned numel;  // of the chunk
+  size_t scales;   // in the records
+  size_t codes;
+};
+
+__device__ __forceinline__ ChunkRecord record_of(size_t chunk, size_t numel, int bits,
+                                                 unsigned block) {
+  const size_t begin = chunk * kChunk;
+  const size_t left = numel - begin;
+  const unsigned mine = left < kChunk ? static_cast<unsigned>(left) : kChunk;
+  const size_t scales = chunk * quantized_record_bytes(kChunk, bits, block);
+  return {begin, mine, scales, scales + (mine + block - 1) / block * 4};
+}
+
+/// What an encoding kernel reads and writes; what is not wanted is null.
+struct EncodeMemory {
+  const std::byte* g;
+  float scale;  // of g; 1 where there is e
+  ParityPointer e;
+  ParityPointer e_next;
+  ParityPointer put_back;
+  std::byte* records;
+  size_t numel;
+  uint32_t* flags;
+};
+
+/// x = scale * g + e.
+template <class T>
+__device__ __forceinline__ void load_scaled_sum(const EncodeMemory& m, size_t first,
+                                                float (&x)[kPerThread]) {
+  load_sum<T>(m.g, m.e.get(), first, m.numel, x);
+  if (m.scale != 1.0f) {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      x[i] = m.scale * x[i];
+    }
+  }
+}
+
+/// e_next and put_back of 8 elements from `first` on. g is read again before e_next, which may be
+/// its memory, is written.
+template <class T>
+__device__ __forceinline__ void store_residuals(const EncodeMemory& m, size_t first,
+                                                const float (&x)[kPerThread],
+                                                const float (&decoded)[kPerThread]) {
+  if (float* const put_back = m.put_back.get()) {
+    float g[kPerThread];
+    float residual[kPerThread];
+    load_floats<T>(m.g, first, m.numel, g);
+    load_floats<float>(as_bytes(put_back), first, m.numel, residual);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      residual[i] += g[i] - decoded[i] / m.scale;
+    }
+    store_floats<float>(as_bytes(put_back), first, m.numel, residual);
+  }
+  if (float* const e_next = m.e_next.get()) {
+    float left[kPerThread];
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      left[i] = x[i] - decoded[i];
+    }
+    store_floats<float>(as_bytes(e_next), first, m.numel, left);
+  }
+}
+
+/// What an adding kernel reads and writes.
+struct SumArguments {
+  const DevicePart* parts;
+  size_t count;
+  size_t first_chunk;  // of the sum in the group
+  unsigned block;
+  unsigned shift;  // its logarithm
+  float factor;
+  std::byte* sum;
+  size_t numel;
+  StepWords* step;
+};
+
+template <class T>
+__device__ __forceinline__ void store_sum(const SumArguments& a, size_t first,
+                                          float (&sum)[kPerThread]) {
+  if (a.factor != 1.0f) {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      sum[i] *= a.factor;
+    }
+  }
+  store_floats<T>(a.sum, first, a.numel, sum);
+}
+
+}  // namespace gradwire::cuda
