@@ -1,0 +1,272 @@
+// Adding a row: a line in kCompress or kSum for a spec, or a Case in cases() for anything else.
+#include "bench/cuda_rows.h"
+
+#include <cstring>
+#include <random>
+
+#include "bench/cuda_peers.h"
+#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/ops/norms_cuda.h"
+
+namespace gradwire::bench {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr size_t kLarge = 100'000'000;  // elements; from here on launches do not count
+
+struct Goal {
+  const char* spec;
+  double at_25m, at_110m;  // floor / time; 0: none
+};
+
+/// compress(): error feedback where the spec has it, from one residual into the other.
+constexpr Goal kCompress[] = {
+    {"fp16", 0, 0},
+    {"bf16", 0, 0},
+    {"int8", 0.80, 0.90},
+    {"int8,stochastic", 0.80, 0.90},
+    {"int4", 0.80, 0.90},
+    {"int4,stochastic", 0.80, 0.90},
+    {"2bit", 0.80, 0.90},
+    {"2bit,stochastic", 0.80, 0.90},
+    {"1bit", 0.80, 0.90},
+    {"topk:0.1%", 0.70, 0.85},
+    {"topk:1%", 0.70, 0.85},
+    {"topk:10%", 0.70, 0.85},
+    {"topk:1%,int4", 0.70, 0.85},
+    {"chunktopk:41/4096", 0.75, 0.80},
+    {"threshold:1%", 0.80, 0.92},
+};
+
+/// decompress(): the mean of several ranks' payloads.
+struct SumGoal {
+  Goal goal;
+  size_t ranks;
+};
+constexpr SumGoal kSum[] = {
+    {{"int8", 0.75, 0.88}, 8},     {{"int4", 0.75, 0.88}, 8}, {{"2bit", 0.75, 0.88}, 8},
+    {{"1bit", 0.75, 0.88}, 8},     {{"fp16", 0, 0}, 8},       {{"topk:1%", 0.65, 0.75}, 16},
+    {{"topk:1%,int4", 0.65, 0.75}, 16},
+};
+
+double goal_at(const Goal& goal, size_t numel) { return numel >= kLarge ? goal.at_110m : goal.at_25m; }
+
+/// Normal numbers (Box and Muller) of standard deviation 1e-3.
+__global__ void fill_normal(float* out, size_t numel, uint32_t seed) {
+  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < numel) {
+    uint64_t z = (i + (uint64_t{seed} << 40)) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    const float u = (static_cast<float>(z >> 40) + 0.5f) * 0x1p-24f;
+    const float v = static_cast<float>(z & 0xFFFFFF) * 0x1p-24f;
+    out[i] = 1e-3f * sqrtf(-2.0f * logf(u)) * cospif(2.0f * v);
+  }
+}
+
+__global__ void copy_kernel(const float4* source, float4* destination, size_t count) {
+  const size_t stride = size_t{gridDim.x} * kThreads;
+  for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
+    destination[i] = source[i];
+  }
+}
+
+cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.native_handle()); }
+
+PeerMemory peer_memory(const Arena& arena, int set) {
+  return {arena.g(set), arena.e(set), arena.e_next(set)};
+}
+
+/// The true length of a payload in device memory.
+double length_of(const Buffer& payload, Stream& stream) {
+  std::vector<std::byte> bytes(sizeof(PayloadHeader));
+  copy_bytes(bytes, {}, payload.bytes().first(bytes.size()), kGpu, stream);
+  stream.wait();
+  return static_cast<double>(read_header(bytes).bytes);
+}
+
+/// A compressor on the GPU and what it needs.
+struct OnGpu {
+  OnGpu(const char* spec, size_t numel, Stream& on)
+      : compressor(make_compressor(parse_spec(spec), {.numel = numel, .device = kGpu, .seed = 1})),
+        stream(on) {}
+  void compress(const Arena& arena, int set, const Buffer& payload) {
+    const bool feedback = compressor->spec().error_feedback;
+    compressor->compress({arena.g(set).data(), arena.numel(), DType::kFloat32, kGpu},
+                         feedback ? arena.e(set) : Residual(),
+                         feedback ? arena.e_next(set) : Residual(), payload.bytes(), context);
+  }
+  std::unique_ptr<Compressor> compressor;
+  Stream& stream;
+  Workspace workspace{kGpu};
+  Context context{stream, workspace};
+  std::vector<Buffer> payloads;
+};
+
+Case compress_case(const Goal& goal, const Arena& arena, Stream& stream) {
+  const auto prepare = [&arena, &stream, spec = goal.spec](Row& row) -> Work {
+    auto state = std::make_shared<OnGpu>(spec, arena.numel(), stream);
+    for (int set = 0; set < kSets; ++set) {
+      state->payloads.emplace_back(state->compressor->capacity_bytes(), kGpu);
+    }
+    state->compress(arena, 0, state->payloads[0]);
+    row.bytes = (state->compressor->spec().error_feedback ? 12.0 : 4.0) *
+                    static_cast<double>(arena.numel()) +
+                length_of(state->payloads[0], stream);
+    return [state, &arena](int set) {
+      state->compress(arena, set, state->payloads[static_cast<size_t>(set)]);
+    };
+  };
+  return {{.op = concat("compress ", goal.spec), .by = "gradwire", .goal = goal_at(goal, arena.numel())},
+          prepare};
+}
+
+Case sum_case(const SumGoal& sum, const Arena& arena, Stream& stream) {
+  const auto prepare = [&arena, &stream, sum](Row& row) -> Work {
+    auto state = std::make_shared<OnGpu>(sum.goal.spec, arena.numel(), stream);
+    auto parts = std::make_shared<std::vector<ConstPayload>>();
+    row.bytes = 4.0 * static_cast<double>(arena.numel());
+    for (size_t rank = 0; rank < sum.ranks; ++rank) {
+      state->payloads.emplace_back(state->compressor->capacity_bytes(), kGpu);
+      state->compress(arena, static_cast<int>(rank) % kSets, state->payloads.back());
+      row.bytes += length_of(state->payloads.back(), stream);
+      parts->push_back(state->payloads.back().bytes());
+    }
+    return [state, parts, &arena](int set) {
+      state->compressor->decompress(
+          *parts, 1.0f / static_cast<float>(parts->size()),
+          {arena.e_next(set).data(), arena.numel(), DType::kFloat32, kGpu}, state->context);
+    };
+  };
+  return {{.op = concat("mean of ", sum.ranks, " x ", sum.goal.spec),
+           .by = "gradwire",
+           .goal = goal_at(sum.goal, arena.numel())},
+          prepare};
+}
+
+Case norms_case(const Arena& arena, Stream& stream) {
+  constexpr size_t kBlock = 65536;
+  const auto prepare = [&arena, &stream](Row&) -> Work {
+    auto sums = std::make_shared<Buffer>(((arena.numel() + kBlock - 1) / kBlock + 1) * 8, kGpu);
+    return [sums, &arena, &stream](int set) {
+      const std::span<double> blocks = sums->as<double>().subspan(1);
+      cuda::sums_of_squares(arena.g(set), kBlock, blocks, stream);
+      cuda::add_in_order(blocks, sums->as<double>().data(), stream);
+    };
+  };
+  return {{.op = "sum of squares",
+           .by = "gradwire",
+           .bytes = 4.0 * static_cast<double>(arena.numel())},
+          prepare};
+}
+
+/// A chain of a peer; `bytes_per_element` is what the operation itself must move.
+Case peer_case(const char* op, const char* by, const Arena& arena, double bytes_per_element,
+               Launch launch, std::function<void(int, PeerScratch&)> run) {
+  const auto prepare = [&arena, run = std::move(run)](Row&) -> Work {
+    auto scratch = std::make_shared<PeerScratch>(arena.numel());
+    return [scratch, run](int set) { run(set, *scratch); };
+  };
+  return {{.op = op, .by = by, .bytes = bytes_per_element * static_cast<double>(arena.numel())},
+          prepare,
+          launch};
+}
+
+Case atomics_case(const Arena& arena, Stream& stream) {
+  constexpr size_t kRanks = 16;
+  const auto prepare = [&arena, &stream](Row& row) -> Work {
+    const size_t k = arena.numel() / 100;
+    std::vector<uint32_t> host(k * kRanks);
+    std::mt19937 random(7);
+    for (size_t i = 0; i < host.size(); ++i) {  // ascending in each rank's list
+      host[i] = static_cast<uint32_t>(i % k * 100 + random() % 100);
+    }
+    auto indices = std::make_shared<Buffer>(host.size() * 4, kGpu);
+    auto values = std::make_shared<Buffer>(host.size() * 4, kGpu);
+    copy_bytes(indices->bytes(), kGpu, std::as_bytes(std::span(host)), {}, stream);
+    stream.wait();
+    row.bytes = 4.0 * static_cast<double>(arena.numel()) + 8.0 * static_cast<double>(host.size());
+    return [indices, values, &arena, &stream](int set) {
+      atomic_add(indices->as<uint32_t>(), values->as<float>(), kRanks, arena.e_next(set),
+                 handle(stream));
+    };
+  };
+  return {{.op = "mean of 16 x topk:1%", .by = "memset + atomicAdd"}, prepare};
+}
+
+void add_peers(std::vector<Case>& all, const Arena& arena, Stream& stream) {
+  const auto chain = [&](auto f) {
+    return [&arena, &stream, f](int set, PeerScratch& scratch) {
+      f(peer_memory(arena, set), scratch, handle(stream));
+    };
+  };
+  for (const auto& [op, one_in, bytes] :
+       {std::tuple("compress topk:0.1%", 1000, 12.006), std::tuple("compress topk:1%", 100, 12.06),
+        std::tuple("compress topk:10%", 10, 12.6)}) {
+    const size_t k = arena.numel() / static_cast<size_t>(one_in);
+    all.push_back(peer_case(op, "CUB sort + select", arena, bytes, Launch::kGraph,
+                            chain([k](const PeerMemory& m, PeerScratch& s, cudaStream_t on) {
+                              cub_top_k(m, k, s, on);
+                            })));
+    all.push_back(peer_case(op, "Thrust sort + copy_if", arena, bytes, Launch::kEager,
+                            chain([k](const PeerMemory& m, PeerScratch& s, cudaStream_t on) {
+                              thrust_top_k(m, k, s, on);
+                            })));
+  }
+  all.push_back(peer_case("compress int8", "CUB segmented reduce", arena, 13.016, Launch::kGraph,
+                          chain([](const PeerMemory& m, PeerScratch& s, cudaStream_t on) {
+                            cub_int8(m, s, on);
+                          })));
+  all.push_back(peer_case("compress fp16", "Thrust transform", arena, 6.0, Launch::kEager,
+                          chain([](const PeerMemory& m, PeerScratch& s, cudaStream_t on) {
+                            thrust_half(m, s, on);
+                          })));
+  all.push_back(atomics_case(arena, stream));
+}
+
+}  // namespace
+
+Arena::Arena(size_t numel, Stream& stream) : numel_(numel) {
+  const auto blocks = static_cast<unsigned>((numel + kThreads - 1) / kThreads);
+  for (uint32_t i = 0; i < kSets * 3; ++i) {
+    memory_.emplace_back(numel * 4, kGpu);
+    fill_normal<<<blocks, kThreads, 0, handle(stream)>>>(memory_.back().as<float>().data(), numel, i);
+    check_cuda(cudaGetLastError(), "fill_normal");
+  }
+  stream.wait();
+}
+
+std::vector<Case> cases(const Arena& arena, Stream& stream) {
+  std::vector<Case> all;
+  for (const Goal& goal : kCompress) {
+    all.push_back(compress_case(goal, arena, stream));
+  }
+  for (const SumGoal& sum : kSum) {
+    all.push_back(sum_case(sum, arena, stream));
+  }
+  all.push_back(norms_case(arena, stream));
+  add_peers(all, arena, stream);
+  return all;
+}
+
+double copy_rate(const Arena& arena, Stream& stream, Timer& timer) {
+  const double by_runtime = timer.median_ms(
+      [&](int set) {
+        check_cuda(cudaMemcpyAsync(arena.e_next(set).data(), arena.g(set).data(), arena.numel() * 4,
+                                   cudaMemcpyDeviceToDevice, handle(stream)),
+                   "cudaMemcpyAsync");
+      },
+      Launch::kGraph);
+  const double by_kernel = timer.median_ms(
+      [&](int set) {
+        copy_kernel<<<132 * 16, kThreads, 0, handle(stream)>>>(
+            reinterpret_cast<const float4*>(arena.g(set).data()),
+            reinterpret_cast<float4*>(arena.e_next(set).data()), arena.numel() / 4);
+        check_cuda(cudaGetLastError(), "copy_kernel");
+      },
+      Launch::kGraph);
+  return 8.0 * static_cast<double>(arena.numel()) / (1e-3 * std::min(by_runtime, by_kernel));
+}
+
+}  // namespace gradwire::bench
