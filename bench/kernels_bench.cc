@@ -110,6 +110,7 @@ void compress(benchmark::State& state, const std::string& spec) {
                          feedback ? data().e_next.as<float>() : Residual(), payload.bytes(),
                          context);
     stream->wait();
+    compressor->commit();
   };
   once();
   double seconds = 0;

@@ -102,10 +102,10 @@ class Compressor {
   /// The committed step: counts commits and seeds stochastic rounding. On a GPU
   /// DeviceState::read() knows it; commit() and set_step() throw DeviceError there.
   uint32_t step() const { return step_; }
-  /// Makes what the last compress() drew final. Called by the owner of the residual when it
-  /// commits.
+  /// Makes what the last compress() drew, or learned for the next step, final. Called by the owner
+  /// of the residual when it commits: the stream has passed that compress() by then.
   virtual void commit() { ++step_; }
-  /// For checkpoints: sets the committed step.
+  /// For checkpoints: sets the committed step. What was learned in steps before is forgotten.
   virtual void set_step(uint32_t step) { step_ = step; }
 
  protected:

@@ -102,6 +102,16 @@ constexpr std::array kRows = {
                   .takes_block = false,
                   .source = "Sarfi et al. (SparseLoCo), arXiv:2508.15706",
                   .make = make_chunk_topk},
+    CompressorRow{.name = "threshold",
+                  .summary = "about the largest elements: a threshold found once serves many steps",
+                  .example = "threshold:1%",
+                  .selector = true,
+                  .default_values = ValueCodec::kFloat32,
+                  .default_error_feedback = true,
+                  .takes_rounding = false,
+                  .takes_block = false,
+                  .source = "Li and Hoefler (Ok-Topk), arXiv:2201.07598",
+                  .make = make_threshold},
 };
 
 void check_shape(const CompressorShape& shape) {

@@ -47,6 +47,21 @@ Selection select_largest(const SelectInput& input, Workspace::Frame& frame, Thre
 Selection select_largest_in_chunks(const SelectInput& input, Workspace::Frame& frame,
                                    ThreadPool& pool);
 
+/// What reaches a threshold, as far as there is room.
+struct Reach {
+  float threshold;     ///< above 0
+  size_t capacity;     ///< at most so many are chosen
+  size_t first_chunk;  ///< when more reach it, those from this chunk on, around to the one before
+};
+struct Reached {
+  Selection chosen;
+  size_t count;  ///< elements that reach the threshold, chosen or not
+};
+
+/// Chooses every |x[i]| >= threshold, and leaves in e_next what finds no room; k is not read.
+Reached select_reaching(const SelectInput& input, const Reach& reach, Workspace::Frame& frame,
+                        ThreadPool& pool);
+
 /// The k-th largest of `magnitudes` (bits of |x|; 1 <= k <= size). `scratch` is of the same size.
 uint32_t kth_largest(std::span<const uint32_t> magnitudes, size_t k, std::span<uint32_t> scratch);
 

@@ -18,7 +18,7 @@ inline constexpr float kThresholdFactor = 1.025f;
 
 /// What one step leaves to the next.
 struct ThresholdState {
-  float tau = 0.0f;  ///< finite and not negative; 0: not known
+  float tau = 0.0f;  ///< not negative; 0: not known
   uint32_t age = 0;  ///< steps since the last exact search, that one included
 
   bool operator==(const ThresholdState&) const = default;
@@ -38,7 +38,7 @@ GRADWIRE_HOST_DEVICE constexpr bool searches_exactly(const ThresholdState& state
 /// After an exact search that chose `chosen` of the k wanted, the smallest with that magnitude.
 GRADWIRE_HOST_DEVICE constexpr ThresholdState after_exact_search(float smallest, size_t chosen,
                                                                  size_t k) {
-  return {chosen < k ? 0.0f : smallest, 1};
+  return {chosen == 0 || chosen < k ? 0.0f : smallest, 1};
 }
 
 /// After a step in which `count` elements reached tau, those that found no room included.

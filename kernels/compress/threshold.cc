@@ -1,0 +1,90 @@
+// threshold: every element of g + e whose magnitude reaches tau, about k = max(1, ceil(density * n))
+// of them and at most k + ceil(k / 4). tau is what the k largest reached in some step before, moved
+// when too many or too few pass; ops/threshold_state.h has the rule. What finds no room stays in
+// the residual. Li and Hoefler (Ok-Topk), arXiv:2201.07598.
+//   D = values of the chosen elements, 0 elsewhere;   e_next = (g + e) - D
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gradwire/kernels/compress/internal/factories.h"
+#include "gradwire/kernels/compress/internal/selecting.h"
+#include "gradwire/kernels/ops/threshold_state.h"
+
+namespace gradwire {
+namespace {
+
+class Threshold final : public SelectingCompressor {
+ public:
+  Threshold(const CompressorSpec& spec, CompressorShape shape)
+      : SelectingCompressor(spec, shape, capacity_of(spec, shape.numel)),
+        kept_(kept_elements(spec.density, shape.numel)),
+        capacity_(capacity_of(spec, shape.numel)) {}
+
+  void commit() override {
+    SelectingCompressor::commit();
+    state_ = next_;
+  }
+  void set_step(uint32_t step) override {
+    SelectingCompressor::set_step(step);
+    state_ = next_ = {};
+  }
+
+ protected:
+  size_t most_entries(Region region) const override {
+    return std::min(capacity_, region.numel());
+  }
+  /// A merge has no threshold of its own: the k largest, exactly.
+  cpu::Selection choose(cpu::SelectInput input, Region region, Workspace::Frame& frame,
+                        ThreadPool& pool) const override {
+    input.k = kept_elements(spec().density, region.numel());
+    return cpu::select_largest(input, frame, pool);
+  }
+  cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
+                                const Work& work) override;
+
+ private:
+  static size_t capacity_of(const CompressorSpec& spec, size_t numel) {
+    return threshold_capacity(numel, kept_elements(spec.density, numel));
+  }
+
+  const size_t kept_;
+  const size_t capacity_;
+  ThresholdState state_;  // committed
+  ThresholdState next_;   // what the last compress() would make of it
+};
+
+cpu::Selection Threshold::choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
+                                         const Work& work) {
+  next_ = state_;
+  if (searches_exactly(state_)) {
+    const cpu::Selection chosen = choose(input, whole(), frame, work.pool);
+    if (chosen.finite) {
+      float smallest = std::numeric_limits<float>::infinity();
+      for (const cpu::Selection::Chunk& chunk : chosen.chunks) {
+        for (const float x : chosen.values.subspan(chunk.first, chunk.count)) {
+          smallest = std::min(smallest, std::abs(x));
+        }
+      }
+      next_ = after_exact_search(smallest, chosen.total, kept_);
+    }
+    return chosen;
+  }
+  const cpu::Reach reach{.threshold = state_.tau,
+                         .capacity = capacity_,
+                         .first_chunk = first_chunk_taken(work.step, chunks_of(input.g.numel))};
+  const cpu::Reached reached = cpu::select_reaching(input, reach, frame, work.pool);
+  if (reached.chosen.finite) {
+    next_ = after_reuse(state_, reached.count, kept_);
+  }
+  return reached.chosen;
+}
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_threshold(const CompressorSpec& spec, CompressorShape shape) {
+  return std::make_unique<Threshold>(spec, std::move(shape));
+}
+
+}  // namespace gradwire
