@@ -171,7 +171,9 @@ stage() {
   code=$?
   end_group "$current_group"  # what it may have left running
   current_group=''
-  if [ "$code" = 0 ]; then
+  if [ "$code" = 0 ] && grep -qE 'all tests of gpu_test: needs a GPU|no GPU' "$log"; then
+    record "$name" failed $((SECONDS - begin)) "sees no GPU; $(summary_of "$log")" "$log"
+  elif [ "$code" = 0 ]; then
     record "$name" ok $((SECONDS - begin)) "$(summary_of "$log")"
   else
     record "$name" failed $((SECONDS - begin)) "exit $code; $(summary_of "$log")" "$log"

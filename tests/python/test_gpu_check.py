@@ -120,6 +120,13 @@ def test_a_failing_stage_is_told_and_the_rest_goes_on(machine):
     assert 'a\\b "c"' in results["stages"][0]["tail"]
 
 
+def test_a_program_that_sees_no_gpu_has_proved_nothing(machine):
+    machine.program("bin/gpu_test", 'echo "[  SKIPPED ] all tests of gpu_test: needs a GPU: old"')
+    assert machine.run().returncode == 1
+    assert machine.statuses()["gpu_test"] == "failed"
+    assert machine.results()["stages"][0]["reason"].startswith("sees no GPU; [  SKIPPED ]")
+
+
 def test_a_hanging_stage_is_stopped_with_its_children(machine):
     machine.program("bin/core_test", HANGS)
     assert machine.run("--stage-limit", "1").returncode == 1
