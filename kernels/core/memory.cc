@@ -46,8 +46,22 @@ Buffer::Buffer(size_t bytes, Device device) : bytes_(bytes), device_(device) {
       device.type == DeviceType::kCuda ? cuda::allocate(bytes, device.index) : allocate_cpu(bytes);
 }
 
-Buffer::~Buffer() {
+Buffer::Buffer(size_t bytes, Stream& stream) : bytes_(bytes), device_(stream.device()) {
+  if (bytes == 0) {
+    return;
+  }
   if (device_.type == DeviceType::kCuda) {
+    native_stream_ = stream.native_handle();
+    data_ = cuda::allocate_in_order(bytes, native_stream_);
+  } else {
+    data_ = allocate_cpu(bytes);
+  }
+}
+
+Buffer::~Buffer() {
+  if (device_.type == DeviceType::kCuda && native_stream_ != nullptr) {
+    cuda::deallocate_in_order(data_, native_stream_);
+  } else if (device_.type == DeviceType::kCuda) {
     cuda::deallocate(data_, device_.index);
   } else {
     std::free(data_);
@@ -57,13 +71,15 @@ Buffer::~Buffer() {
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      device_(std::exchange(other.device_, Device{})) {}
+      device_(std::exchange(other.device_, Device{})),
+      native_stream_(std::exchange(other.native_stream_, nullptr)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   Buffer taken(std::move(other));
   std::swap(data_, taken.data_);
   std::swap(bytes_, taken.bytes_);
   std::swap(device_, taken.device_);
+  std::swap(native_stream_, taken.native_stream_);
   return *this;
 }
 
@@ -75,13 +91,17 @@ size_t Workspace::capacity_bytes() const {
   return total;
 }
 
+Buffer Workspace::make_block(size_t bytes) const {
+  return stream_ != nullptr ? Buffer(bytes, *stream_) : Buffer(bytes, device_);
+}
+
 std::byte* Workspace::take_bytes(size_t bytes) {
   bytes = aligned(bytes);
   if (block_ == 0 && used_ == 0 && blocks_.size() > 1) {
     // Nothing is in use: one block as large as all of them serves the next round alone.
     const size_t total = capacity_bytes();
     blocks_.clear();
-    blocks_.emplace_back(total, device_);
+    blocks_.push_back(make_block(total));
   }
   if (blocks_.empty() || bytes > blocks_[block_].size_bytes() - used_) {
     // Blocks after the current one are free. The first that fits is next; else a new one is.
@@ -91,7 +111,7 @@ std::byte* Workspace::take_bytes(size_t bytes) {
       ++next;
     }
     if (next == blocks_.size()) {
-      blocks_.emplace_back(std::max({bytes, capacity_bytes(), kFirstBlock}), device_);
+      blocks_.push_back(make_block(std::max({bytes, capacity_bytes(), kFirstBlock})));
     }
     std::swap(blocks_[first], blocks_[next]);
     block_ = first;

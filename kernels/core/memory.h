@@ -15,6 +15,10 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes, Device device = {});
+  /// Memory in stream order: for the work enqueued on `stream` from now on, given back behind the
+  /// work enqueued before the destruction, without waiting. The stream outlives the buffer. On the
+  /// CPU it is a buffer like any other.
+  Buffer(size_t bytes, Stream& stream);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -32,6 +36,7 @@ class Buffer {
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
   Device device_{};
+  void* native_stream_ = nullptr;  // of memory in stream order on a GPU
 };
 
 /// Grow-only scratch memory of one stream. Take memory inside a Frame; a frame's end gives it back.
@@ -40,6 +45,8 @@ class Buffer {
 class Workspace {
  public:
   explicit Workspace(Device device = {}) : device_(device) {}
+  /// In stream order: growing does not wait either. The stream outlives the workspace.
+  explicit Workspace(Stream& stream) : device_(stream.device()), stream_(&stream) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
@@ -70,8 +77,10 @@ class Workspace {
   friend class Frame;
   std::byte* take_bytes(size_t bytes);
   void release(size_t block, size_t used);
+  Buffer make_block(size_t bytes) const;
 
   Device device_;
+  Stream* stream_ = nullptr;
   std::vector<Buffer> blocks_;
   size_t block_ = 0;  // index of the block in use
   size_t used_ = 0;   // bytes taken from it
@@ -91,6 +100,8 @@ namespace cuda {
 // Memory of one GPU; in a build without CUDA each throws DeviceError (no_cuda.cc).
 std::byte* allocate(size_t bytes, int device_index);
 void deallocate(std::byte* data, int device_index) noexcept;
+std::byte* allocate_in_order(size_t bytes, void* native_stream);
+void deallocate_in_order(std::byte* data, void* native_stream) noexcept;
 void copy(std::byte* destination, const std::byte* source, size_t bytes, void* native_stream);
 }  // namespace cuda
 

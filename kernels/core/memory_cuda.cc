@@ -27,6 +27,25 @@ void deallocate(std::byte* data, int) noexcept {
   }
 }
 
+std::byte* allocate_in_order(size_t bytes, void* native_stream) {
+  constexpr const char* kWhat = "cuda::allocate_in_order";
+  const auto stream = static_cast<cudaStream_t>(native_stream);
+  void* data = nullptr;
+  check_call(cudaMallocAsync(&data, bytes, stream), kWhat, "cudaMallocAsync");
+  const cudaError_t code = cudaMemsetAsync(data, 0, bytes, stream);
+  if (code != cudaSuccess) {
+    (void)cudaFreeAsync(data, stream);
+  }
+  check_call(code, kWhat, "cudaMemsetAsync");
+  return static_cast<std::byte*>(data);
+}
+
+void deallocate_in_order(std::byte* data, void* native_stream) noexcept {
+  if (data != nullptr) {
+    (void)cudaFreeAsync(data, static_cast<cudaStream_t>(native_stream));  // fails after sticky errors
+  }
+}
+
 void copy(std::byte* destination, const std::byte* source, size_t bytes, void* native_stream) {
   check_call(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault,
                              static_cast<cudaStream_t>(native_stream)),

@@ -1,5 +1,6 @@
 // Every cuda:: function of a build without CUDA, so that callers hold no #ifdef.
 
+#include "gradwire/kernels/core/event.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/stream.h"
 
@@ -20,9 +21,15 @@ std::string unavailable_reason() { return kReason; }
 
 std::unique_ptr<Stream> make_stream(int) { throw_unavailable("cuda::make_stream"); }
 
+std::unique_ptr<Event> make_event(int) { throw_unavailable("cuda::make_event"); }
+
 std::byte* allocate(size_t, int) { throw_unavailable("cuda::allocate"); }
 
 void deallocate(std::byte*, int) noexcept {}  // nothing was ever allocated
+
+std::byte* allocate_in_order(size_t, void*) { throw_unavailable("cuda::allocate_in_order"); }
+
+void deallocate_in_order(std::byte*, void*) noexcept {}
 
 void copy(std::byte*, const std::byte*, size_t, void*) { throw_unavailable("cuda::copy"); }
 

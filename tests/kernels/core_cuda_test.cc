@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/kernels/core/event.h"
 #include "gradwire/kernels/core/memory.h"
 
 namespace gradwire {
@@ -46,6 +47,9 @@ TEST_F(WithoutGpu, AReasonIsGiven) { EXPECT_FALSE(cuda::unavailable_reason().emp
 TEST_F(WithoutGpu, EveryCallIsADeviceErrorThatNamesIt) {
   expect_device_error("cuda::make_stream", [] { cuda::make_stream(0); });
   expect_device_error("cuda::allocate", [] { Buffer buffer(16, kGpu); });
+  expect_device_error("cuda::make_event", [] { make_event(kGpu); });
+  expect_device_error("cuda::allocate_in_order", [] { cuda::allocate_in_order(16, nullptr); });
+  cuda::deallocate_in_order(nullptr, nullptr);
   std::byte a{}, b{};
   expect_device_error("cuda::copy", [&] { cuda::copy(&a, &b, 1, nullptr); });
   cuda::deallocate(nullptr, 0);
@@ -81,6 +85,43 @@ TEST_F(WithGpu, BuffersAreZeroed) {
   copy_bytes(bytes, {}, buffer.bytes(), kGpu, *stream);
   stream->wait();
   EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size()));
+}
+
+TEST_F(WithGpu, MemoryComesAndGoesInStreamOrder) {
+  const auto stream = cuda::make_stream(0);
+  std::vector<std::byte> received(5000, std::byte{1});
+  {
+    const Buffer buffer(received.size(), *stream);
+    copy_bytes(received, {}, buffer.bytes(), kGpu, *stream);
+  }  // given back behind the copy
+  stream->wait();
+  EXPECT_EQ(received, std::vector<std::byte>(received.size()));
+  Workspace workspace(*stream);
+  for (const size_t count : {100, 1000000, 10}) {
+    Workspace::Frame frame(workspace);
+    EXPECT_EQ(frame.take<float>(count).size(), count);
+  }
+}
+
+TEST_F(WithGpu, EventsOrderStreamsAndTellTime) {
+  const auto first = cuda::make_stream(0), second = cuda::make_stream(0);
+  const auto begin = make_event(kGpu), end = make_event(kGpu);
+  EXPECT_TRUE(end->passed());
+  std::vector<std::byte> sent(1 << 20, std::byte{7}), received(sent.size());
+  const Buffer buffer(sent.size(), kGpu);
+  begin->record(*first);
+  copy_bytes(buffer.bytes(), kGpu, sent, {}, *first);
+  end->record(*first);
+  end->hold(*second);
+  copy_bytes(received, {}, buffer.bytes(), kGpu, *second);
+  second->wait();
+  EXPECT_EQ(received, sent);
+  EXPECT_TRUE(end->passed());
+  end->wait();
+  EXPECT_GT(end->milliseconds_since(*begin), 0.0);
+  const auto cpu = make_event();
+  EXPECT_THROW(end->milliseconds_since(*cpu), InvalidArgument);
+  EXPECT_THROW(cpu->record(*first), InvalidArgument);
 }
 
 TEST_F(WithGpu, HostTasksAndPoolsBelongToCpuStreams) {

@@ -1,0 +1,45 @@
+#pragma once
+// A point in a stream's work that other streams, and the host, can wait for.
+
+#include <memory>
+
+#include "gradwire/kernels/core/stream.h"
+
+namespace gradwire {
+
+/// Belongs to one device; every stream it is used with is of that device. Before the first
+/// record() it counts as passed. Recording again moves it: whoever waits already still waits for
+/// the earlier point.
+class Event {
+ public:
+  virtual ~Event() = default;
+
+  virtual Device device() const = 0;
+
+  /// The point behind everything enqueued on the stream so far. A stream whose task has thrown
+  /// passes it too: the error surfaces in that stream's own wait().
+  virtual void record(Stream& stream) = 0;
+
+  /// What is enqueued on `stream` from now on begins when the point is passed. The host goes on.
+  virtual void hold(Stream& stream) = 0;
+
+  /// Whether the point is passed, without waiting.
+  virtual bool passed() const = 0;
+
+  /// Blocks the host until the point is passed.
+  virtual void wait() const = 0;
+
+  /// Milliseconds from `begin`'s point to this one; both are recorded and passed.
+  /// @throws InvalidArgument unless they are; on a GPU also when they are of two GPUs.
+  virtual double milliseconds_since(const Event& begin) const = 0;
+};
+
+/// @throws DeviceError for a GPU that is not there.
+std::unique_ptr<Event> make_event(Device device = {});
+
+namespace cuda {
+/// In a build without CUDA it throws DeviceError (no_cuda.cc).
+std::unique_ptr<Event> make_event(int device_index);
+}  // namespace cuda
+
+}  // namespace gradwire
