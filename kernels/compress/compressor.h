@@ -42,6 +42,9 @@ struct MergeInput {
   std::span<const ConstPayload> slices;
   Region region;
   float scale = 1.0f;  ///< the output encodes scale * sum: 1 / world_size for a mean
+  /// On a GPU: the e that compress() was passed beside e_next, so that the parity chooses between
+  /// them. Empty: e_next itself is written.
+  ConstResidual e = {};
 };
 
 /// Compresses the gradients of one group. Every method enqueues on the context's stream and
@@ -50,9 +53,8 @@ struct MergeInput {
 /// On a GPU all memory is the GPU's, and a CUDA graph can capture every call once the workspace has
 /// grown (after two steps). e and e_next are then always passed in the same order: which of the two
 /// is committed, and the step, are device words of shape().state, which DeviceState::commit()
-/// moves. merge() is passed the e_next of the compress() before it. What the bytes of received
-/// payloads hold is checked on the GPU; a fault makes commits do nothing until
-/// DeviceState::check() has reported it and clear() was called.
+/// moves. What the bytes of received payloads hold is checked on the GPU; a fault makes commits do
+/// nothing until DeviceState::check() has reported it and clear() was called.
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else to one rounding of float32). Without feedback both

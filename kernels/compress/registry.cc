@@ -5,6 +5,7 @@
 #include <array>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/factories.h"
 
 namespace gradwire {
@@ -151,15 +152,15 @@ const CompressorRow& find_compressor(std::string_view name) {
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape) {
   validate(spec);
   check_shape(shape);
-  if (shape.device.type == DeviceType::kCuda) {
-    throw DeviceError(concat(spec.name,
-                             ": the compressor has no CUDA backend in this build, the "
-                             "shape's device must be the CPU"));
-  }
   if (shape.segments.empty()) {
     shape.segments.push_back({.parameter = 0, .offset_in_parameter = 0, .numel = shape.numel});
   }
-  return find_compressor(spec.name).make(spec, std::move(shape));
+  const CompressorRow& row = find_compressor(spec.name);
+  if (shape.device.type == DeviceType::kCuda) {
+    return make_cuda_compressor(row, spec, std::move(shape));
+  }
+  check(shape.state == nullptr, "compressor shape: state is of a GPU, but the device is the CPU");
+  return row.make(spec, std::move(shape));
 }
 
 }  // namespace gradwire

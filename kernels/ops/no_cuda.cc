@@ -2,6 +2,7 @@
 
 #include "gradwire/kernels/ops/cast_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
+#include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
@@ -20,6 +21,27 @@ namespace {
 void widen(ConstTensorView, std::span<float>, Stream&) { throw_unavailable("cuda::widen"); }
 
 void narrow(std::span<const float>, TensorView, Stream&) { throw_unavailable("cuda::narrow"); }
+
+void encode_cast(const EncodeCastInput&, const EncodeCastOutput&, Stream&) {
+  throw_unavailable("cuda::encode_cast");
+}
+
+void sum_cast(const CastParts&, float, TensorView, Stream&) {
+  throw_unavailable("cuda::sum_cast");
+}
+
+void open_parts(std::span<const std::span<const std::byte>>, const ExpectedParts&,
+                std::span<DevicePart>, const PartFaults&, Stream&) {
+  throw_unavailable("cuda::open_parts");
+}
+
+void slice_records(const RecordSlice&, Stream&) { throw_unavailable("cuda::slice_records"); }
+
+void commit_step(StepWords*, bool, Stream&) { throw_unavailable("cuda::commit_step"); }
+
+void clear_faults(StepWords*, Stream&) { throw_unavailable("cuda::clear_faults"); }
+
+void set_step(StepWords*, uint32_t, Stream&) { throw_unavailable("cuda::set_step"); }
 
 void quantize(const QuantizeInput&, const QuantizeOutput&, Stream&) {
   throw_unavailable("cuda::quantize");
@@ -57,6 +79,15 @@ size_t sparse_workspace_bytes(size_t, size_t) {
 
 void add_sparse(const SparseParts&, const SparseFormat&, const SparseSum&, Stream&) {
   throw_unavailable("cuda::add_sparse");
+}
+
+void slice_sparse(const SparseParts&, const SparseFormat&, const PayloadHeader&,
+                  std::span<std::byte>, Stream&) {
+  throw_unavailable("cuda::slice_sparse");
+}
+
+void add_to(std::span<const float>, const ParitySpan&, Stream&) {
+  throw_unavailable("cuda::add_to");
 }
 
 }  // namespace gradwire::cuda

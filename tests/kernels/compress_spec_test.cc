@@ -177,14 +177,14 @@ TEST(MakeCompressor, RefusesBadShapes) {
             "compressor shape: segments cover more than 5 elements");
 }
 
-TEST(MakeCompressor, SaysThatThereIsNoCudaBackend) {
+TEST(MakeCompressor, NeedsTheGpuThatTheShapeNames) {
+  if (cuda::device_count() > 0) {
+    GTEST_SKIP() << "this machine has a GPU";
+  }
   for (const CompressorRow& row : compressor_registry()) {
-    try {
-      make_compressor(parse_spec(row.example), {.numel = 5, .device = {DeviceType::kCuda, 0}});
-      FAIL() << row.name;
-    } catch (const DeviceError& error) {
-      EXPECT_NE(std::string(error.what()).find("no CUDA backend in this build"), std::string::npos);
-    }
+    EXPECT_THROW(make_compressor(parse_spec(row.example),
+                                 {.numel = 5, .device = {DeviceType::kCuda, 0}}),
+                 DeviceError);
   }
 }
 

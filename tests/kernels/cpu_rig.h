@@ -11,9 +11,9 @@
 namespace gradwire::testing {
 
 /// A compressor with its stream and workspace, called as if it were synchronous.
-class Rig {
+class CpuRig {
  public:
-  explicit Rig(const std::string& spec, CompressorShape shape, int threads = 1)
+  explicit CpuRig(const std::string& spec, CompressorShape shape, int threads = 1)
       : compressor_(make_compressor(parse_spec(spec), std::move(shape))),
         stream_(make_inline_stream(threads)) {}
 
@@ -24,10 +24,10 @@ class Rig {
   size_t numel() const { return compressor_->shape().numel; }
 
   /// The payload, cut to its true length. Residuals may be empty.
-  std::vector<std::byte> compress(OwnedTensor& g, ConstResidual e, Residual e_next) {
+  std::vector<std::byte> compress(const OwnedTensor& g, ConstResidual e, Residual e_next) {
     std::vector<std::byte> out(compressor_->capacity_bytes(), std::byte{0x5A});
     Context c = context();
-    compressor_->compress(g.view(), e, e_next, out, c);
+    compressor_->compress({g.bytes.data(), g.numel(), g.dtype}, e, e_next, out, c);
     stream_->wait();
     out.resize(payload_bytes(out));
     return out;

@@ -1,0 +1,74 @@
+// Block quantizers and signs on a GPU. quantized.cc and signs.cc say what they compute.
+
+#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/ops/quantize_cuda.h"
+
+namespace gradwire {
+namespace {
+
+constexpr uint32_t kCompressStage = 0;
+constexpr uint32_t kMergeStage = 1;
+
+class CudaQuantized final : public CudaCompressor {
+ public:
+  CudaQuantized(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
+      : CudaCompressor(std::move(on_cpu), std::move(shape)),
+        bits_(value_bits(spec().values, this->shape().dtype)) {
+    if (spec().rounding == Rounding::kStochastic) {
+      std::vector<cuda::RandomSegment> table;
+      uint64_t end = 0;
+      for (const Segment& segment : this->shape().segments) {
+        end += segment.numel;
+        table.push_back({end, segment.offset_in_parameter, segment.parameter});
+      }
+      segments_ = upload(std::as_bytes(std::span(table)));
+    }
+  }
+
+ protected:
+  void encode(const Encoding& what, Context& context) override {
+    const uint32_t stage = what.merging ? kMergeStage : kCompressStage;
+    const cuda::RoundingSource rounding{
+        .segments = segments_.as<const cuda::RandomSegment>(),
+        .step = &step_words()->step,
+        .seed = shape().seed,
+        .rank_stage = static_cast<uint32_t>(shape().rank) * 4 + stage};
+    cuda::quantize(
+        {.g = what.x,
+         .e = what.e,
+         .bits = bits_,
+         .block = spec().block,
+         .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
+         .first = what.region.begin,
+         .scale = what.scale},
+        {.records = what.body,
+         .e_next = what.e_next,
+         .put_back = what.put_back,
+         .call = call_words(),
+         .seal = what.seal},
+        context.stream);
+  }
+
+  void add_up(const Addition& what, Context& context) override {
+    cuda::dequantize({.parts = what.parts,
+                      .bits = bits_,
+                      .block = spec().block,
+                      .first = what.region.begin,
+                      .faults = faults_of_parts()},
+                     what.scale, what.sum, context.stream);
+  }
+
+ private:
+  const int bits_;
+  Buffer segments_;
+};
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_cuda_quantized(std::unique_ptr<ChunkedCompressor> on_cpu,
+                                                CompressorShape shape) {
+  return std::make_unique<CudaQuantized>(std::move(on_cpu), std::move(shape));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,46 @@
+#pragma once
+// What compressors on one GPU that commit together share: which of two residual buffers is
+// committed, how many commits there were, and the faults since then. It lives in device memory, so
+// that a step, its commit included, can be captured in a CUDA graph and replayed.
+
+#include <string_view>
+
+#include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/ops/device_status.h"
+
+namespace gradwire {
+
+/// What commit() does about a step in which a gradient of any rank held NaN or infinity.
+enum class OnNonFinite : uint8_t {
+  kError,  ///< nothing more is committed until clear(); check() reports it
+  kSkip,   ///< this step is left out and counted, the next one is as good as any
+};
+
+class DeviceState {
+ public:
+  /// @throws DeviceError where there is no such GPU or no CUDA in this build.
+  explicit DeviceState(Device device);
+
+  Device device() const { return words_.device(); }
+  /// In device memory; kernels read and write it.
+  cuda::StepWords* words() const;
+
+  /// Enqueues the commit of a step: the residuals written last become the committed ones, the step
+  /// counts on. After a fault, or non-finite values, nothing changes.
+  void commit(OnNonFinite policy, Stream& stream);
+  /// Enqueues forgetting all faults: the committed state stands.
+  void clear(Stream& stream);
+  /// Enqueues setting the committed step; for checkpoints.
+  void set_step(uint32_t step, Stream& stream);
+
+  /// Waits for the stream and returns the words. Never in a step: it stops the pipeline.
+  cuda::StepWords read(Stream& stream) const;
+  /// Waits for the stream. @throws InvalidArgument naming the part and what is wrong with it, or
+  /// the non-finite values; the state stays as it is until clear().
+  void check(Stream& stream) const;
+
+ private:
+  Buffer words_;
+};
+
+}  // namespace gradwire

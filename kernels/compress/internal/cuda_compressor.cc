@@ -1,0 +1,202 @@
+#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+
+#include <algorithm>
+
+#include "gradwire/kernels/compress/internal/arguments.h"
+#include "gradwire/kernels/compress/internal/cuda_factories.h"
+
+namespace gradwire {
+namespace {
+
+/// e is written in the steps whose parity is 1, though each single step only reads it.
+Residual writable(ConstResidual e) { return {const_cast<float*>(e.data()), e.size()}; }
+
+}  // namespace
+
+CudaCompressor::CudaCompressor(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
+    : Compressor(on_cpu->spec(), std::move(shape)),
+      on_cpu_(std::move(on_cpu)),
+      call_(sizeof(cuda::CallWords), this->shape().device) {}
+
+cuda::CallWords* CudaCompressor::call_words() const {
+  return reinterpret_cast<cuda::CallWords*>(call_.data());
+}
+
+Buffer CudaCompressor::upload(std::span<const std::byte> source) const {
+  Buffer copy(source.size(), shape().device);
+  const auto stream = cuda::make_stream(shape().device.index);
+  copy_bytes(copy.bytes(), shape().device, source, {}, *stream);
+  stream->wait();
+  return copy;
+}
+
+void CudaCompressor::commit() {
+  throw DeviceError(concat(spec().name, ": commit() is of CPU compressors, on a GPU "
+                                        "DeviceState::commit() commits on a stream"));
+}
+
+void CudaCompressor::set_step(uint32_t) {
+  throw DeviceError(concat(spec().name, ": set_step() is of CPU compressors, on a GPU "
+                                        "DeviceState::set_step() sets it on a stream"));
+}
+
+void CudaCompressor::check_call(const Context& context) const {
+  const auto name_of = [](Device device) {
+    return device.type == DeviceType::kCpu ? std::string("the CPU") : concat("GPU ", device.index);
+  };
+  const Device expected = shape().device;
+  check(context.stream.device() == expected, spec().name, ": the stream is of ",
+        name_of(context.stream.device()), ", must be of ", name_of(expected));
+  check(context.workspace.device() == expected, spec().name, ": the workspace is of ",
+        name_of(context.workspace.device()), ", must be of ", name_of(expected));
+}
+
+size_t CudaCompressor::record_bytes() const {
+  const Region first{0, std::min(shape().numel, kChunk)};
+  return std::max<size_t>(on_cpu_->slice_capacity_bytes(first) - sizeof(PayloadHeader), 1);
+}
+
+cuda::ExpectedParts CudaCompressor::expected_parts(Region region, bool exactly) const {
+  const size_t numel = shape().numel;
+  cuda::ExpectedParts expected{.header = on_cpu_->header_of({}, 0, 0),
+                               .group_numel = numel,
+                               .region_begin = region.begin,
+                               .region_end = region.end,
+                               .region_exactly = exactly};
+  if (fixed_length()) {
+    expected.record_bytes = record_bytes();
+    if (numel % kChunk != 0) {
+      const Region tail{numel / kChunk * kChunk, numel};
+      expected.tail_bytes = on_cpu_->slice_capacity_bytes(tail) - sizeof(PayloadHeader);
+    }
+  }
+  return expected;
+}
+
+cuda::Seal CudaCompressor::seal_for(Region region, Payload out) const {
+  return {.header = on_cpu_->header_of(region, 0, on_cpu_->slice_capacity_bytes(region)),
+          .out = out.data(),
+          .call = call_words(),
+          .status = &step_words()->status};
+}
+
+void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                              Context& context) {
+  check_call(context);
+  check_gradient(*this, g);
+  check_residuals(*this, e, e_next);
+  check_room(*this, out, capacity_bytes());
+  const Residual first = writable(e);
+  const uint32_t* const parity = &step_words()->parity;
+  const Region whole{0, shape().numel};
+  encode({.x = g,
+          .e = {first, e_next, parity},
+          .e_next = {e_next, first, parity},
+          .put_back = {},
+          .scale = 1.0f,
+          .region = whole,
+          .merging = false,
+          .seal = seal_for(whole, out),
+          .body = out.subspan(sizeof(PayloadHeader))},
+         context);
+}
+
+void CudaCompressor::decompress(std::span<const ConstPayload> payloads, float scale, Gradient sum,
+                                Context& context) {
+  check_call(context);
+  check_gradient(*this, sum);
+  check_scale(*this, scale);
+  check_payloads(*this, payloads);
+  Workspace::Frame frame(context.workspace);
+  const auto table = frame.take<cuda::DevicePart>(payloads.size());
+  // A part may be a slice: it need not cover anything in particular.
+  cuda::open_parts(payloads, expected_parts({shape().numel, 0}, false), table, faults_of_parts(),
+                   context.stream);
+  add_up({table, scale, {0, shape().numel}, sum}, context);
+}
+
+void CudaCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
+  check_call(context);
+  check_room(*this, out, slice_capacity_bytes(region));
+  check_payloads(*this, {&payload, 1});
+  Workspace::Frame frame(context.workspace);
+  const auto table = frame.take<cuda::DevicePart>(1);
+  cuda::open_parts({&payload, 1}, expected_parts(region, false), table, faults_of_parts(),
+                   context.stream);
+  copy_slice({table, region, out}, context);
+}
+
+void CudaCompressor::copy_slice(const Slicing& what, Context& context) {
+  const size_t bytes = slice_capacity_bytes(what.region);
+  cuda::slice_records({.table = what.table,
+                       .record_bytes = record_bytes(),
+                       .header = on_cpu_->header_of(what.region, 0, bytes),
+                       .out = what.out.data()},
+                      context.stream);
+}
+
+void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
+                           Context& context) {
+  check_call(context);
+  check_room(*this, out, slice_capacity_bytes(input.region));
+  check_scale(*this, input.scale);
+  check_residual(*this, "residual e_next", e_next);
+  if (!input.e.empty()) {
+    check_residuals(*this, input.e, e_next);
+  }
+  check_payloads(*this, input.slices);
+  const Region region = input.region;
+  Workspace::Frame frame(context.workspace);
+  const auto table = frame.take<cuda::DevicePart>(input.slices.size());
+  // The parts' flags go into the call's, and from there into the header that is written.
+  cuda::open_parts(input.slices, expected_parts(region, true), table,
+                   {step_words(), &call_words()->flags}, context.stream);
+  const auto sum = frame.take<float>(region.numel());
+  const TensorView view{sum.data(), sum.size(), DType::kFloat32, shape().device};
+  add_up({table, 1.0f, region, view}, context);
+  cuda::ParitySpan put_back(e_next);
+  if (!input.e.empty()) {
+    put_back = {e_next, writable(input.e), &step_words()->parity};
+  }
+  encode({.x = view,
+          .e = {},
+          .e_next = {},
+          .put_back = e_next.empty() ? put_back : put_back.subspan(region.begin, region.numel()),
+          .scale = input.scale,
+          .region = region,
+          .merging = true,
+          .seal = seal_for(region, out),
+          .body = out.subspan(sizeof(PayloadHeader))},
+         context);
+}
+
+std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
+                                                 const CompressorSpec& spec,
+                                                 CompressorShape shape) {
+  if (shape.state == nullptr) {
+    shape.state = std::make_shared<DeviceState>(shape.device);
+  }
+  check(shape.state->device() == shape.device, "compressor shape: state is of GPU ",
+        shape.state->device().index, ", must be of GPU ", shape.device.index);
+  CompressorShape twin = shape;
+  twin.device = {};
+  twin.state = nullptr;
+  if (spec.values == ValueCodec::kSign || (row.selector && row.name != "topk")) {
+    throw DeviceError(
+        concat(spec.name, ": has no CUDA backend yet, the shape's device must be the CPU"));
+  }
+  // Every row makes one: what is not made of chunks has no regions either.
+  std::unique_ptr<ChunkedCompressor> on_cpu(
+      static_cast<ChunkedCompressor*>(row.make(spec, std::move(twin)).release()));
+  switch (on_cpu->header_of({}, 0, 0).format) {
+    case PayloadFormat::kDense:
+      return make_cuda_dense(std::move(on_cpu), std::move(shape));
+    case PayloadFormat::kBlockQuantized:
+      return make_cuda_quantized(std::move(on_cpu), std::move(shape));
+    case PayloadFormat::kSparse:
+      return make_cuda_sparse(std::move(on_cpu), std::move(shape));
+  }
+  throw DeviceError(concat(spec.name, ": has no CUDA backend, the shape's device must be the CPU"));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,90 @@
+#pragma once
+// What all compressors on a GPU share: checks at the call, the opening of received payloads, and
+// the commit's parity. Sizes and headers come from the CPU compressor of the same spec and shape,
+// so that the two cannot disagree. A compressor then says how elements are encoded and added up.
+
+#include <memory>
+#include <span>
+
+#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/device_state.h"
+#include "gradwire/kernels/compress/internal/chunked.h"
+#include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/seal.h"
+
+namespace gradwire {
+
+class CudaCompressor : public Compressor {
+ public:
+  size_t capacity_bytes() const final { return on_cpu_->capacity_bytes(); }
+  bool fixed_length() const final { return on_cpu_->fixed_length(); }
+  Combine combine() const final { return on_cpu_->combine(); }
+  size_t slice_capacity_bytes(Region region) const final {
+    return on_cpu_->slice_capacity_bytes(region);
+  }
+
+  void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                Context& context) final;
+  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
+                  Context& context) final;
+  void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
+  void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
+
+  void commit() final;
+  void set_step(uint32_t step) final;
+
+ protected:
+  CudaCompressor(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape);
+
+  /// What is encoded. Of compress(): x and e; of merge(): scale * x, and put_back takes what is
+  /// left out.
+  struct Encoding {
+    ConstTensorView x;
+    cuda::ParitySpan e;
+    cuda::ParitySpan e_next;
+    cuda::ParitySpan put_back;
+    float scale;
+    Region region;
+    bool merging;
+    cuda::Seal seal;
+    Payload body;
+  };
+  virtual void encode(const Encoding& what, Context& context) = 0;
+
+  /// sum = scale * (the parts added in order) from element `begin` of the group on.
+  struct Addition {
+    std::span<const cuda::DevicePart> parts;
+    float scale;
+    Region region;
+    TensorView sum;
+  };
+  virtual void add_up(const Addition& what, Context& context) = 0;
+
+  /// Copies a region of the one part in `table`; the default is for records of fixed length.
+  struct Slicing {
+    std::span<const cuda::DevicePart> table;
+    Region region;
+    Payload out;
+  };
+  virtual void copy_slice(const Slicing& what, Context& context);
+
+  cuda::StepWords* step_words() const { return shape().state->words(); }
+  cuda::CallWords* call_words() const;
+  cuda::PartFaults faults_of_parts() const { return {step_words(), &step_words()->status}; }
+  const ChunkedCompressor& on_cpu() const { return *on_cpu_; }
+  /// Bytes of the records of a full chunk, where all have the same.
+  size_t record_bytes() const;
+  /// Device memory with the bytes of `source`, for tables that never change.
+  Buffer upload(std::span<const std::byte> source) const;
+
+ private:
+  cuda::ExpectedParts expected_parts(Region region, bool exactly) const;
+  cuda::Seal seal_for(Region region, Payload out) const;
+  void check_call(const Context& context) const;
+
+  const std::unique_ptr<const ChunkedCompressor> on_cpu_;
+  const Buffer call_;
+};
+
+}  // namespace gradwire
