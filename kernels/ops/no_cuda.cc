@@ -5,6 +5,7 @@
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
+#include "gradwire/kernels/ops/signs_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
 
@@ -49,6 +50,14 @@ void quantize(const QuantizeInput&, const QuantizeOutput&, Stream&) {
 
 void dequantize(const QuantizedParts&, float, TensorView, Stream&) {
   throw_unavailable("cuda::dequantize");
+}
+
+void encode_signs(const SignsInput&, const SignsOutput&, Stream&) {
+  throw_unavailable("cuda::encode_signs");
+}
+
+void sum_signs(const SignsParts&, float, TensorView, Stream&) {
+  throw_unavailable("cuda::sum_signs");
 }
 
 void sums_of_squares(std::span<const float>, size_t, std::span<double>, Stream&) {

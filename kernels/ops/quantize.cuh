@@ -121,11 +121,11 @@ struct QuantizeArguments {
 };
 
 /// Codes and residual of the thread's 8 elements from `mine` of the chunk on; `largest` is their
-/// block's largest magnitude.
-template <class T, int kBits, bool kStochastic>
+/// block's largest magnitude, hand_over(x) gives the elements.
+template <class T, int kBits, bool kStochastic, class HandOver>
 __device__ __forceinline__ void write_codes(const QuantizeArguments& a, const ChunkRecord& record,
                                             unsigned mine, uint32_t largest,
-                                            float (&x)[kPerThread]) {
+                                            const HandOver& hand_over) {
   constexpr int32_t kLimit = (1 << (kBits - 1)) - 1;
   if (mine >= record.numel) {
     return;
@@ -137,8 +137,9 @@ __device__ __forceinline__ void write_codes(const QuantizeArguments& a, const Ch
   if constexpr (kStochastic) {
     draw_random(a.source, a.first + first, a.first + m.numel, random);
   }
+  float x[kPerThread];
+  hand_over(x);
   int32_t codes[kPerThread];
-  float decoded[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if constexpr (kStochastic) {
@@ -147,16 +148,15 @@ __device__ __forceinline__ void write_codes(const QuantizeArguments& a, const Ch
     } else {
       codes[i] = nearest_code(x[i], scale);
     }
-    codes[i] = first + i < m.numel ? codes[i] : 0;
-    decoded[i] = code_value(codes[i], scale.scale);
+    codes[i] = mine + i < record.numel ? codes[i] : 0;
   }
-  store_residuals<T>(m, first, x, decoded);
   if ((mine & (a.block - 1)) == 0) {
     store_word(m.records + record.scales + (mine >> a.shift) * 4, __float_as_uint(scale.scale));
     if (largest > kLargestFinite) {
       atomicOr(m.flags, kStatusNonFinite);
     }
   }
+  store_residual<T>(m, first, x, [&](int i) { return code_value(codes[i], scale.scale); });
   const CodeWord<kBits> word = pack_codes<kBits>(codes);
   std::byte* const out = m.records + record.codes + mine * kBits / 8;
   if (mine + kPerThread <= record.numel) {
@@ -191,25 +191,36 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
   const ChunkRecord record = record_of(blockIdx.x, a.memory.numel, kBits, a.block);
   if constexpr (kWide) {
     GRADWIRE_SHARED(maxima, uint32_t[kChunk / kWarpElements]);
-    float x[kRecordRounds][kPerThread];
-#pragma unroll
+    GRADWIRE_SHARED(held, float[kRecordRounds][kPerThread][kRecordThreads]);
+#pragma unroll 1
     for (unsigned round = 0; round < kRecordRounds; ++round) {
       const size_t first = record.begin + round * kRoundElements + threadIdx.x * kPerThread;
-      load_scaled_sum<T>(a.memory, first, x[round]);
-      const uint32_t largest = largest_of(x[round], first, a.memory.numel);
+      float x[kPerThread];
+      load_scaled_sum<T>(a.memory, first, x);
+      const uint32_t largest = largest_of(x, first, a.memory.numel);
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        held[round][i][threadIdx.x] = x[i];
+      }
       maxima[round * kRecordWarps + warp_index()] = __reduce_max_sync(kAllLanes, largest);
     }
     __syncthreads();
     const unsigned warps = a.block / kWarpElements;
-#pragma unroll
+#pragma unroll 1
     for (unsigned round = 0; round < kRecordRounds; ++round) {
       const unsigned begin = (round * kRecordWarps + warp_index()) / warps * warps;
       uint32_t largest = 0;
+#pragma unroll 1
       for (unsigned warp = begin; warp < begin + warps; ++warp) {
         largest = maxima[warp] > largest ? maxima[warp] : largest;
       }
-      write_codes<T, kBits, kStochastic>(a, record, round * kRoundElements + threadIdx.x * kPerThread,
-                                         largest, x[round]);
+      const unsigned mine = round * kRoundElements + threadIdx.x * kPerThread;
+      write_codes<T, kBits, kStochastic>(a, record, mine, largest, [&](float (&x)[kPerThread]) {
+#pragma unroll
+        for (int i = 0; i < kPerThread; ++i) {
+          x[i] = held[round][i][threadIdx.x];
+        }
+      });
     }
   } else {
     for (unsigned mine = threadIdx.x * kPerThread;
@@ -225,7 +236,12 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
           largest = other > largest ? other : largest;
         }
       }
-      write_codes<T, kBits, kStochastic>(a, record, mine, largest, x);
+      write_codes<T, kBits, kStochastic>(a, record, mine, largest, [&](float (&to)[kPerThread]) {
+#pragma unroll
+        for (int i = 0; i < kPerThread; ++i) {
+          to[i] = x[i];
+        }
+      });
     }
   }
   seal_payload(a.seal);

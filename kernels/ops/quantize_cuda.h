@@ -52,7 +52,7 @@ struct QuantizeOutput {
   std::span<std::byte> records;  ///< quantized_bytes(), at any address
   /// x - decoded; g's size or empty. e's own memory, or g's where that is float32, is allowed.
   ParitySpan e_next{};
-  ParitySpan put_back{};      ///< += g - decoded / scale; g's size or empty
+  ParitySpan put_back{};      ///< += g - decoded / scale; g's size or empty; not with e_next
   CallWords* call = nullptr;  ///< device memory; kStatusNonFinite is set in its flags
   Seal seal{};
 };

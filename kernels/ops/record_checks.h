@@ -28,6 +28,8 @@ EncodeMemory encode_memory(const char* op, const Input& in, const Output& out, s
   check_parity(op, "e", in.e, numel);
   check_parity(op, "e_next", out.e_next, numel);
   check_parity(op, "put_back", out.put_back, numel);
+  check(out.e_next.empty() || out.put_back.empty(), op, ": e_next has ", out.e_next.size(),
+        " elements, must have none where put_back has some");
   check_block(op, in.block);
   check_scale(op, in.scale);
   check(in.scale == 1.0f || in.e.empty(), op, ": scale is ", in.scale,

@@ -59,30 +59,29 @@ __device__ __forceinline__ void load_scaled_sum(const EncodeMemory& m, size_t fi
   }
 }
 
-/// e_next and put_back of 8 elements from `first` on. g is read again before e_next, which may be
-/// its memory, is written.
-template <class T>
-__device__ __forceinline__ void store_residuals(const EncodeMemory& m, size_t first,
-                                                const float (&x)[kPerThread],
-                                                const float (&decoded)[kPerThread]) {
+/// e_next or put_back of 8 elements from `first` on; decoded(i) is what element i decodes to.
+template <class T, class Decoded>
+__device__ __forceinline__ void store_residual(const EncodeMemory& m, size_t first,
+                                               float (&x)[kPerThread], const Decoded& decoded) {
   if (float* const put_back = m.put_back.get()) {
-    float g[kPerThread];
+    load_floats<T>(m.g, first, m.numel, x);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      x[i] = x[i] - decoded(i) / m.scale;
+    }
     float residual[kPerThread];
-    load_floats<T>(m.g, first, m.numel, g);
     load_floats<float>(as_bytes(put_back), first, m.numel, residual);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      residual[i] += g[i] - decoded[i] / m.scale;
+      x[i] = residual[i] + x[i];
     }
-    store_floats<float>(as_bytes(put_back), first, m.numel, residual);
-  }
-  if (float* const e_next = m.e_next.get()) {
-    float left[kPerThread];
+    store_floats<float>(as_bytes(put_back), first, m.numel, x);
+  } else if (float* const e_next = m.e_next.get()) {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      left[i] = x[i] - decoded[i];
+      x[i] = x[i] - decoded(i);
     }
-    store_floats<float>(as_bytes(e_next), first, m.numel, left);
+    store_floats<float>(as_bytes(e_next), first, m.numel, x);
   }
 }
 

@@ -26,14 +26,14 @@ endfunction()
 add_custom_target(simt_mutants)
 
 gradwire_simt_mutant(residual_sign FILE records.cuh SOURCE quantize_cuda.cu
-  FROM "left[i] = x[i] - decoded" TO "left[i] = x[i] + decoded" TESTS "*QuantizeKernels*")
+  FROM "x[i] = x[i] - decoded(i);" TO "x[i] = x[i] + decoded(i);" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(block_index FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "record.scales + (mine >> a.shift) * 4" TO "record.scales + warp_index() * 4"
   TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(maxima_barrier FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "    __syncthreads();\n" TO "" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(put_back_unscaled FILE records.cuh SOURCE quantize_cuda.cu
-  FROM "decoded[i] / m.scale" TO "decoded[i]" TESTS "*QuantizeKernels*")
+  FROM "decoded(i) / m.scale" TO "decoded(i)" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(part_not_there FILE faults.cuh SOURCE quantize_cuda.cu
   FROM "chunk - part.first_chunk < part.chunks" TO "part.chunks > 0" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
@@ -45,6 +45,15 @@ gradwire_simt_mutant(norm_barrier FILE norms.cuh SOURCE norms_cuda.cu
 gradwire_simt_mutant(norm_order FILE block.cuh SOURCE norms_cuda.cu
   FROM "width = kWarp / 2; width > 0; width /= 2" TO "width = 1; width < kWarp; width *= 2"
   TESTS "*NormKernels*")
+gradwire_simt_mutant(lane_order FILE signs.cuh SOURCE signs_cuda.cu
+  FROM "x[row * kWarp + lane_index()]) * factor" TO "x[row + lane_index() * rows]) * factor"
+  TESTS "*SignKernels*")
+gradwire_simt_mutant(sign_of_zero FILE signs.cuh SOURCE signs_cuda.cu
+  FROM "x[i] < 0.0f" TO "x[i] <= 0.0f" TESTS "*SignKernels*")
+gradwire_simt_mutant(mean_overflow FILE signs.cuh SOURCE signs_cuda.cu
+  FROM "if (!mine || fits)" TO "if (!mine)" TESTS "*SignKernels*")
+gradwire_simt_mutant(held_barrier FILE signs.cuh SOURCE signs_cuda.cu
+  FROM "held + mine);\n    }\n    __syncthreads();" TO "held + mine);\n    }" TESTS "*SignKernels*")
 gradwire_simt_mutant(tie_order FILE select.cuh SOURCE select_cuda.cu
   FROM "ties_before += in_round;" TO "" TESTS "*SelectKernels*")
 gradwire_simt_mutant(guess_trusted FILE select.cuh SOURCE select_cuda.cu
