@@ -6,17 +6,15 @@
 
 #include "tests/kernels/compress_cases.h"
 #include "tests/kernels/cpu_rig.h"
+#include "tests/simt/compressors/loop.h"
 #include "tests/support/close.h"
 
 namespace gradwire::testing {
 namespace {
 
-constexpr uint64_t kSeed = 7;
-constexpr Device kGpu = kEmulated;
-
 /// A group of several parameters that begin at odd places.
 CompressorShape shape_of(size_t numel, DType dtype) {
-  CompressorShape shape{.numel = numel, .dtype = dtype, .seed = kSeed, .rank = 2};
+  CompressorShape shape{.numel = numel, .dtype = dtype, .seed = kLoopSeed, .rank = 2};
   if (numel > 300) {
     shape.segments = {{5, 3, 259}, {9, 0, numel - 259}};
   }
@@ -29,7 +27,7 @@ void expect_agreement(const std::string& spec, DType dtype, const std::vector<fl
   CpuRig cpu(spec, shape_of(numel, dtype));
   Rig gpu(spec, shape_of(numel, dtype));
   ASSERT_EQ(cpu.compressor().capacity_bytes(), gpu.compressor().capacity_bytes());
-  std::vector<float> residual = normal(numel, kSeed + 1, 0.1f);
+  std::vector<float> residual = normal(numel, kLoopSeed + 1, 0.1f);
   for (int step = 0; step < 2; ++step) {
     OwnedTensor g = tensor_of(values, dtype);
     std::vector<float> on_cpu(numel), on_gpu(numel);
@@ -57,10 +55,10 @@ void expect_agreement(const std::string& spec, DType dtype, const std::vector<fl
 TEST(CudaCompressors, WriteTheBytesOfTheCpu) {
   for (const std::string& spec : all_specs()) {
     for (const size_t numel : odd_sizes()) {
-      expect_agreement(spec, DType::kFloat32, heavy_tailed(numel, kSeed));
+      expect_agreement(spec, DType::kFloat32, heavy_tailed(numel, kLoopSeed));
     }
     for (const DType dtype : kDTypes) {
-      expect_agreement(spec, dtype, normal(2 * kChunk + 333, kSeed));
+      expect_agreement(spec, dtype, normal(2 * kChunk + 333, kLoopSeed));
     }
   }
 }
@@ -69,7 +67,7 @@ TEST(CudaCompressors, FlagWhatIsNotFinite) {
   for (const std::string& spec : all_specs()) {
     SCOPED_TRACE(spec);
     const size_t numel = kChunk + 500;
-    std::vector<float> values = normal(numel, kSeed);
+    std::vector<float> values = normal(numel, kLoopSeed);
     values[4099] = std::numeric_limits<float>::infinity();
     CpuRig cpu(spec, shape_of(numel, DType::kFloat32));
     Rig gpu(spec, shape_of(numel, DType::kFloat32));
@@ -86,51 +84,15 @@ TEST(CudaCompressors, FlagWhatIsNotFinite) {
   }
 }
 
-/// A training loop in device memory: two residual buffers, passed in the same order every step.
-struct Loop {
-  explicit Loop(const std::string& spec, size_t numel)
-      : state(std::make_shared<DeviceState>(kGpu)),
-        compressor(make_compressor(parse_spec(spec),
-                                   {.numel = numel, .device = kGpu, .seed = kSeed, .state = state})),
-        g(numel),
-        first(numel),
-        second(numel),
-        payload(compressor->capacity_bytes()) {}
-
-  void compress(const std::vector<float>& values) {
-    stream.wait();
-    std::ranges::copy(values, g.begin());
-    compressor->compress({g.data(), g.size(), DType::kFloat32, kGpu}, first, second, payload,
-                         context);
-  }
-  std::vector<std::byte> sent() {
-    stream.wait();
-    return {payload.begin(),
-            payload.begin() + static_cast<ptrdiff_t>(payload_bytes({payload.data(), 32}))};
-  }
-  std::vector<float> committed() {
-    const DeviceArray<float>& buffer = state->read(stream).parity == 0 ? first : second;
-    return {buffer.begin(), buffer.end()};
-  }
-
-  TestStream stream;
-  Workspace workspace{kGpu};
-  Context context{stream, workspace};
-  std::shared_ptr<DeviceState> state;
-  std::unique_ptr<Compressor> compressor;
-  DeviceArray<float> g, first, second;
-  DeviceArray<std::byte> payload;
-};
-
 TEST(CudaCompressors, CommitOnTheDevice) {
   for (const char* spec : {"topk:5%,int4", "int4,stochastic", "bf16,ef"}) {
     SCOPED_TRACE(spec);
     const size_t numel = kChunk + 99;
     Loop loop(spec, numel);
-    CpuRig cpu(spec, {.numel = numel, .seed = kSeed});
+    CpuRig cpu(spec, {.numel = numel, .seed = kLoopSeed});
     std::vector<float> e(numel), e_next(numel);
     for (int step = 0; step < 4; ++step) {
-      const std::vector<float> values = normal(numel, kSeed + step);
+      const std::vector<float> values = normal(numel, kLoopSeed + step);
       loop.compress(values);
       const OwnedTensor g = tensor_of(values, DType::kFloat32);
       ASSERT_EQ(loop.sent(), cpu.compress(g, e, e_next)) << step;
