@@ -125,6 +125,36 @@ void compress(benchmark::State& state, const std::string& spec) {
          seconds);
 }
 
+/// The same with gradient and residual in one buffer; what was taken is given back between rounds.
+void compress_accumulated(benchmark::State& state, const std::string& spec) {
+  const auto compressor = make_compressor(parse_spec(spec), {.numel = kNumel, .seed = 1});
+  const auto stream = make_inline_stream(1);
+  Workspace workspace;
+  Context context{*stream, workspace};
+  Buffer payload(compressor->capacity_bytes());
+  const std::span<float> x = data().e_next.as<float>();
+  std::ranges::copy(data().g.as<float>(), x.begin());
+  const auto once = [&] {
+    const double begin = thread_seconds();
+    compressor->compress_accumulated(x, payload.bytes(), context);
+    stream->wait();
+    const double seconds = thread_seconds() - begin;
+    compressor->restore(payload.bytes(), x, context);
+    stream->wait();
+    compressor->commit();
+    return seconds;
+  };
+  once();
+  double seconds = 0;
+  for (auto _ : state) {
+    seconds += once();
+  }
+  const bool selects = find_compressor(compressor->spec().name).selector;
+  report(state,
+         (selects ? 4.0 : 8.0) * kNumel + static_cast<double>(payload_bytes(payload.bytes())),
+         seconds);
+}
+
 /// Four ranks' payloads into one dense mean.
 void decompress(benchmark::State& state, const std::string& spec) {
   const auto compressor = make_compressor(parse_spec(spec), {.numel = kNumel, .seed = 1});
@@ -173,6 +203,11 @@ int main(int argc, char** argv) {
     benchmark::RegisterBenchmark(("compress/" + spec).c_str(), compress, spec)
         ->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark(("decompress_4_ranks/" + spec).c_str(), decompress, spec)
+        ->Unit(benchmark::kMillisecond);
+  }
+  for (const char* spec : {"topk:1%", "topk:0.1%", "threshold:1%", "int8", "int4", "1bit"}) {
+    benchmark::RegisterBenchmark((std::string("compress_accumulated/") + spec).c_str(),
+                                 compress_accumulated, spec)
         ->Unit(benchmark::kMillisecond);
   }
   benchmark::Initialize(&argc, argv);

@@ -82,6 +82,20 @@ class Compressor {
   virtual void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                         Context& context) = 0;
 
+  /// compress() for gradients that were accumulated straight into the residual: `x` (numel floats)
+  /// holds g + e and becomes e_next; the payload is the one compress() would write. NOT
+  /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
+  /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
+  /// restore() is exact. @throws InvalidArgument for a spec without error feedback; DeviceError
+  /// where the device has no such form.
+  virtual void compress_accumulated(Residual x, Payload out, Context& context);
+
+  /// x += D, after an exchange that failed or a step that was skipped: undoes what
+  /// compress_accumulated() took for `payload`, or for the region of a slice of it. Exact where the
+  /// law of error feedback is, else to one rounding. A flagged payload took nothing and gives
+  /// nothing. Errors as of the two others.
+  virtual void restore(ConstPayload payload, Residual x, Context& context);
+
   /// sum = scale * (parts added in the order given, in float32), rounded to sum's dtype. Parts may
   /// be slices that together tile the group, or whole payloads of several ranks; elements no part
   /// covers become 0. Each part is checked before any of its bytes is used.

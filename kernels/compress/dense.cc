@@ -28,7 +28,7 @@ class Dense final : public FixedCompressor {
   size_t record_bytes(size_t numel) const override { return numel * size_of(sent_); }
 
   bool encode_chunk(const Chunk& chunk, std::byte* record) const override {
-    if (chunk.g.dtype != DType::kFloat32 || !chunk.e.empty()) {
+    if (chunk.g.dtype != DType::kFloat32 || !chunk.e_next.empty()) {
       return FixedCompressor::encode_chunk(chunk, record);
     }
     return cpu::narrow_finite(chunk.g.as<float>(), {record, chunk.g.numel, sent_, {}},

@@ -55,6 +55,15 @@ void check_residual(const Compressor& compressor, std::string_view what, ConstRe
   check_pointer(name, what, e.data(), e.size(), DType::kFloat32);
 }
 
+void check_accumulated(const Compressor& compressor, ConstResidual x) {
+  const std::string_view name = compressor.spec().name;
+  check(compressor.spec().error_feedback, name,
+        ": error feedback is off, must be on where gradients are accumulated into the residual");
+  check(x.size() == compressor.shape().numel, name, ": residual x has ", x.size(),
+        " elements, must have ", compressor.shape().numel);
+  check_residual(compressor, "residual x", x);
+}
+
 void check_room(const Compressor& compressor, ConstPayload out, size_t needed) {
   const std::string_view name = compressor.spec().name;
   check(out.size() >= needed, name, ": payload buffer has ", out.size(),

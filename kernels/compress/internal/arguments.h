@@ -17,6 +17,9 @@ void check_residuals(const Compressor& compressor, ConstResidual e, ConstResidua
 /// Empty or numel floats; `what` names it.
 void check_residual(const Compressor& compressor, std::string_view what, ConstResidual e);
 
+/// numel floats that hold gradient and residual in one, of a spec with error feedback.
+void check_accumulated(const Compressor& compressor, ConstResidual x);
+
 /// A payload to be written, with room for `needed` bytes.
 void check_room(const Compressor& compressor, ConstPayload out, size_t needed);
 

@@ -147,6 +147,35 @@ void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float
       });
 }
 
+void ChunkedCompressor::compress_accumulated(Residual x, Payload out, Context& context) {
+  check_on_cpu(spec().name, context);
+  check_accumulated(*this, x);
+  check_room(*this, out, capacity_bytes());
+  context.stream.enqueue([this, x, out, &stream = context.stream, &workspace = context.workspace,
+                          step = step()] {
+    write_accumulated(x, out, {stream.pool(), workspace, step});
+  });
+}
+
+void ChunkedCompressor::restore(ConstPayload payload, Residual x, Context& context) {
+  check_on_cpu(spec().name, context);
+  check_accumulated(*this, x);
+  check_payloads(*this, {&payload, 1});
+  context.stream.enqueue(
+      [this, payload, x, &stream = context.stream, &workspace = context.workspace] {
+        Workspace::Frame frame(workspace);
+        const Part part = open(payload, PartName{0}, frame, stream.pool());
+        if ((part.flags & kFlagNonFinite) != 0) {
+          return;
+        }
+        const size_t first = part.region.begin / kChunk;
+        cpu::for_each_chunk(stream.pool(), chunks_of(part.region.numel()), [&](size_t i) {
+          const Region region = region_of(first + i);
+          add_chunk(part, first + i, x.subspan(region.begin, region.numel()));
+        });
+      });
+}
+
 void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
   check_on_cpu(spec().name, context);
   check_room(*this, out, slice_capacity_bytes(region));

@@ -45,6 +45,8 @@ class ChunkedCompressor : public Compressor {
                 Context& context) final;
   void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
                   Context& context) final;
+  void compress_accumulated(Residual x, Payload out, Context& context) final;
+  void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
   size_t slice_capacity_bytes(Region region) const final;
@@ -74,6 +76,8 @@ class ChunkedCompressor : public Compressor {
   /// The bodies of the public verbs; arguments are checked, parts are opened.
   virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                      const Work& work) = 0;
+  /// Leaves x as it was where it flags the payload.
+  virtual void write_accumulated(Residual x, Payload out, const Work& work) = 0;
   virtual void write_slice(const Part& part, Region region, Payload out) const = 0;
   virtual void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const = 0;

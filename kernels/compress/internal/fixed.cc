@@ -110,7 +110,8 @@ bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const 
     x = room;
   }
   const bool finite = encode(x, chunk.region, chunk.draw, record, decoded);
-  if (!chunk.e_next.empty()) {
+  const bool in_place = chunk.e_next.data() == chunk.g.data;
+  if (!chunk.e_next.empty() && (finite || !in_place)) {
     cpu::subtract(x, decoded, chunk.e_next);
   }
   return finite;
@@ -123,19 +124,40 @@ void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, P
   std::atomic<bool> finite{true};
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t index) {
     const Region region = region_of(index);
-    const size_t kept = e.empty() ? 0 : region.numel();
     const Chunk chunk{.g = {static_cast<const std::byte*>(g.data) + region.begin * size_of(g.dtype),
                             region.numel(), g.dtype},
-                      .e = e.subspan(e.empty() ? 0 : region.begin, kept),
-                      .e_next = e_next.subspan(e.empty() ? 0 : region.begin, kept),
+                      .e = e.empty() ? e : e.subspan(region.begin, region.numel()),
+                      .e_next =
+                          e_next.empty() ? e_next : e_next.subspan(region.begin, region.numel()),
                       .region = region,
                       .draw = {work.step, kCompressStage},
-                      .streaming = is_streaming(g.numel)};
+                      .streaming = is_streaming(g.numel) && e_next.data() != g.data};
     if (!encode_chunk(chunk, body + index * stride)) {
       finite.store(false, std::memory_order_relaxed);
     }
   });
   write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_bytes());
+}
+
+void FixedCompressor::write_accumulated(Residual x, Payload out, const Work& work) {
+  write(view_of(std::span<const float>(x)), {}, x, out, work);
+  if ((read_header(out).flags & kFlagNonFinite) != 0) {
+    add_back(out.data() + sizeof(PayloadHeader), x, work.pool);
+  }
+}
+
+void FixedCompressor::add_back(const std::byte* body, Residual x, ThreadPool& pool) const {
+  cpu::for_each_chunk(pool, chunks_of(x.size()), [&](size_t index) {
+    const Region region = region_of(index);
+    alignas(64) float values[kChunk];
+    const std::span<float> decoded(values, region.numel());
+    const std::byte* const records[] = {body + index * record_bytes(kChunk)};
+    sum_records(records, 1.0f, false, decoded);
+    if (cpu::max_magnitude_bits(decoded) <= cpu::kFiniteBits) {  // else nothing was taken
+      const Residual mine = x.subspan(region.begin, region.numel());
+      cpu::add(mine, decoded, mine);
+    }
+  });
 }
 
 void FixedCompressor::write_slice(const Part& part, Region region, Payload out) const {

@@ -29,7 +29,8 @@ class FixedCompressor : public ChunkedCompressor {
   struct Chunk {
     ConstGradient g;       ///< the chunk's elements, as are those of e and e_next
     ConstResidual e;       ///< empty: no feedback
-    Residual e_next;       ///< becomes (g + e) - what the record says; empty where e is
+    Residual e_next;       ///< becomes (g + e) - what the record says; empty: not wanted. May be g,
+                           ///< which then stays as it was where D would not be finite
     Region region;
     Draw draw;
     bool streaming;        ///< e_next is not read soon
@@ -56,6 +57,7 @@ class FixedCompressor : public ChunkedCompressor {
   void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) final;
+  void write_accumulated(Residual x, Payload out, const Work& work) final;
   void write_slice(const Part& part, Region region, Payload out) const final;
   void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                     Payload out, const Work& work) const final;
@@ -64,6 +66,8 @@ class FixedCompressor : public ChunkedCompressor {
   /// Where the part's record of `chunk` (of the group) begins.
   const std::byte* record_of(const Part& part, size_t chunk) const;
   size_t body_bytes(size_t numel) const;
+  /// Adds to x again what the body's records took.
+  void add_back(const std::byte* body, Residual x, ThreadPool& pool) const;
 };
 
 }  // namespace gradwire

@@ -57,6 +57,9 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
     alignas(64) float decoded_memory[kChunk];
     const auto [first, count] = selection.chunks[i];
     const auto indices = selection.indices.subspan(first, count);
+    for (size_t j = 0; what.touched != nullptr && j < count; ++j) {
+      __builtin_prefetch(what.touched + i * kChunk + indices[j], 1);
+    }
     std::span<const float> values = selection.values.subspan(first, count);
     if (what.scale != 1.0f) {
       const std::span<float> scaled(value_memory, count);
@@ -87,6 +90,21 @@ void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_nex
          const float* const x = selection.values.data() + selection.chunks[chunk].first;
          for (size_t i = 0; i < chosen.indices.size(); ++i) {
            left[chosen.indices[i]] = x[i] - chosen.decoded[i];
+         }
+       });
+}
+
+void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work& work) {
+  Workspace::Frame frame(work.workspace);
+  const cpu::Selection selection =
+      choose_in_step({.g = view_of(std::span<const float>(x))}, frame, work);
+  const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
+  emit({whole(), 1.0f, flags, x.data()}, selection, out, frame, work.pool,
+       [&](size_t chunk, const Chosen& chosen) {
+         float* const left = x.data() + chunk * kChunk;
+         const float* const value = selection.values.data() + selection.chunks[chunk].first;
+         for (size_t i = 0; i < chosen.indices.size(); ++i) {
+           left[chosen.indices[i]] = value[i] - chosen.decoded[i];
          }
        });
 }

@@ -34,6 +34,7 @@ class SelectingCompressor : public ChunkedCompressor {
   void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) final;
+  void write_accumulated(Residual x, Payload out, const Work& work) final;
   void write_slice(const Part& part, Region region, Payload out) const final;
   void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                     Payload out, const Work& work) const final;
@@ -45,6 +46,7 @@ class SelectingCompressor : public ChunkedCompressor {
     Region region;
     float scale = 1.0f;
     uint8_t flags = 0;
+    const float* touched = nullptr;  ///< written at the chosen elements by keep()
   };
   template <class Keep>
   void emit(const Emission& what, const cpu::Selection& selection, Payload out,
