@@ -3,6 +3,7 @@
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
+#include "gradwire/kernels/ops/signs_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -64,10 +65,38 @@ class CudaQuantized final : public CudaCompressor {
   Buffer segments_;
 };
 
+class CudaSigns final : public CudaCompressor {
+ public:
+  CudaSigns(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
+      : CudaCompressor(std::move(on_cpu), std::move(shape)) {}
+
+ protected:
+  void encode(const Encoding& what, Context& context) override {
+    cuda::encode_signs({.g = what.x, .e = what.e, .block = spec().block, .scale = what.scale},
+                       {.records = what.body,
+                        .e_next = what.e_next,
+                        .put_back = what.put_back,
+                        .call = call_words(),
+                        .seal = what.seal},
+                       context.stream);
+  }
+
+  void add_up(const Addition& what, Context& context) override {
+    cuda::sum_signs({.parts = what.parts,
+                     .block = spec().block,
+                     .first = what.region.begin,
+                     .faults = faults_of_parts()},
+                    what.scale, what.sum, context.stream);
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Compressor> make_cuda_quantized(std::unique_ptr<ChunkedCompressor> on_cpu,
                                                 CompressorShape shape) {
+  if (on_cpu->spec().values == ValueCodec::kSign) {
+    return std::make_unique<CudaSigns>(std::move(on_cpu), std::move(shape));
+  }
   return std::make_unique<CudaQuantized>(std::move(on_cpu), std::move(shape));
 }
 

@@ -28,7 +28,7 @@ inline std::vector<std::string> all_specs() {
   for (const CompressorRow& row : compressor_registry()) {
     const std::string name(row.name);
 #if defined(GRADWIRE_LAWS_ON_DEVICE)
-    if (name == "1bit" || name == "chunktopk" || name == "threshold") {
+    if (name == "chunktopk" || name == "threshold") {
       continue;
     }
 #endif

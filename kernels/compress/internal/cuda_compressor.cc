@@ -181,7 +181,7 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
   CompressorShape twin = shape;
   twin.device = {};
   twin.state = nullptr;
-  if (spec.values == ValueCodec::kSign || (row.selector && row.name != "topk")) {
+  if (row.selector && row.name != "topk") {
     throw DeviceError(
         concat(spec.name, ": has no CUDA backend yet, the shape's device must be the CPU"));
   }

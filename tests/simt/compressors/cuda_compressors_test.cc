@@ -85,7 +85,7 @@ TEST(CudaCompressors, FlagWhatIsNotFinite) {
 }
 
 TEST(CudaCompressors, CommitOnTheDevice) {
-  for (const char* spec : {"topk:5%,int4", "int4,stochastic", "bf16,ef"}) {
+  for (const char* spec : {"topk:5%,int4", "int4,stochastic", "1bit", "bf16,ef"}) {
     SCOPED_TRACE(spec);
     const size_t numel = kChunk + 99;
     Loop loop(spec, numel);
@@ -183,7 +183,7 @@ TEST(CudaCompressors, NameTheFaultOfAPayload) {
                           {6, 1, "value codec"}, {7, 4, "flags"},     {8, 1, "fingerprint"},
                           {12, 9, "region"},     {16, 64, "region"},  {24, 1, "length"},
                           {25, 0x80, "length"}};
-  for (const char* spec : {"int8", "topk:5%", "fp16,ef"}) {
+  for (const char* spec : {"int8", "topk:5%", "fp16,ef", "1bit"}) {
     Rig gpu(spec, {.numel = kChunk + 7});
     const OwnedTensor g = tensor_of(normal(kChunk + 7, 1), DType::kFloat32);
     const auto good = gpu.compress(g, {}, {});
@@ -211,7 +211,7 @@ TEST(CudaCompressors, NameTheFaultOfAPayload) {
 }
 
 TEST(CudaCompressors, NeverReadOrWriteOutsideForAnyByte) {
-  for (const char* spec : {"int4", "2bit,block=8", "topk:5%,int4", "topk:30%"}) {
+  for (const char* spec : {"int4", "2bit,block=8", "1bit", "topk:5%,int4", "topk:30%"}) {
     SCOPED_TRACE(spec);
     const size_t numel = kChunk + 777;
     Rig gpu(spec, {.numel = numel});
