@@ -4,7 +4,7 @@
 // v, g and writes w, v (20); LARS reads w, g for the norms first (28); LAMB reads w, m, v, g and
 // writes m, v, then reads w, m, v and writes w (40). checked_bytes adds what it costs to change
 // nothing when a gradient is not finite: SGD and LAMB read 4 more. A ratio is the time those bytes
-// take at the rate of the faster of a triad and an in-place add, measured between the steps with
+// take at the rate of the fastest of bench/memory_rate.h's loops, measured between the steps with
 // the same threads, over the time of the step: 1 is the memory's speed.
 
 #include <benchmark/benchmark.h>
@@ -13,7 +13,7 @@
 #include <chrono>
 #include <random>
 
-#include "gradwire/kernels/core/clones.h"
+#include "bench/memory_rate.h"
 #include "gradwire/optimizers/optimizer.h"
 
 namespace gradwire {
@@ -48,27 +48,6 @@ std::vector<size_t> resnet50_sizes() {
 
 constexpr size_t kAlignment = 16;  // floats: 64 bytes
 constexpr size_t kBlock = 16384;
-
-GRADWIRE_CLONES
-void triad(std::span<float> a, std::span<const float> b, std::span<const float> c) {
-  float* __restrict const out = a.data();
-  const float* __restrict const x = b.data();
-  const float* __restrict const y = c.data();
-  const size_t count = a.size();
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = x[i] + 0.5f * y[i];
-  }
-}
-
-GRADWIRE_CLONES
-void add(std::span<float> a, std::span<const float> b) {
-  float* __restrict const out = a.data();
-  const float* __restrict const x = b.data();
-  const size_t count = a.size();
-  for (size_t i = 0; i < count; ++i) {
-    out[i] += x[i];
-  }
-}
 
 template <class Action>
 double seconds(Action&& action) {
@@ -133,21 +112,22 @@ void optimizer_step(benchmark::State& state, const char* spec, Traffic traffic) 
   Workspace workspace;
   Context context{*stream, workspace};
   const auto optimizer = make_optimizer(parse_optimizer(spec), network.parameters);
-  const std::span<float> spare = network.spare.as<float>();
-  const std::span<const float> value = network.value.as<float>();
-  const std::span<const float> gradient = network.gradient.as<float>();
-  std::vector<double> triads, adds, steps;
+  float* const spare = network.spare.as<float>().data();
+  const float* const value = network.value.as<float>().data();
+  const float* const gradient = network.gradient.as<float>().data();
+  const auto seconds_of_blocks = [&](const auto& loop) {
+    return seconds([&] { network.for_each_block(stream->pool(), loop); });
+  };
+  std::vector<double> triads, streaming, adds, steps;
   for (auto _ : state) {
-    triads.push_back(seconds([&] {
-      network.for_each_block(stream->pool(), [&](size_t begin, size_t count) {
-        triad(spare.subspan(begin, count), value.subspan(begin, count),
-              gradient.subspan(begin, count));
-      });
+    triads.push_back(seconds_of_blocks([&](size_t begin, size_t count) {
+      bench::triad(value + begin, gradient + begin, spare + begin, count);
     }));
-    adds.push_back(seconds([&] {
-      network.for_each_block(stream->pool(), [&](size_t begin, size_t count) {
-        add(spare.subspan(begin, count), gradient.subspan(begin, count));
-      });
+    streaming.push_back(seconds_of_blocks([&](size_t begin, size_t count) {
+      bench::streaming_triad(value + begin, gradient + begin, spare + begin, count);
+    }));
+    adds.push_back(seconds_of_blocks([&](size_t begin, size_t count) {
+      bench::add_in_place(gradient + begin, spare + begin, count);
     }));
     steps.push_back(seconds([&] {
       optimizer->apply(1e-4, context);
@@ -155,12 +135,13 @@ void optimizer_step(benchmark::State& state, const char* spec, Traffic traffic) 
     }));
     state.SetIterationTime(steps.back());
   }
-  const double best_rate = 12.0 * static_cast<double>(network.padded) /
-                           std::min(median(triads), median(adds));  // bytes per second
+  const bench::MemoryTimes memory{median(triads), median(streaming), median(adds)};
+  const double best_rate = memory.best_rate(network.padded);
   const double elements_per_second = static_cast<double>(network.numel) / median(steps);
   state.counters["ms"] = 1e3 * median(steps);
-  state.counters["triad_ms"] = 1e3 * median(triads);
-  state.counters["add_ms"] = 1e3 * median(adds);
+  state.counters["triad_ms"] = 1e3 * memory.triad;
+  state.counters["streaming_triad_ms"] = 1e3 * memory.streaming_triad;
+  state.counters["add_ms"] = 1e3 * memory.add;
   state.counters["floor_bytes"] = traffic.floor_bytes;
   state.counters["ratio"] = traffic.floor_bytes * elements_per_second / best_rate;
   state.counters["checked_ratio"] = traffic.checked_bytes * elements_per_second / best_rate;

@@ -22,6 +22,8 @@ import numpy as np
 
 import gradwire
 
+import optimizer_peers
+
 try:
     import torch
 except ImportError:
@@ -128,6 +130,8 @@ def cases(data: Data) -> List[Case]:
             "torch int8", lambda: torch_int8(data, False), 4.0)))
         rows.append(compress_case(data, spec + ",stochastic", floor_goal=0.40, peers=from_torch(
             "torch int8", lambda: torch_int8(data, True), 6.0)))
+    if "chunktopk" in known:
+        rows.append(compress_case(data, "chunktopk:41/4096", floor_goal=0.60))
     if "1bit" in known:
         rows.append(compress_case(data, "1bit", floor_goal=0.60, peers={
             "np.packbits *": (lambda: np.packbits(data.g >= 0), None)}))
@@ -136,6 +140,10 @@ def cases(data: Data) -> List[Case]:
             f"torch {kind}", lambda kind=kind: lambda: tensor.to(getattr(torch, kind)), 1.0)))
     rows.append(aggregate_case(data, "topk:1%", floor_goal=0.45, peers=from_torch(
         "torch index_add", lambda: torch_index_add(data), 5.0)))
+    if "lamb" in {row.name for row in gradwire.optimizers()}:
+        model = optimizer_peers.Model()
+        rows.append(Case("lamb, ResNet-50", optimizer_peers.ours(model), 40.0 * model.numel,
+                         floor_goal=0.90, peers=optimizer_peers.peers(torch, model)))
     return rows
 
 
