@@ -2,6 +2,7 @@
 # ./run.sh               set up, then `gradwire bench` with its defaults (within 5 minutes on 2 cores)
 # ./run.sh COMMAND ...   set up, then `gradwire COMMAND ...`, e.g. ./run.sh bench --quick --json out.json
 # ./run.sh test          set up, then the C++ tests (ctest) and the Python tests (pytest)
+# ./run.sh table cpu ... set up, then the table of the CPU kernels and their peers (bench/table.py)
 # ./run.sh setup         set up only
 #
 # Set-up on a fresh Debian or Ubuntu machine: system packages (as root or with passwordless sudo,
@@ -103,8 +104,17 @@ run_tests() {
   return $status
 }
 
+run_table() {
+  logs=$root/build/test-logs
+  mkdir -p "$logs"
+  say "building the micro-benchmarks"
+  { cmake --preset default -G Ninja && cmake --build --preset default \
+      --target gradwire_kernels_bench gradwire_optimizers_bench; } > "$logs/table.log" 2>&1 || { tail -n 60 "$logs/table.log"; fail "building failed"; }
+  exec "$venv/bin/python" bench/table.py "$@"
+}
+
 case ${1:-bench} in
-  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 case ${1:-bench}:$# in
   test:1 | setup:1) ;;
@@ -116,6 +126,12 @@ case ${1:-bench} in
     install_packages $packages $test_packages
     set_up bench,dev
     run_tests
+    ;;
+  table)
+    shift
+    install_packages $packages $test_packages
+    set_up bench
+    run_table "$@"
     ;;
   setup)
     install_packages $packages

@@ -1,0 +1,205 @@
+"""The CPU kernels' table in one command: milliseconds, how much of the memory's speed, and peers.
+
+    ./run.sh table cpu [--build DIR] [--no-peers] [--rounds 5] [--json FILE] [--markdown]
+
+Figures of gradwire_kernels_bench and gradwire_optimizers_bench (C++, one thread; medians of --rounds
+repetitions) and of bench/peers.py. `of floor`: the time that the bytes nobody can avoid need, at the
+best of three loops measured beside each benchmark, over the time taken; 1 is bound by memory alone.
+Peers: their time over ours, both through Python in one process. Says what is missing, and why.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: where its figure comes from and what it is held to."""
+
+    label: str
+    benchmark: str  # its name in kernels_bench or optimizers_bench; empty: not in the library
+    goal: float = 0.0  # of floor / time; 0: none
+    peer_of: str = ""  # the operation's name in peers.py
+
+
+def compress(label, spec, goal, peers=True):
+    return Row(label, f"compress/{spec}", goal, spec if peers else "")
+
+
+ROWS = [
+    Row("feedback + top-k 1%, in place", "compress_accumulated/topk:1%", 0.70),
+    Row("feedback + top-k 0.1%, in place", "compress_accumulated/topk:0.1%", 0.80),
+    compress("feedback + top-k 1%", "topk:1%", 0.60),
+    compress("feedback + top-k 0.1%", "topk:0.1%", 0.70),
+    compress("feedback + chunk top-k 41 of 4096", "chunktopk:1%", 0.60, peers=False),
+    compress("feedback + threshold 1%", "threshold:1%", 0.0, peers=False),
+    Row("feedback + threshold 1%, in place", "compress_accumulated/threshold:1%"),
+    compress("feedback + int8, nearest", "int8", 0.55),
+    Row("feedback + int8, in place", "compress_accumulated/int8"),
+    compress("feedback + int8, stochastic", "int8,stochastic", 0.40),
+    compress("feedback + int4, nearest", "int4", 0.55),
+    Row("feedback + int4, in place", "compress_accumulated/int4"),
+    compress("feedback + int4, stochastic", "int4,stochastic", 0.40),
+    compress("feedback + 2bit, nearest", "2bit", 0.55, peers=False),
+    compress("feedback + 2bit, stochastic", "2bit,stochastic", 0.40, peers=False),
+    compress("feedback + 1bit", "1bit", 0.60),
+    Row("feedback + 1bit, in place", "compress_accumulated/1bit"),
+    compress("fp16 cast", "fp16", 0.80),
+    compress("bf16 cast", "bf16", 0.80),
+    Row("mean of 8 ranks' top-k 1%", "decompress_8_ranks/topk:1%", 0.45, "mean of 8 x topk:1%"),
+    Row("SGD with momentum, ResNet-50", "optimizer_step/sgd/threads:1/manual_time", 0.90),
+    Row("AdamW, ResNet-50", "", 0.90),
+    Row("LARS, ResNet-50", "optimizer_step/lars/threads:1/manual_time", 0.90),
+    Row("LAMB, ResNet-50", "optimizer_step/lamb/threads:1/manual_time", 0.90, "lamb, ResNet-50"),
+]
+
+
+def run_benchmarks(program, names, rounds):
+    """Counters of each benchmark by name: medians over `rounds` repetitions."""
+    pattern = "^(" + "|".join(name.replace("+", r"\+") for name in names) + ")$"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [str(program), f"--benchmark_filter={pattern}", "--benchmark_min_time=0.1",
+                   f"--benchmark_repetitions={rounds}", "--benchmark_report_aggregates_only=true",
+                   f"--benchmark_out={out}", "--benchmark_out_format=json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"table.py: {program} ended with {done.returncode}:\n{done.stdout}")
+        rows = json.loads(out.read_text())["benchmarks"]
+    return {row["run_name"]: row for row in rows if row.get("aggregate_name") == "median"}
+
+
+def run_peers(rounds):
+    """Rows of peers.py by operation, and what it says about itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "peers.json"
+        command = [sys.executable, str(ROOT / "bench" / "peers.py"), "--rounds", str(rounds),
+                   "--json", str(out)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lines = done.stdout.strip().splitlines() or ["no output"]
+        if done.returncode != 0:
+            return {}, f"bench/peers.py did not run: {lines[-1]}"
+        found = json.loads(out.read_text())
+    rows = found["rows"] if isinstance(found, dict) else found
+    return {row["op"]: row for row in rows}, lines[0]
+
+
+def verdict(value, goal):
+    if not goal:
+        return ""
+    return f"{goal:.2f} {'reached' if value >= goal else 'missed'}"
+
+
+def peer_text(row):
+    """'12.3x torch.topk (goal 40, missed)' for each peer of the row."""
+    texts = []
+    for name, peer in (row or {}).get("peers", {}).items():
+        goal = peer["goal"]
+        held = "" if goal is None else f" (goal {goal:g}{'' if peer['ratio'] >= goal else ', missed'})"
+        texts.append(f"{peer['ratio']:.1f}x {name}{held}")
+    return "; ".join(texts)
+
+
+def lines_of(results, peers):
+    """One dict per line of the table."""
+    lines = []
+    for row in ROWS:
+        line = {"operation": row.label, "goal": row.goal or None}
+        counters = results.get(row.benchmark)
+        if counters is None:
+            line["absent"] = "not in this library" if not row.benchmark else "not in this build"
+        else:
+            line.update(ms=counters["ms"], of_floor=counters.get("of_floor", counters.get("ratio")),
+                        triad_ms=counters["triad_ms"], add_ms=counters["add_ms"],
+                        streaming_triad_ms=counters["streaming_triad_ms"])
+        if row.peer_of:
+            line["peers"] = peers.get(row.peer_of, {}).get("peers", {})
+        lines.append(line)
+    return lines
+
+
+HEADER = ["operation", "ms", "of floor", "goal", "triad / streaming / add, ms", "peers"]
+
+
+def cells(line):
+    if "absent" in line:
+        return [line["operation"], "absent", "", verdict(0, 0), line["absent"], peer_text(line)]
+    return [line["operation"], f"{line['ms']:.1f}", f"{line['of_floor']:.2f}",
+            verdict(line["of_floor"], line["goal"]),
+            f"{line['triad_ms']:.1f} / {line['streaming_triad_ms']:.1f} / {line['add_ms']:.1f}",
+            peer_text(line)]
+
+
+def print_table(lines, markdown):
+    rows = [HEADER] + [cells(line) for line in lines]
+    if markdown:
+        rows.insert(1, ["---"] * len(HEADER))
+        for row in rows:
+            print("| " + " | ".join(row) + " |")
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def machine_line():
+    model = platform.machine()
+    for text in Path("/proc/cpuinfo").read_text().splitlines():
+        if text.startswith("model name"):
+            model = text.split(":", 1)[1].strip()
+            break
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run(git + ["rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run(git + ["status", "--porcelain", "--untracked-files=no"],
+                             capture_output=True, text=True)
+    name = commit.stdout.strip() or "unknown"
+    return (f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+            f"Linux {platform.release()}; commit {name}{', changed' if changed.stdout else ''}; "
+            "one thread")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("which", choices=["cpu"])
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "default",
+                        help="where the micro-benchmarks were built")
+    parser.add_argument("--no-peers", action="store_true", help="leave bench/peers.py out")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds}: expected at least 1")
+    results = {}
+    for layer in ("kernels", "optimizers"):
+        program = args.build / "bench" / f"gradwire_{layer}_bench"
+        if not program.exists():
+            raise SystemExit(f"table.py: there is no {program}: cmake --build {args.build} "
+                             f"--target {program.name} (needs Google Benchmark)")
+        mine = [row.benchmark for row in ROWS
+                if row.benchmark.startswith("optimizer_step") == (layer == "optimizers")]
+        results.update(run_benchmarks(program, filter(None, mine), args.rounds))
+    peers, about_peers = ({}, "left out") if args.no_peers else run_peers(args.rounds)
+    lines = lines_of(results, peers)
+    where = machine_line()
+    print(where)
+    print_table(lines, args.markdown)
+    print(f"peers: {about_peers}")
+    if args.json:
+        args.json.write_text(json.dumps({"machine": where, "rows": lines, "peers": about_peers},
+                                        indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
