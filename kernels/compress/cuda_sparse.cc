@@ -51,22 +51,20 @@ class CudaTopK final : public CudaCompressor {
     const size_t chunks = cuda::select_chunks(numel);
     const auto mask = frame.take<std::byte>(chunks * cuda::kMaskBytes);
     const auto counts = frame.take<uint32_t>(chunks);
+    const auto before = frame.take<cuda::EntriesBefore>(chunks);
     const size_t k = what.merging ? kept_elements(spec().density, numel) : kept_;
     cuda::select_largest(
         {.g = what.x, .e = what.e, .k = k},
         {.x = x,
          .mask = mask,
          .counts = counts,
+         .before = before,
          .call = call_words(),
          .workspace = frame.take<std::byte>(cuda::select_workspace_bytes(numel))},
         context.stream);
     cuda::encode_sparse(
-        {.x = x, .mask = mask, .counts = counts, .scale = what.scale}, format_,
-        {.body = what.body,
-         .call = call_words(),
-         .workspace = frame.take<std::byte>(cuda::encode_sparse_workspace_bytes(numel)),
-         .seal = what.seal},
-        context.stream);
+        {.x = x, .mask = mask, .counts = counts, .before = before, .scale = what.scale}, format_,
+        {.body = what.body, .call = call_words(), .seal = what.seal}, context.stream);
     if (!what.put_back.empty()) {
       cuda::add_to(x.first, what.put_back, context.stream);
     }

@@ -74,8 +74,12 @@ void select_largest(const SelectInput&, const SelectOutput&, Stream&) {
   throw_unavailable("cuda::select_largest");
 }
 
-size_t encode_sparse_workspace_bytes(size_t) {
-  throw_unavailable("cuda::encode_sparse_workspace_bytes");
+void select_in_chunks(const SelectInput&, const SelectOutput&, Stream&) {
+  throw_unavailable("cuda::select_in_chunks");
+}
+
+void select_above(const SelectInput&, const ThresholdSlots&, const SelectOutput&, Stream&) {
+  throw_unavailable("cuda::select_above");
 }
 
 void encode_sparse(const SparseInput&, const SparseFormat&, const SparseOutput&, Stream&) {

@@ -2,80 +2,112 @@
 #include <cmath>
 
 #include "gradwire/kernels/ops/launch_checks.h"
-#include "gradwire/kernels/ops/select.cuh"
+#include "gradwire/kernels/ops/select_chunks.cuh"
+#include "gradwire/kernels/ops/select_rank.cuh"
 
 namespace gradwire::cuda {
 namespace {
 
-constexpr size_t kSampleAbove = 65536;    // elements; below, all of them are marked
-constexpr size_t kSampleLines = 8192;     // of 8 elements
-constexpr size_t kMostRankBlocks = 1024;  // each merges its bins once
+constexpr size_t kSampleAbove = 65536;  // elements; below, all of them are marked
+constexpr size_t kSampleLines = 8192;   // of 8 elements
+constexpr size_t kMostRankBlocks = 264;
 
 constexpr size_t kStateBytes = (sizeof(SelectState) + 15) / 16 * 16;
 
-/// Four standard deviations on the safe side: the guess is hardly ever too high.
+/// A bin holds about k / 1000 elements, where they differ.
+size_t most_keys(size_t numel) { return std::min(numel, kSampleAbove + numel / 256); }
+
+/// Four standard deviations on each side: the guess is hardly ever wrong.
 Sample sample_for(size_t numel, size_t k) {
-  if (numel <= kSampleAbove || k >= numel / 2) {
-    return {0, 0, 0};
+  if (numel <= kSampleAbove) {
+    return {0, 0, 0, 0};
   }
   const size_t lines = std::min(kSampleLines, numel / 64);
   const auto sampled = static_cast<double>(lines * kPerThread);
   const double expected = static_cast<double>(k) / static_cast<double>(numel) * sampled;
-  const double rank = std::min(sampled, expected + 4 * std::sqrt(expected) + 2);
-  return {lines, numel / lines, static_cast<uint32_t>(rank)};
+  const double margin = 4 * std::sqrt(expected) + 2;
+  return {lines, numel / lines, static_cast<uint32_t>(std::min(sampled, expected + margin)),
+          expected > margin ? static_cast<uint32_t>(expected - margin) : 0};
 }
 
-void check_select(const SelectInput& in, const SelectOutput& out, const Stream& stream) {
-  const char* const op = "cuda::select_largest";
+SelectMemory select_memory(const char* op, const SelectInput& in, const SelectOutput& out,
+                           size_t most_k, const Stream& stream) {
   const size_t numel = in.g.numel;
   check_view(op, "g", in.g, stream);
   check_parity(op, "e", in.e, numel);
-  check(numel == 0 || (in.k >= 1 && in.k <= numel), op, ": k is ", in.k, ", must be 1 to ", numel);
+  check(numel == 0 || (in.k >= 1 && in.k <= most_k), op, ": k is ", in.k, ", must be 1 to ",
+        most_k);
   check_parity(op, "x", out.x, numel);
   check(out.x.size() == numel, op, ": x has ", out.x.size(), " elements, must have ", numel);
   check_marks(op, out.mask, out.counts, numel);
+  check(out.before.size() == out.counts.size(), op, ": before has ", out.before.size(),
+        " elements, must have ", out.counts.size());
+  check_pointer(op, "before", out.before.data(), out.before.size(), alignof(EntriesBefore));
   check(out.call != nullptr, op, ": call is null, must be words in device memory");
-  check_workspace(op, out.workspace, select_workspace_bytes(numel));
+  return {static_cast<const std::byte*>(in.g.data),
+          ParityPointer(in.e),
+          ParityPointer(out.x),
+          numel,
+          static_cast<uint32_t>(in.k),
+          out.mask.data(),
+          out.counts.data(),
+          out.before.data(),
+          &out.call->flags};
+}
+
+void launch_exact(const char* op, const SelectInput& input, const ThresholdSlots& threshold,
+                  const SelectOutput& output, Stream& stream) {
+  const size_t numel = input.g.numel;
+  const SelectMemory memory = select_memory(op, input, output, numel, stream);
+  check_workspace(op, output.workspace, select_workspace_bytes(numel));
+  std::byte* const workspace = output.workspace.data();
+  const size_t chunks = select_chunks(numel);
+  const size_t keys = most_keys(numel);
+  auto* const list = reinterpret_cast<uint64_t*>(workspace + kStateBytes);
+  const ExactArguments arguments{memory,
+                                 list,
+                                 static_cast<uint32_t>(keys),
+                                 reinterpret_cast<uint32_t*>(list + keys),
+                                 reinterpret_cast<SelectState*>(workspace),
+                                 threshold};
+  const LaunchShape each_chunk{chunks, kSelectThreads, stream};
+  dispatch(input.g.dtype, [&]<class T>() {
+    GRADWIRE_LAUNCH(guess_kernel<T>, (LaunchShape{1, kRankThreads, stream}), arguments,
+                    sample_for(numel, input.k));
+    GRADWIRE_LAUNCH(mark_kernel<T>, each_chunk, arguments);
+  });
+  const size_t rank_blocks = std::min((chunks + 7) / 8, kMostRankBlocks);  // a word per thread
+  GRADWIRE_LAUNCH(rank_kernel, (LaunchShape{rank_blocks, kRankThreads, stream}), arguments, chunks);
+  GRADWIRE_LAUNCH(trim_kernel, each_chunk, arguments);
 }
 
 }  // namespace
 
 size_t select_workspace_bytes(size_t numel) {
-  return kStateBytes + select_chunks(numel) * sizeof(uint32_t);
+  return kStateBytes + most_keys(numel) * sizeof(uint64_t) + select_chunks(numel) * sizeof(uint32_t);
 }
 
 void select_largest(const SelectInput& input, const SelectOutput& output, Stream& stream) {
-  check_select(input, output, stream);
-  const size_t numel = input.g.numel;
-  const size_t chunks = select_chunks(numel);
-  if (numel == 0) {
-    return;
-  }
-  std::byte* const workspace = output.workspace.data();
-  const SelectArguments arguments{static_cast<const std::byte*>(input.g.data),
-                                  ParityPointer(input.e),
-                                  ParityPointer(output.x),
-                                  numel,
-                                  static_cast<uint32_t>(input.k),
-                                  output.mask.data(),
-                                  output.counts.data(),
-                                  reinterpret_cast<uint32_t*>(workspace + kStateBytes),
-                                  reinterpret_cast<SelectState*>(workspace),
-                                  &output.call->flags};
-  const LaunchShape one{1, kScanThreads, stream};
-  const LaunchShape each_chunk{chunks, kSelectThreads, stream};
-  const LaunchShape few{std::min(chunks, kMostRankBlocks), kSelectThreads, stream};
+  launch_exact("cuda::select_largest", input, {}, output, stream);
+}
+
+void select_above(const SelectInput& input, const ThresholdSlots& threshold,
+                  const SelectOutput& output, Stream& stream) {
+  const char* const op = "cuda::select_above";
+  check_pointer(op, "threshold.slots", threshold.slots, 2, alignof(ThresholdState));
+  check_pointer(op, "threshold.parity", threshold.parity, 1, alignof(uint32_t));
+  check_pointer(op, "threshold.step", threshold.step, 1, alignof(uint32_t));
+  launch_exact(op, input, threshold, output, stream);
+}
+
+void select_in_chunks(const SelectInput& input, const SelectOutput& output, Stream& stream) {
+  const SelectMemory memory =
+      select_memory("cuda::select_in_chunks", input, output, kSelectChunk, stream);
   dispatch(input.g.dtype, [&]<class T>() {
-    GRADWIRE_LAUNCH(guess_kernel<T>, one, arguments, sample_for(numel, input.k));
-    GRADWIRE_LAUNCH(mark_kernel<T>, each_chunk, arguments);
+    GRADWIRE_LAUNCH(select_in_chunks_kernel<T>,
+                    (LaunchShape{select_chunks(memory.numel), kSelectThreads, stream}), memory,
+                    &output.call->arrived);
   });
-  GRADWIRE_LAUNCH(mark_anew_kernel, each_chunk, arguments);
-  GRADWIRE_LAUNCH(rank_kernel, few, arguments, chunks, 20, 11);
-  GRADWIRE_LAUNCH(rank_kernel, few, arguments, chunks, 9, 11);
-  GRADWIRE_LAUNCH(rank_kernel, few, arguments, chunks, 0, 9);
-  GRADWIRE_LAUNCH(count_ties_kernel, each_chunk, arguments);
-  GRADWIRE_LAUNCH(scan_ties_kernel, one, arguments, chunks);
-  GRADWIRE_LAUNCH(trim_kernel, each_chunk, arguments);
 }
 
 }  // namespace gradwire::cuda

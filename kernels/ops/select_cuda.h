@@ -1,14 +1,15 @@
 #pragma once
-// The k largest of n floats by magnitude on a GPU, exactly: guess a threshold from a sample, mark
-// what reaches it in the pass that adds the residual, refine among the marked. The same set for
-// any grid. All memory is the GPU's; nothing is allocated, nothing waits, and a CUDA graph can
-// capture the calls: a guess that was too high is seen and mended on the device.
+// Which elements are sent, chosen on a GPU: the k largest of all by magnitude, exactly; the k
+// largest of every chunk; or what reaches a threshold of the step before. The same set for any grid.
+// All memory is the GPU's; nothing is allocated, nothing waits, and a CUDA graph can capture the
+// calls: what has to be decided is decided on the device.
 
 #include <span>
 
 #include "gradwire/kernels/core/stream.h"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/seal.h"
+#include "gradwire/kernels/ops/threshold_state.h"
 
 namespace gradwire::cuda {
 
@@ -18,7 +19,7 @@ inline constexpr size_t kMaskBytes = kSelectChunk / 8;
 
 constexpr size_t select_chunks(size_t numel) { return (numel + kSelectChunk - 1) / kSelectChunk; }
 
-/// Device memory a selection works in; no call expects anything in it.
+/// Device memory that select_largest() and select_above() work in; no call expects anything in it.
 size_t select_workspace_bytes(size_t numel);
 
 struct SelectInput {
@@ -27,18 +28,42 @@ struct SelectInput {
   size_t k = 0;
 };
 
+/// What the chunks before one chose: where its entries lie in a sparse body.
+struct EntriesBefore {
+  uint32_t entries;
+  uint32_t odd_counts;  ///< chunks with an odd count
+};
+
 struct SelectOutput {
   /// g + e; may be e's memory, or g's where g is float32 and e is empty: it is left as it is then.
   ParitySpan x;
   std::span<std::byte> mask;         ///< kMaskBytes per chunk: bit i % 8 of byte i / 8 is element i
   std::span<uint32_t> counts;        ///< chosen elements of each chunk
+  std::span<EntriesBefore> before;   ///< one per chunk
   CallWords* call = nullptr;         ///< device memory; kStatusNonFinite is set in its flags
   std::span<std::byte> workspace{};  ///< select_workspace_bytes(), on a multiple of 16
 };
 
 /// Marks the k largest |x|; of equal ones those with the smaller index. Zeros are never chosen, so
-/// fewer than k may be. Where x holds NaN or infinity nothing is chosen.
+/// fewer than k may be. Where x holds NaN or infinity nothing is chosen. Four launches.
 /// @throws InvalidArgument for sizes, pointers, k (1 to n) or devices that do not fit.
 void select_largest(const SelectInput& input, const SelectOutput& output, Stream& stream);
+
+/// Marks the k largest of every chunk on its own (1 <= k <= kSelectChunk), of a shorter last one
+/// kept_in_chunk(k, len); else as select_largest(). One launch, and no workspace.
+void select_in_chunks(const SelectInput& input, const SelectOutput& output, Stream& stream);
+
+/// A threshold that is carried from step to step: kernels/ops/threshold_state.h has the rules.
+struct ThresholdSlots {
+  ThresholdState* slots = nullptr;   ///< device: two; [*parity] is read, the other one written
+  const uint32_t* parity = nullptr;  ///< device word, 0 or 1
+  const uint32_t* step = nullptr;    ///< device word: where taking begins when there is no room
+};
+
+/// Marks what reaches the threshold, threshold_capacity(n, k) at most; or, where the state says so,
+/// the k largest. Where x holds NaN or infinity nothing is chosen and the state stays. Four launches.
+/// @throws InvalidArgument as select_largest() does.
+void select_above(const SelectInput& input, const ThresholdSlots& threshold,
+                  const SelectOutput& output, Stream& stream);
 
 }  // namespace gradwire::cuda

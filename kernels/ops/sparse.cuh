@@ -1,5 +1,5 @@
 #pragma once
-// Sparse bodies, written: one block places the chunks, then a block per chunk writes it.
+// Sparse bodies, written: a block per chunk, which knows from the selection where its entries lie.
 
 #include "gradwire/kernels/ops/quantize_element.h"
 #include "gradwire/kernels/ops/seal.cuh"
@@ -15,66 +15,67 @@ struct EncodeArguments {
   size_t numel;
   const std::byte* mask;
   const uint32_t* counts;
+  const EntriesBefore* before;
   size_t chunks;
   std::byte* body;
   size_t room;
   uint64_t* body_bytes;  // or null
-  BodyPlace* of_body;
-  ChunkPlace* places;
   Seal seal;
 };
 
-/// One block: places the chunks, writes header, counts and padding.
-template <SparseValues kValues, bool kBitmap>
-__global__ void __launch_bounds__(kPlaceThreads) place_selection_kernel(EncodeArguments a) {
-  using Layout = SparseLayout<kValues, kBitmap>;
-  uint64_t values_begin;
-  bool ok;
-  const uint64_t bytes = place_chunks<Layout>(
-      a.numel, a.chunks, [&](size_t chunk) { return a.counts[chunk]; }, a.places, values_begin, ok);
-  const bool usable = ok && bytes <= a.room;
-  if (threadIdx.x == 0) {
-    *a.of_body = {values_begin, usable ? 1u : 0u};
-    if (a.body_bytes != nullptr) {
-      *a.body_bytes = bytes;
-    }
-    if (!usable) {
-      atomicOr(a.seal.status, kStatusMalformed);
-    }
-    if (a.seal.out != nullptr) {
-      PayloadHeader header = a.seal.header;
-      header.bytes = sizeof header + bytes;
-      const uint32_t flags = take_flags(a.seal);
-      if (usable) {
-        write_header(a.seal.out, header, flags);
-      } else {
-        for (unsigned i = 0; i < sizeof header / 4; ++i) {
-          store_word(a.seal.out + 4 * i, 0u);  // every reader refuses it
-        }
-      }
-    }
+/// Where the entries of a chunk begin, in bytes of the body; of the chunk behind the last: the end.
+template <class Layout>
+__device__ __forceinline__ ChunkPlace place_of(uint64_t chunks, uint64_t chunk, uint64_t numel,
+                                               const EntriesBefore& before) {
+  const uint64_t entries = before.entries;
+  const uint64_t bitmaps = chunk < chunks ? chunk * kMaskBytes : (numel + 7) / 8;
+  const uint64_t packed = (3 * entries + before.odd_counts) / 2;
+  const uint64_t values = Layout::kBits == 4 ? (entries + before.odd_counts) / 2
+                                             : entries * (Layout::kBits / 8);
+  return {Layout::indices_begin(chunks) + (Layout::kIsBitmap ? bitmaps : packed), values};
+}
+
+/// What lies behind the last chunk.
+__device__ __forceinline__ EntriesBefore all_entries(const EncodeArguments& a) {
+  if (a.chunks == 0) {
+    return {0, 0};
+  }
+  const EntriesBefore last = a.before[a.chunks - 1];
+  const uint32_t count = a.counts[a.chunks - 1];
+  return {last.entries + count, last.odd_counts + (count & 1)};
+}
+
+/// One thread: header and padding.
+template <class Layout>
+__device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_end,
+                                   uint64_t values_begin, uint64_t bytes, bool usable) {
+  if (a.body_bytes != nullptr) {
+    *a.body_bytes = bytes;
   }
   if (!usable) {
-    return;
+    atomicOr(a.seal.status, kStatusMalformed);
   }
-  for (size_t chunk = threadIdx.x; chunk < a.chunks; chunk += blockDim.x) {
-    store_word(a.body + 2 * chunk, static_cast<uint16_t>(a.counts[chunk]));
-  }
-  __syncthreads();  // places are written
-  if (threadIdx.x == 0 && a.chunks > 0) {
-    const auto zero = [&](uint64_t begin, uint64_t end) {
-      for (uint64_t i = begin; i < end; ++i) {
-        a.body[i] = std::byte{0};
+  if (a.seal.out != nullptr) {
+    PayloadHeader header = a.seal.header;
+    header.bytes = sizeof header + bytes;
+    const uint32_t flags = take_flags(a.seal);
+    if (usable) {
+      write_header(a.seal.out, header, flags);
+    } else {
+      for (unsigned i = 0; i < sizeof header / 4; ++i) {
+        store_word(a.seal.out + 4 * i, 0u);  // every reader refuses it
       }
-    };
-    const size_t last = a.chunks - 1;
-    zero(2 * a.chunks, pad4(2 * a.chunks));
-    zero(Layout::indices_begin(a.chunks) - (pad4(2 * a.chunks) - 2 * a.chunks),
-         Layout::indices_begin(a.chunks));
-    zero(a.places[last].indices +
-             Layout::index_bytes(a.counts[last], chunk_numel(a.numel, last)),
-         values_begin);
+    }
   }
+  const auto zero = [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end && usable; ++i) {
+      a.body[i] = std::byte{0};
+    }
+  };
+  zero(2 * a.chunks, pad4(2 * a.chunks));
+  zero(Layout::indices_begin(a.chunks) - (pad4(2 * a.chunks) - 2 * a.chunks),
+       Layout::indices_begin(a.chunks));
+  zero(indices_end, values_begin);
 }
 
 /// maximum / limit, rounded up so that no code exceeds the limit; down where limit * scale, the
@@ -105,16 +106,25 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
   GRADWIRE_SHARED(index, uint16_t[kSelectChunk]);
   GRADWIRE_SHARED(value, float[kSelectChunk]);
   GRADWIRE_SHARED(largest, uint32_t);
-  if (a.of_body->usable == 0) {
+  const ChunkPlace end = place_of<Layout>(a.chunks, a.chunks, a.numel, all_entries(a));
+  const uint64_t values_begin = pad4(end.indices);
+  const uint64_t bytes = values_begin + end.values;
+  const bool usable = bytes <= a.room;
+  const size_t chunk = blockIdx.x;
+  if (chunk == 0 && threadIdx.x == 0) {
+    write_frame<Layout>(a, end.indices, values_begin, bytes, usable);
+  }
+  if (!usable || a.chunks == 0) {
     return;
   }
-  const size_t chunk = blockIdx.x;
   const uint32_t numel = chunk_numel(a.numel, chunk);
+  const ChunkPlace place = place_of<Layout>(a.chunks, chunk, a.numel, a.before[chunk]);
   float* const x = a.x.get() + chunk * kSelectChunk;
-  std::byte* const indices = a.body + a.places[chunk].indices;
-  std::byte* const values = a.body + a.of_body->values_begin + a.places[chunk].values;
+  std::byte* const indices = a.body + place.indices;
+  std::byte* const values = a.body + values_begin + place.values;
   if (threadIdx.x == 0) {
     largest = 0;
+    store_word(a.body + 2 * chunk, static_cast<uint16_t>(a.counts[chunk]));
   }
   __syncthreads();
   uint32_t count = 0;

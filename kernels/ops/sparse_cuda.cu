@@ -2,10 +2,6 @@
 
 namespace gradwire::cuda {
 
-size_t encode_sparse_workspace_bytes(size_t numel) {
-  return sizeof(BodyPlace) + select_chunks(numel) * sizeof(ChunkPlace);
-}
-
 void encode_sparse(const SparseInput& input, const SparseFormat& format, const SparseOutput& output,
                    Stream& stream) {
   const char* const op = "cuda::encode_sparse";
@@ -14,31 +10,29 @@ void encode_sparse(const SparseInput& input, const SparseFormat& format, const S
   check_cuda_stream(op, stream);
   check_parity(op, "x", input.x, numel);
   check_marks(op, input.mask, input.counts, numel);
+  check(input.before.size() == chunks, op, ": before has ", input.before.size(),
+        " elements, must have ", chunks);
+  check_pointer(op, "before", input.before.data(), chunks, alignof(EntriesBefore));
   check_scale(op, input.scale);
   check_pointer(op, "body", output.body.data(), output.body.size(), 1);
   check_pointer(op, "body_bytes", output.body_bytes, output.body_bytes != nullptr ? 1 : 0,
                 alignof(uint64_t));
   check_seal(op, output.call, output.seal);
   check(output.seal.status != nullptr, op, ": the seal's status is null, must be a device word");
-  check_workspace(op, output.workspace, encode_sparse_workspace_bytes(numel));
-  auto* const of_body = reinterpret_cast<BodyPlace*>(output.workspace.data());
   const EncodeArguments arguments{ParityPointer(input.x),
                                   input.scale,
                                   numel,
                                   input.mask.data(),
                                   input.counts.data(),
+                                  input.before.data(),
                                   chunks,
                                   output.body.data(),
                                   output.body.size(),
                                   output.body_bytes,
-                                  of_body,
-                                  reinterpret_cast<ChunkPlace*>(of_body + 1),
                                   output.seal};
+  const LaunchShape shape{chunks == 0 ? 1 : chunks, kSparseThreads, stream};  // always a header
   dispatch_format(op, format, [&]<SparseValues kValues, bool kBitmap>() {
-    GRADWIRE_LAUNCH((place_selection_kernel<kValues, kBitmap>),
-                    (LaunchShape{1, kPlaceThreads, stream}), arguments);
-    GRADWIRE_LAUNCH((encode_sparse_kernel<kValues, kBitmap>),
-                    (LaunchShape{chunks, kSparseThreads, stream}), arguments);
+    GRADWIRE_LAUNCH((encode_sparse_kernel<kValues, kBitmap>), shape, arguments);
   });
 }
 

@@ -8,19 +8,18 @@
 #include "gradwire/kernels/core/stream.h"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/seal.h"
+#include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
 
 namespace gradwire::cuda {
 
-/// Device memory that the body of `numel` elements is placed in; nothing is expected in it.
-size_t encode_sparse_workspace_bytes(size_t numel);
-
-/// What select_largest() chose.
+/// What a selection chose.
 struct SparseInput {
   /// scale * x is encoded; the chosen x become x - decoded / scale, the others stay: the residual.
   ParitySpan x;
   std::span<const std::byte> mask;  ///< kMaskBytes per chunk
   std::span<const uint32_t> counts;
+  std::span<const EntriesBefore> before;  ///< one per chunk
   float scale = 1.0f;
 };
 
@@ -28,14 +27,13 @@ struct SparseOutput {
   std::span<std::byte> body;         ///< at any address, long enough for the counts that come
   uint64_t* body_bytes = nullptr;    ///< device: bytes written, or that would have been; may be null
   CallWords* call = nullptr;         ///< device memory
-  std::span<std::byte> workspace{};  ///< encode_sparse_workspace_bytes(), on a multiple of 16
   /// header.bytes is not used: the payload's length is 32 and the body's. Needed in any case: a body
   /// that is too short sets kStatusMalformed in `status`.
   Seal seal{};
 };
 
 /// Writes counts, scales, indices and values, and the header with the call's flags. Where the body
-/// is too short nothing is written but 32 zero bytes in the header's place.
+/// is too short nothing is written but 32 zero bytes in the header's place. One launch.
 /// @throws InvalidArgument for sizes, pointers, scale or devices that do not fit.
 void encode_sparse(const SparseInput& input, const SparseFormat& format, const SparseOutput& output,
                    Stream& stream);

@@ -37,6 +37,7 @@ template <SparseValues kValues, bool kBitmap>
 struct SparseLayout {
   static constexpr uint32_t kBits = kValueBits<kValues>;
   static constexpr bool kHasScales = kBits <= 8;
+  static constexpr bool kIsBitmap = kBitmap;
 
   static __device__ uint64_t scales_begin(uint64_t chunks) { return pad4(2 * chunks); }
   static __device__ uint64_t indices_begin(uint64_t chunks) {

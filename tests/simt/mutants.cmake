@@ -25,7 +25,7 @@ endfunction()
 
 add_custom_target(simt_mutants)
 
-gradwire_simt_mutant(residual_sign FILE records.cuh SOURCE quantize_cuda.cu
+gradwire_simt_mutant(residual_sum FILE records.cuh SOURCE quantize_cuda.cu
   FROM "x[i] = x[i] - decoded(i);" TO "x[i] = x[i] + decoded(i);" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(block_index FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "record.scales + (mine >> a.shift) * 4" TO "record.scales + warp_index() * 4"
@@ -54,24 +54,33 @@ gradwire_simt_mutant(mean_overflow FILE signs.cuh SOURCE signs_cuda.cu
   FROM "if (!mine || fits)" TO "if (!mine)" TESTS "*SignKernels*")
 gradwire_simt_mutant(held_barrier FILE signs.cuh SOURCE signs_cuda.cu
   FROM "held + mine);\n    }\n    __syncthreads();" TO "held + mine);\n    }" TESTS "*SignKernels*")
-gradwire_simt_mutant(tie_order FILE select.cuh SOURCE select_cuda.cu
-  FROM "ties_before += in_round;" TO "" TESTS "*SelectKernels*")
-gradwire_simt_mutant(guess_trusted FILE select.cuh SOURCE select_cuda.cu
-  FROM "return s.marked < k && s.threshold" TO "return s.marked < 1 && s.threshold"
+gradwire_simt_mutant(tie_at_cut FILE select_rank.cuh SOURCE select_cuda.cu
+  FROM "first + bit <= cut_at" TO "first + bit < cut_at" TESTS "*SelectKernels*")
+gradwire_simt_mutant(guess_always_right FILE select_exact.cuh SOURCE select_cuda.cu
+  FROM "s.low > kSmallestNonZero ? Refinement::kSearch" TO "s.low < 1 ? Refinement::kSearch"
   TESTS "*SelectKernels*")
-gradwire_simt_mutant(last_bin FILE select.cuh SOURCE select_cuda.cu
+gradwire_simt_mutant(list_never_full FILE select_exact.cuh SOURCE select_cuda.cu
+  FROM "s.bins[bin] <= a.most_keys" TO "s.bins[bin] > 0" TESTS "*SelectKernels.Search*")
+gradwire_simt_mutant(highest_bin FILE select.cuh SOURCE select_cuda.cu
   FROM "above >= rank || above + mine < rank" TO "above > rank || above + mine < rank"
   TESTS "*SelectKernels*")
-gradwire_simt_mutant(scan_barrier FILE block.cuh SOURCE select_cuda.cu
+gradwire_simt_mutant(sum_barrier FILE block.cuh SOURCE select_cuda.cu
   FROM "sums[warp_index()] = of_warp;\n  }\n  __syncthreads();" TO "sums[warp_index()] = of_warp;\n  }"
   TESTS "*SelectKernels*")
-gradwire_simt_mutant(bins_reset FILE select.cuh SOURCE select_cuda.cu
-  FROM "    a.state->bins[i] = 0;\n  }\n}" TO "  }\n}" TESTS "*SelectKernels*")
+gradwire_simt_mutant(chunk_ties FILE select_chunks.cuh SOURCE select_cuda.cu
+  FROM "ties_before += in_round;" TO "" TESTS "*SelectKernels*")
+gradwire_simt_mutant(chunk_counter FILE select_chunks.cuh SOURCE select_cuda.cu
+  FROM "turn ^= 1;" TO "" TESTS "*SelectKernels*")
+gradwire_simt_mutant(no_rotation FILE select_exact.cuh SOURCE select_cuda.cu
+  FROM "i < chunks - first ? first + i : i + first - chunks" TO "i" TESTS "*SelectKernels*")
+gradwire_simt_mutant(threshold_slot FILE select_exact.cuh SOURCE select_cuda.cu
+  FROM "threshold.parity != 0 ? 0 : 1] = state" TO "threshold.parity != 0 ? 1 : 0] = state"
+  TESTS "*SelectKernels*")
 gradwire_simt_mutant(sparse_residual FILE sparse.cuh SOURCE sparse_cuda.cu
   FROM "left = left - (" TO "left = left + ("
   TESTS "*SparseKernels*")
 gradwire_simt_mutant(sparse_padding FILE sparse.cuh SOURCE sparse_cuda.cu
-  FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO "" TESTS "*SparseKernels*")
+  FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO ";" TESTS "*SparseKernels*")
 gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "sum[i] = 0.0f;\n  }\n  __syncthreads();" TO "sum[i] = 0.0f;\n  }"
   TESTS "*SparseSums.Add*")

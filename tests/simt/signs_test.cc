@@ -64,7 +64,8 @@ TEST_P(SignKernels, TakeSumsThatOverflowBesideOnesThatDoNot) {
   for (const uint32_t block : {8u, 16u, 64u, 256u, 1024u}) {
     for (size_t i = 0; i < x.size(); ++i) {
       const size_t kind = i / block % 3;
-      x[i] = kind == 0 ? 3e38f * (i % 2 == 0 ? 1 : -1) : static_cast<float>(i % 5) - 2;
+      const float sign = i % 2 == 0 ? 1.0f : -1.0f;
+      x[i] = sign * (kind == 0 ? 3e38f : kind == 1 ? static_cast<float>(i % 5) * 3.1e-39f : 1.0f);
     }
     expect_encoded({"overflow", x}, DType::kFloat32, block, 0, stream_);
     x[2 * block + 3] = -std::numeric_limits<float>::infinity();

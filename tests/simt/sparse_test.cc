@@ -19,6 +19,7 @@ struct Selected {
       : x(g.begin(), g.end()),
         mask(cuda::select_chunks(g.size()) * cuda::kMaskBytes),
         counts(cuda::select_chunks(g.size())),
+        before(counts.size()),
         finite(std::ranges::all_of(g, [](float v) { return std::isfinite(v); })) {
     const std::vector<bool> chosen =
         finite ? chosen_by_sorting(g, k) : std::vector<bool>(g.size());
@@ -29,10 +30,15 @@ struct Selected {
         ++counts[i / kChunk];
       }
     }
+    for (size_t i = 1; i < counts.size(); ++i) {
+      before[i] = {before[i - 1].entries + counts[i - 1],
+                   before[i - 1].odd_counts + counts[i - 1] % 2};
+    }
   }
   DeviceArray<float> x;
   DeviceArray<std::byte> mask;
   DeviceArray<uint32_t> counts;
+  DeviceArray<cuda::EntriesBefore> before;
   bool finite;
 };
 
@@ -40,23 +46,20 @@ struct Selected {
 struct SparseMemories {
   SparseMemories(const Selected& selected, size_t payload_bytes, size_t offset)
       : x({selected.x.begin(), selected.x.end()}),
-        payload(payload_bytes, offset),
-        workspace(cuda::encode_sparse_workspace_bytes(selected.x.size())) {}
+        payload(payload_bytes, offset) {}
 
   cuda::SparseOutput output(const PayloadHeader& header) {
     return {.body = payload.span().subspan(sizeof header),
             .body_bytes = bytes.data(),
             .call = call.data(),
-            .workspace = workspace.span(),
             .seal = {header, payload.bytes(), call.data(), status.data()}};
   }
   bool guards_hold() const {
-    return x.guards_hold() && payload.guards_hold() && workspace.guards_hold();
+    return x.guards_hold() && payload.guards_hold();
   }
 
   Guarded<float> x;
   Guarded<std::byte> payload;
-  Guarded<std::byte> workspace;
   DeviceValue<uint64_t> bytes;
   DeviceValue<cuda::CallWords> call;
   DeviceValue<uint32_t> status;
@@ -72,7 +75,7 @@ void expect_encoded(const Pattern& pattern, const Selected& selected, const char
   memory.call = {.flags = selected.finite ? 0u : cuda::kStatusNonFinite};
   PayloadHeader header = read_header(expected.payload);
   header.bytes = header.flags = 0;  // the kernel's to find
-  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts}, cpu.format(codec),
+  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts, selected.before}, cpu.format(codec),
                       memory.output(header), stream);
   stream.wait();
   ASSERT_EQ(memory.payload.values(), expected.payload);
@@ -113,7 +116,7 @@ TEST_P(SparseKernels, WriteScaledValuesAndLeaveTheRestUnscaled) {
     DeviceValue<uint32_t> parity(1);
     const std::span<float> nowhere(reinterpret_cast<float*>(16), numel);
     cuda::encode_sparse({{nowhere, memory.x.span(), parity.data()}, selected.mask, selected.counts,
-                         scale},
+                         selected.before, scale},
                         cpu.format(codec), memory.output(read_header(expected.payload)), stream_);
     stream_.wait();
     ASSERT_EQ(memory.payload.values(), expected.payload) << codec.text;
@@ -130,7 +133,7 @@ TEST(SparseLaunchers, RefuseABodyThatIsTooShortOnTheDevice) {
   const Selected selected(g, 50);
   SparseMemories memory(selected, 132, 0);
   std::ranges::fill(memory.payload.span(), std::byte{7});
-  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts}, {}, memory.output({}),
+  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts, selected.before}, {}, memory.output({}),
                       stream);
   stream.wait();
   EXPECT_EQ(*memory.status, cuda::kStatusMalformed);
@@ -146,7 +149,7 @@ TEST(SparseLaunchers, NameWhatIsWrong) {
   const auto cpu_stream = make_inline_stream();
   const Selected s(normal(5000, 3), 50);
   SparseMemories memory(s, 1000, 0);
-  const cuda::SparseInput in{{memory.x.span()}, s.mask, s.counts};
+  const cuda::SparseInput in{{memory.x.span()}, s.mask, s.counts, s.before};
   const cuda::SparseOutput out = memory.output({});
   const auto fails = [&](const char* what, const auto& change) {
     cuda::SparseInput bad_in = in;
@@ -171,7 +174,8 @@ TEST(SparseLaunchers, NameWhatIsWrong) {
   fails("body_bytes's address modulo 8 is 4", [](auto&, auto& o, auto&) {
     o.body_bytes = reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(o.body_bytes) + 4);
   });
-  fails("workspace has 8 bytes", [](auto&, auto& o, auto&) { o.workspace = o.workspace.first(8); });
+  fails("before has 1 elements, must have 2",
+        [](auto& i, auto&, auto&) { i.before = i.before.first(1); });
   fails("values is 9, must be 0 to 4",
         [](auto&, auto&, auto& f) { f.values = static_cast<cuda::SparseValues>(9); });
   expect_refused("CPU stream", [&] { cuda::encode_sparse(in, {}, out, *cpu_stream); });
