@@ -126,8 +126,6 @@ GRADWIRE_AVX2 void sum(std::span<const std::byte* const> parts, float factor, bo
       streaming ? _mm256_stream_ps(to + 8 * j, value) : _mm256_storeu_ps(to + 8 * j, value);
     }
   }
-  if (streaming) {
-  }
 }
 
 }  // namespace
@@ -149,8 +147,6 @@ GRADWIRE_AVX2 bool copy_floats_avx2(const float* source, size_t count, bool stre
     most = _mm256_max_epi32(most, magnitude_of(x));
     auto* const to = reinterpret_cast<float*>(out + 4 * i);
     past ? _mm256_stream_ps(to, x) : _mm256_storeu_ps(to, x);
-  }
-  if (past) {
   }
   const __m256i bad = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(kInfinity - 1));
   return _mm256_testz_si256(bad, bad) != 0;

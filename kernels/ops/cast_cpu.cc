@@ -8,6 +8,7 @@
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/cast_avx2.h"
+#include "gradwire/kernels/ops/internal/streaming.h"
 
 namespace gradwire::cpu {
 namespace {
@@ -164,10 +165,24 @@ bool narrow_finite(std::span<const float> source, TensorView out, Caching cachin
   if (source.empty()) {
     return true;
   }
-  const Narrowed runs = narrow_runs(source, out.dtype, caching, bytes);
-  const std::span<const float> rest = source.subspan(runs.count);
-  narrow_plain(rest, out.dtype, bytes + size_of(out.dtype) * runs.count);
-  return finite_floats(rest.data(), rest.size()) && runs.finite;
+  const size_t size = size_of(out.dtype);
+  // Elements up to the first line go plainly; where none begins a line, all go through the caches.
+  size_t head = 0;
+  if (caching == Caching::kStreaming && isa() >= Isa::kAvx2) {
+    head = head_of_line(bytes, size, source.size());
+    if (head == source.size()) {
+      caching = Caching::kNormal;
+      head = 0;
+    }
+  }
+  narrow_plain(source.first(head), out.dtype, bytes);
+  const Narrowed runs =
+      narrow_runs(source.subspan(head), out.dtype, caching, bytes + size * head);
+  const size_t done = head + runs.count;
+  const std::span<const float> rest = source.subspan(done);
+  narrow_plain(rest, out.dtype, bytes + size * done);
+  const bool finite = finite_floats(source.data(), head) && finite_floats(rest.data(), rest.size());
+  return finite && runs.finite;
 }
 
 void narrow(std::span<const float> source, TensorView out) {
@@ -179,28 +194,37 @@ void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span
   constexpr size_t kMost = 4096;
   constexpr size_t kMostParts = 64;
   assert(out.size() <= kMost);
+  const auto plainly = [&](size_t begin, size_t count) {
+    if (count == 0) {
+      return;
+    }
+    const std::span<float> sum = out.subspan(begin, count);
+    alignas(64) float values[kMost];
+    const std::span<float> widened(values, count);
+    std::ranges::fill(sum, 0.0f);
+    for (const ConstTensorView& part : parts) {
+      widen(part.subview(begin, count), widened);
+      add(sum, widened, sum);
+    }
+    multiply(sum, factor, sum);
+  };
   size_t done = 0;
 #ifdef GRADWIRE_X86
   if (isa() >= Isa::kAvx2 && !parts.empty() && parts.size() <= kMostParts) {
+    const bool streaming = caching == Caching::kStreaming;
+    const size_t head = streaming ? head_of_line(out.data(), sizeof(float), out.size()) : 0;
+    plainly(0, head);
+    const size_t whole = (out.size() - head) / 64 * 64;
     const std::byte* from[kMostParts];
     for (size_t i = 0; i < parts.size(); ++i) {
-      from[i] = static_cast<const std::byte*>(parts[i].data);
+      from[i] = static_cast<const std::byte*>(parts[i].data) + head * size_of(parts[i].dtype);
     }
-    done = out.size() / 64 * 64;
-    const bool streaming =
-        caching == Caching::kStreaming && reinterpret_cast<uintptr_t>(out.data()) % 64 == 0;
-    sum_widened_avx2({from, parts.size()}, parts[0].dtype, factor, streaming, out.first(done));
+    sum_widened_avx2({from, parts.size()}, parts[0].dtype, factor, streaming,
+                     out.subspan(head, whole));
+    done = head + whole;
   }
 #endif
-  const std::span<float> rest = out.subspan(done);
-  alignas(64) float values[kMost];
-  const std::span<float> widened(values, rest.size());
-  std::ranges::fill(rest, 0.0f);
-  for (const ConstTensorView& part : parts) {
-    widen(part.subview(done, rest.size()), widened);
-    add(rest, widened, rest);
-  }
-  multiply(rest, factor, rest);
+  plainly(done, out.size() - done);
 }
 
 }  // namespace gradwire::cpu

@@ -16,9 +16,18 @@ void subtract(std::span<const float> a, std::span<const float> b, std::span<floa
 /// out[i] = factor * a[i]. `out` may be `a`.
 void multiply(std::span<const float> a, float factor, std::span<float> out);
 
-/// The same, and a[i] = 0. `out` is written past the caches where it begins at a multiple of 64
-/// bytes; other threads may read it after finish_streaming() (isa.h), which for_each_chunk() calls.
+/// The same, and a[i] = 0. `out` is written past the caches: other threads may read it after
+/// finish_streaming() (isa.h), which for_each_chunk() calls.
 void multiply_and_clear(std::span<float> a, float factor, std::span<float> out);
+
+/// Asks for the line that `out` ends within, some time before the two above write it: the parts of
+/// a line that two chunks share go through the caches.
+inline void prefetch_end(std::span<float> out) {
+  __builtin_prefetch(out.data() + out.size(), 1);
+}
+
+/// out[i] = a[i]. `out` is written past the caches, as above.
+void copy_past_caches(std::span<const float> a, std::span<float> out);
 
 /// residual[i] += sum[i] - decoded[i] / scale: what an encoding of scale * sum left out.
 void put_back(std::span<const float> sum, std::span<const float> decoded, float scale,

@@ -7,6 +7,7 @@
 
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/core/isa.h"
+#include "gradwire/kernels/ops/internal/streaming.h"
 
 #ifdef GRADWIRE_X86
 #include <immintrin.h>
@@ -48,6 +49,15 @@ GRADWIRE_AVX2 size_t multiply_lines(float* a, float factor, float* out, size_t c
   }
   return whole;
 }
+
+GRADWIRE_AVX2 size_t copy_lines(const float* a, float* out, size_t count) {
+  const size_t whole = count / 16 * 16;
+  for (size_t i = 0; i < whole; i += 16) {
+    _mm256_stream_ps(out + i, _mm256_loadu_ps(a + i));
+    _mm256_stream_ps(out + i + 8, _mm256_loadu_ps(a + i + 8));
+  }
+  return whole;
+}
 #endif
 
 GRADWIRE_CLONES void put_back_loop(const float* sum, const float* decoded, float scale,
@@ -84,15 +94,33 @@ void multiply(std::span<const float> a, float factor, std::span<float> out) {
 
 void multiply_and_clear(std::span<float> a, float factor, std::span<float> out) {
   assert(a.size() == out.size());
+  const auto plainly = [&](size_t begin, size_t end) {
+    multiply_loop(a.data() + begin, factor, out.data() + begin, end - begin);
+    std::fill(a.begin() + static_cast<ptrdiff_t>(begin), a.begin() + static_cast<ptrdiff_t>(end),
+              0.0f);
+  };
   size_t done = 0;
 #ifdef GRADWIRE_X86
-  if (isa() != Isa::kPlain && reinterpret_cast<uintptr_t>(out.data()) % 64 == 0) {
-    done = multiply_lines(a.data(), factor, out.data(), out.size());
+  if (isa() != Isa::kPlain) {
+    done = head_of_line(out.data(), sizeof(float), out.size());
+    plainly(0, done);
+    done += multiply_lines(a.data() + done, factor, out.data() + done, out.size() - done);
   }
 #endif
-  const std::span<float> rest = a.subspan(done);
-  multiply_loop(rest.data(), factor, out.data() + done, rest.size());
-  std::ranges::fill(rest, 0.0f);
+  plainly(done, out.size());
+}
+
+void copy_past_caches(std::span<const float> a, std::span<float> out) {
+  assert(a.size() == out.size());
+  size_t done = 0;
+#ifdef GRADWIRE_X86
+  if (isa() != Isa::kPlain) {
+    const size_t head = head_of_line(out.data(), sizeof(float), out.size());
+    std::copy_n(a.begin(), head, out.begin());
+    done = head + copy_lines(a.data() + head, out.data() + head, out.size() - head);
+  }
+#endif
+  std::ranges::copy(a.subspan(done), out.begin() + static_cast<ptrdiff_t>(done));
 }
 
 void put_back(std::span<const float> sum, std::span<const float> decoded, float scale,

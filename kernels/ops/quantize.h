@@ -61,7 +61,7 @@ struct QuantizedSum {
   std::byte* scales;        ///< ceil(numel / block) floats
   std::byte* codes;         ///< packed_bytes(numel, bits)
   std::span<float> e_next;  ///< x - code * scale; empty: not wanted
-  /// e_next is not read soon: it may go past the caches where it lies on multiples of 64 bytes.
+  /// e_next is not read soon: it may go past the caches.
   bool streaming = false;
 };
 

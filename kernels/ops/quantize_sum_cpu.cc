@@ -10,14 +10,13 @@
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/quantize_blocks.h"
+#include "gradwire/kernels/ops/internal/streaming.h"
 
 namespace gradwire::cpu {
 namespace {
 
 constexpr size_t kMost = 4096;         // elements of one call
 constexpr size_t kMostScales = kMost;  // blocks have one element at least
-
-bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 /// The single steps, over all elements.
 bool quantize_stepwise(const Summands& in, const Quantizer& how, const QuantizedSum& out) {
@@ -106,13 +105,10 @@ void dequantize_rest(std::span<const EncodedBlocks> parts, const DequantizedSum&
   multiply(sum, how.factor, sum);
 }
 
-}  // namespace
-
-bool quantize_sum(const Summands& x, const Quantizer& how, const RandomRun* run,
-                  const QuantizedSum& out) {
+/// quantize_sum() for an e_next that begins a line if it is to be streamed.
+bool quantize_lines(const Summands& x, const Quantizer& how, const RandomRun* run,
+                    const QuantizedSum& out) {
   const size_t count = x.g.numel;
-  assert(count <= kMost && (x.e.empty() || x.e.size() == count));
-  assert(out.e_next.empty() || out.e_next.size() == count);
   const bool fused = how.block == kFusedBlock && isa() != Isa::kPlain;
   const size_t blocks = fused ? count / kFusedBlock : 0;
   bool finite = true;
@@ -126,23 +122,60 @@ bool quantize_sum(const Summands& x, const Quantizer& how, const RandomRun* run,
                             .random = run == nullptr ? how.random.data() : nullptr,
                             .run = run == nullptr ? RandomRun() : *run,
                             .blocks = blocks,
-                            .streaming = out.streaming && !out.e_next.empty() &&
-                                         is_aligned(out.e_next.data())},
+                            .streaming = out.streaming && !out.e_next.empty()},
                            how.bits, run != nullptr || !how.random.empty());
   }
   return quantize_rest(x, how, run, out, blocks * kFusedBlock) && finite;
+}
+
+}  // namespace
+
+bool quantize_sum(const Summands& x, const Quantizer& how, const RandomRun* run,
+                  const QuantizedSum& out) {
+  assert(x.g.numel <= kMost && (x.e.empty() || x.e.size() == x.g.numel));
+  assert(out.e_next.empty() || out.e_next.size() == x.g.numel);
+  if (!out.streaming || out.e_next.empty()) {
+    return quantize_lines(x, how, run, {out.scales, out.codes, out.e_next});
+  }
+  bool finite = true;
+  write_lines(out.e_next, true, std::max(how.block, kStreamedStep),
+              [&](size_t begin, std::span<float> e_next, bool streaming) {
+                const size_t count = e_next.size();
+                Quantizer part = how;
+                part.random = how.random.empty() ? how.random : how.random.subspan(begin, count);
+                const RandomRun drawn = run == nullptr ? RandomRun()
+                                                       : RandomRun{run->stream, run->first + begin};
+                const bool all = quantize_lines(
+                    {x.g.subview(begin, count), x.e.empty() ? x.e : x.e.subspan(begin, count)},
+                    part, run == nullptr ? nullptr : &drawn,
+                    {out.scales + begin / how.block * sizeof(float),
+                     out.codes + packed_bytes(begin, how.bits), e_next, streaming});
+                finite = finite && all;
+              });
+  return finite;
 }
 
 void dequantize_sum(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
                     std::span<float> out) {
   assert(out.size() <= kMost);
   const bool fused = how.block == kFusedBlock && isa() != Isa::kPlain;
-  const size_t blocks = fused ? out.size() / kFusedBlock : 0;
-  if (blocks > 0) {
-    sum_blocks({parts, how.factor, out.data(), blocks, how.streaming && is_aligned(out.data())},
-               how.bits);
-  }
-  dequantize_rest(parts, how, out, blocks * kFusedBlock);
+  const bool streaming = how.streaming && fused && parts.size() <= kMostStreamed;
+  write_lines(out, streaming, kStreamedStep, [&](size_t begin, std::span<float> to, bool past) {
+    EncodedBlocks memory[kMostStreamed];
+    std::span<const EncodedBlocks> from = parts;
+    if (begin > 0) {
+      std::ranges::transform(parts, memory, [&](const EncodedBlocks& part) {
+        return EncodedBlocks{part.scales + begin / how.block * sizeof(float),
+                             part.codes + packed_bytes(begin, how.bits)};
+      });
+      from = {memory, parts.size()};
+    }
+    const size_t blocks = fused ? to.size() / kFusedBlock : 0;
+    if (blocks > 0) {
+      sum_blocks({from, how.factor, to.data(), blocks, past}, how.bits);
+    }
+    dequantize_rest(from, how, to, blocks * kFusedBlock);
+  });
 }
 
 }  // namespace gradwire::cpu

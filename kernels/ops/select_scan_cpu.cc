@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "gradwire/kernels/core/isa.h"
+#include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/select_scan.h"
 
 #ifdef GRADWIRE_X86
@@ -245,6 +246,9 @@ size_t scan_as(const ChunkScan& scan, EntryList room) {
 #ifdef GRADWIRE_X86
   const Isa level = isa();
   if (level != Isa::kPlain) {
+    if (scan.past_cache && kFeedback) {
+      prefetch_end({scan.e_next, scan.count});
+    }
     done = unaligned_head(scan);
     found = scan_plain<T, kFeedback>(scan, 0, done, room, 0);
     const size_t end = done + (scan.count - done) / kGroup * kGroup;

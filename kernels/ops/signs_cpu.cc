@@ -11,6 +11,7 @@
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/signs_x86.h"
+#include "gradwire/kernels/ops/internal/streaming.h"
 
 namespace gradwire::cpu {
 namespace {
@@ -98,7 +99,6 @@ void sum_plain(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
   multiply(sum, how.factor, sum);
 }
 
-bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 /// Blocks that a form with intrinsics takes.
 size_t fused_blocks(size_t numel, size_t block) {
@@ -115,9 +115,11 @@ float scale_of_overflow(const float* x, size_t count) {
   return std::min(mean * 0x1p12f, std::numeric_limits<float>::max());
 }
 
-bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
+namespace {
+
+/// encode_signs() for an e_next that begins a line if it is to be streamed.
+bool encode_lines(const Summands& x, size_t block, const QuantizedSum& out) {
   const size_t count = x.g.numel;
-  assert(count <= kMost && (x.e.empty() || x.e.size() == count));
   const size_t blocks = fused_blocks(count, block);
   const size_t done = blocks * kFusedBlock;
   bool finite = true;
@@ -133,7 +135,7 @@ bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
                          .random = nullptr,
                          .run = {},
                          .blocks = blocks,
-                         .streaming = kept && out.streaming && is_aligned(out.e_next.data())};
+                         .streaming = kept && out.streaming};
     finite = isa() == Isa::kAvx512 ? encode_signs_avx512(in) : encode_signs_avx2(in);
   }
 #endif
@@ -153,18 +155,53 @@ bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
          finite;
 }
 
+}  // namespace
+
+bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
+  assert(x.g.numel <= kMost && (x.e.empty() || x.e.size() == x.g.numel));
+  if (!out.streaming || out.e_next.empty()) {
+    return encode_lines(x, block, {out.scales, out.codes, out.e_next});
+  }
+  bool finite = true;
+  write_lines(out.e_next, true, std::max(block, kStreamedStep),
+              [&](size_t begin, std::span<float> e_next, bool streaming) {
+                const size_t count = e_next.size();
+                const bool all = encode_lines(
+                    {x.g.subview(begin, count), x.e.empty() ? x.e : x.e.subspan(begin, count)},
+                    block,
+                    {out.scales + begin / block * sizeof(float), out.codes + begin / 8, e_next,
+                     streaming});
+                finite = finite && all;
+              });
+  return finite;
+}
+
 void sum_signs(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
                std::span<float> out) {
   assert(out.size() <= kMost);
-  const size_t blocks = fused_blocks(out.size(), how.block);
+  const bool streaming = how.streaming && fused_blocks(out.size(), how.block) > 0 &&
+                         parts.size() <= kMostStreamed;
+  write_lines(out, streaming, kStreamedStep, [&](size_t begin, std::span<float> to, bool past) {
+    EncodedBlocks memory[kMostStreamed];
+    std::span<const EncodedBlocks> from = parts;
+    if (begin > 0) {
+      std::ranges::transform(parts, memory, [&](const EncodedBlocks& part) {
+        return EncodedBlocks{part.scales + begin / how.block * sizeof(float),
+                             part.codes + begin / 8};
+      });
+      from = {memory, parts.size()};
+    }
+    const size_t blocks = fused_blocks(to.size(), how.block);
 #ifdef GRADWIRE_X86
-  if (blocks > 0) {
-    const FusedSum sum{parts, how.factor, out.data(), blocks,
-                       how.streaming && is_aligned(out.data())};
-    isa() == Isa::kAvx512 ? sum_signs_avx512(sum) : sum_signs_avx2(sum);
-  }
+    if (blocks > 0) {
+      const FusedSum sum{from, how.factor, to.data(), blocks, past};
+      isa() == Isa::kAvx512 ? sum_signs_avx512(sum) : sum_signs_avx2(sum);
+    }
+#else
+    (void)past;
 #endif
-  sum_plain(parts, how, out, blocks * kFusedBlock);
+    sum_plain(from, how, to, blocks * kFusedBlock);
+  });
 }
 
 }  // namespace gradwire::cpu

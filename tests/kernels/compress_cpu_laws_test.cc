@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gradwire/kernels/ops/elementwise.h"
 #include "tests/kernels/compress_cases.h"
 #include "tests/support/close.h"
 #include "tests/support/isa_paths.h"
@@ -72,19 +73,44 @@ TEST(CpuCompressorLaws, ThreadsDoNotChangeBytes) {
   }
 }
 
-/// e_next, payload and mean of one gradient, in buffers that begin lines of memory as users' do.
+/// Memory for `bytes` that begins `offset` bytes behind a line, between guards.
+class Placed {
+ public:
+  Placed(size_t bytes, size_t offset)
+      : memory_(bytes + 3 * kLine), begin_(kLine + offset), bytes_(bytes) {
+    std::ranges::fill(memory_.bytes(), std::byte{0xA5});
+  }
+  std::span<std::byte> bytes() { return memory_.bytes().subspan(begin_, bytes_); }
+  std::span<float> floats() {
+    return {reinterpret_cast<float*>(bytes().data()), bytes_ / sizeof(float)};
+  }
+  bool guarded() {
+    const auto whole = [](std::byte b) { return b == std::byte{0xA5}; };
+    return std::ranges::all_of(memory_.bytes().first(begin_), whole) &&
+           std::ranges::all_of(memory_.bytes().subspan(begin_ + bytes_), whole);
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  Buffer memory_;
+  size_t begin_, bytes_;
+};
+
+/// e_next, payload and mean of one gradient, in buffers that begin `offset` bytes behind a line.
 std::vector<std::byte> bytes_on(cpu::Isa path, const std::string& spec,
-                                const std::vector<float>& g, const std::vector<float>& e) {
+                                const std::vector<float>& g, const std::vector<float>& e,
+                                size_t offset = 0) {
   const cpu::IsaLimit limit(path);
   Rig rig(spec, {.numel = g.size(), .seed = kSeed});
   Context context = rig.context();
-  Buffer e_next(g.size() * 4);
-  Buffer payload(rig.compressor().capacity_bytes());
-  Buffer mean(g.size() * 4);
+  Placed e_next(g.size() * 4, offset);
+  Placed payload(rig.compressor().capacity_bytes(), offset);
+  Placed mean(g.size() * 4, offset);
   const ConstPayload parts[] = {payload.bytes(), payload.bytes()};
-  rig.compressor().compress(view_of(std::span(g)), e, e_next.as<float>(), payload.bytes(), context);
-  rig.compressor().decompress(parts, 0.5f, view_of(mean.as<float>()), context);
+  rig.compressor().compress(view_of(std::span(g)), e, e_next.floats(), payload.bytes(), context);
+  rig.compressor().decompress(parts, 0.5f, view_of(mean.floats()), context);
   context.stream.wait();
+  EXPECT_TRUE(e_next.guarded() && payload.guarded() && mean.guarded());
   std::vector<std::byte> all;
   const auto append = [&](std::span<const std::byte> bytes) {
     all.insert(all.end(), bytes.begin(), bytes.end());
@@ -108,6 +134,21 @@ TEST(CpuCompressorLaws, InstructionSetsDoNotChangeBytes) {
       const std::vector<std::byte> plain = bytes_on(cpu::Isa::kPlain, spec, g, e);
       for (const cpu::Isa path : isa_paths()) {
         EXPECT_TRUE(bytes_on(path, spec, g, e) == plain) << name_of(path);
+      }
+    }
+  }
+}
+
+TEST(CpuCompressorLaws, AlignmentDoesNotChangeBytes) {
+  for (const std::string& spec : all_specs()) {
+    const size_t numel = cpu::kStreamingNumel + 4 * kChunk - 3;
+    const std::vector<float> g = heavy_tailed(numel, kSeed);
+    const std::vector<float> e = normal(numel, kSeed + 1, 0.1f);
+    const std::vector<std::byte> plain = bytes_on(cpu::Isa::kPlain, spec, g, e);
+    for (const cpu::Isa path : isa_paths()) {
+      for (const size_t offset : {4, 16, 60}) {
+        EXPECT_TRUE(bytes_on(path, spec, g, e, offset) == plain)
+            << spec << " " << name_of(path) << " " << offset;
       }
     }
   }

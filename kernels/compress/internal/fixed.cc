@@ -111,7 +111,13 @@ bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const 
   }
   const bool finite = encode(x, chunk.region, chunk.draw, record, decoded);
   const bool in_place = chunk.e_next.data() == chunk.g.data;
-  if (!chunk.e_next.empty() && (finite || !in_place)) {
+  if (chunk.e_next.empty() || (in_place && !finite)) {
+    return finite;
+  }
+  if (chunk.streaming) {
+    cpu::subtract(x, decoded, decoded);
+    cpu::copy_past_caches(decoded, chunk.e_next);
+  } else {
     cpu::subtract(x, decoded, chunk.e_next);
   }
   return finite;

@@ -116,14 +116,19 @@ void SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, f
     return;
   }
   // All zeros between calls: clearing it while it is read saves a pass.
-  alignas(64) thread_local float values[kChunk];
-  const std::span<float> total(values, out.numel);
+  constexpr size_t kLine = 64;
+  alignas(kLine) thread_local float values[kChunk + kLine / sizeof(float)];
+  const std::span<float> to = out.as<float>();
+  // As far behind a line as `to` is, so that lines become lines.
+  const size_t shift = reinterpret_cast<uintptr_t>(to.data()) % kLine / sizeof(float);
+  const std::span<float> total(values + shift, to.size());
+  cpu::prefetch_end(to);
   for (const Part& part : parts) {
     if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
       add_chunk(part, chunk, total);
     }
   }
-  cpu::multiply_and_clear(total, scale, out.as<float>());
+  cpu::multiply_and_clear(total, scale, to);
 }
 
 void SelectingCompressor::write_slice(const Part& part, Region region, Payload out) const {
