@@ -120,7 +120,7 @@ if [ "${tool[torch]}" = '' ]; then
 else
   stage peers 90 python3 "$root/bench/gpu_peers.py" --json "$logs/peers.json"
 fi
-short='*Launchers*:*Replays*:*WidenEveryHalf*:*PackTwoBits*:*MendAGuess*:*TakeEveryType*'
+short='*Launchers*:*Replay*:*WidenEveryHalf*:*PackTwoBits*:*MendAGuess*:*TakeEveryType*'
 for check in memcheck racecheck synccheck initcheck; do
   if [ "${tool[compute-sanitizer]}" = '' ]; then
     skip "$check" "compute-sanitizer: ${why_not[compute-sanitizer]}"
