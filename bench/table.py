@@ -78,18 +78,17 @@ def run_benchmarks(program, names, rounds):
     return {row["run_name"]: row for row in rows if row.get("aggregate_name") == "median"}
 
 
-def run_peers(rounds):
+def run_peers(rounds, *arguments):
     """Rows of peers.py by operation, and what it says about itself."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "peers.json"
         command = [sys.executable, str(ROOT / "bench" / "peers.py"), "--rounds", str(rounds),
-                   "--json", str(out)]
+                   "--json", str(out), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         lines = done.stdout.strip().splitlines() or ["no output"]
         if done.returncode != 0:
             return {}, f"bench/peers.py did not run: {lines[-1]}"
-        found = json.loads(out.read_text())
-    rows = found["rows"] if isinstance(found, dict) else found
+        rows = json.loads(out.read_text())["results"]
     return {row["op"]: row for row in rows}, lines[0]
 
 
