@@ -157,20 +157,21 @@ __device__ inline void carry_threshold(const ExactArguments& a) {
 }
 
 /// Leaves the marks that are chosen, counts them, and says where their entries lie.
-__global__ void __launch_bounds__(kSelectThreads) trim_kernel(ExactArguments a) {
+__global__ void __launch_bounds__(kSelectThreads, 4) trim_kernel(ExactArguments a) {
   const SelectMemory& m = a.memory;
   SelectState& s = *a.state;
   const Refinement refinement = s.refinement;
   if (refinement != Refinement::kNone) {
     const uint32_t cut = s.found != 0 ? s.cut : 0;
-    const size_t cut_at = s.cut_at;
+    const uint32_t cut_at = s.cut_at;
     const uint32_t room = refinement == Refinement::kFit ? a.room[blockIdx.x] : 0;
+    const float* const x = m.x.get();
     uint32_t taken = 0;
     uint32_t flags[kRounds] = {};
 #pragma unroll
     for (unsigned round = 0; round < kRounds; ++round) {
       const unsigned byte = round * kSelectThreads + threadIdx.x;
-      const size_t first = blockIdx.x * kSelectChunk + byte * kPerThread;
+      const uint32_t first = (blockIdx.x * kMaskBytes + byte) * kPerThread;
       const auto keep = [&](uint32_t bits, int bit) {
         const bool as_large = bits == cut && cut != 0 && first + bit <= cut_at;
         flags[round] |= bits > cut || as_large ? 1u << bit : 0u;
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(kSelectThreads) trim_kernel(ExactArguments a) 
       } else if (refinement == Refinement::kSearch) {
 #pragma unroll 1
         for (int bit = 0; bit < kPerThread && first + bit < m.numel; ++bit) {
-          keep(magnitude(m.x.get()[first + bit]), bit);
+          keep(magnitude(x[first + bit]), bit);
         }
       } else if (room > 0) {  // the same for all threads
         auto marked = static_cast<uint32_t>(m.mask[blockIdx.x * kMaskBytes + byte]);

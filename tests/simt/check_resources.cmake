@@ -1,5 +1,7 @@
 # Compiles SOURCE for sm_80, sm_90 and PTX with warnings as errors, and reads what ptxas reports: no
-# kernel spills, uses local memory, or takes more than MOST_REGISTERS.
+# kernel spills, uses local memory, or takes more than MOST_REGISTERS. With CUOBJDUMP also reads the
+# machine code: kernels that stream gradients load 16 bytes at a time, and the one that emits sparse
+# entries has no atomics but the three with which one thread hands over the call's flags.
 
 execute_process(COMMAND ${NVCC} ${FLAGS} -O3 -Werror=all-warnings -Xptxas=-v
                         --generate-code=arch=compute_80,code=sm_80
@@ -36,6 +38,42 @@ foreach(line IN LISTS lines)
 endforeach()
 if(kernels EQUAL 0)
   message(FATAL_ERROR "ptxas reported no kernel of ${SOURCE}:\n${report}")
+endif()
+if(CUOBJDUMP)
+  execute_process(COMMAND ${CUOBJDUMP} -sass -arch sm_90 ${OUTPUT} OUTPUT_FILE ${OUTPUT}.sass
+                  ERROR_VARIABLE report RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${CUOBJDUMP} failed on ${OUTPUT}:\n${report}")
+  endif()
+  file(STRINGS ${OUTPUT}.sass lines REGEX "Function : |LDG[.]E[^ ]*[.]128|ATOMG[.]|REDG?[.]")
+  set(streaming "quantize_kernel|encode_signs_kernel|mark_kernel|select_in_chunks_kernel")
+  set(read 0)
+  set(name "")
+  foreach(line IN LISTS lines ITEMS "Function : end")
+    if(line MATCHES "Function : (.*)")
+      set(next ${CMAKE_MATCH_1})
+      if(name MATCHES "[0-9](${streaming})" AND loads LESS 3)
+        string(APPEND faults "\n  ${name}: ${loads} loads of 16 bytes, at least 3")
+      elseif(name MATCHES "encode_sparse_kernel" AND atomics GREATER 3)
+        string(APPEND faults "\n  ${name}: ${atomics} atomics in global memory, at most 3")
+      endif()
+      set(name ${next})
+      set(loads 0)
+      set(atomics 0)
+      math(EXPR read "${read} + 1")
+    elseif(line MATCHES "LDG")
+      math(EXPR loads "${loads} + 1")
+    elseif(line MATCHES "ATOMG|RED")
+      math(EXPR atomics "${atomics} + 1")
+    endif()
+  endforeach()
+  math(EXPR read "${read} - 1")
+  if(read EQUAL 0)
+    message(FATAL_ERROR "${CUOBJDUMP} showed no kernel of ${SOURCE}")
+  endif()
+  message(STATUS "${read} kernels disassembled")
+else()
+  message(STATUS "machine code not read: cuobjdump was not found")
 endif()
 message(STATUS "${kernels} kernels, at most ${most} registers")
 if(faults)

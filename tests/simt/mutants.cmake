@@ -59,8 +59,8 @@ gradwire_simt_mutant(tie_at_cut FILE select_rank.cuh SOURCE select_cuda.cu
 gradwire_simt_mutant(guess_always_right FILE select_exact.cuh SOURCE select_cuda.cu
   FROM "s.low > kSmallestNonZero ? Refinement::kSearch" TO "s.low < 1 ? Refinement::kSearch"
   TESTS "*SelectKernels*")
-gradwire_simt_mutant(list_never_full FILE select_exact.cuh SOURCE select_cuda.cu
-  FROM "s.bins[bin] <= a.most_keys" TO "s.bins[bin] > 0" TESTS "*SelectKernels.Search*")
+gradwire_simt_mutant(search_ties FILE select_rank.cuh SOURCE select_cuda.cu
+  FROM "at + 1 == rank" TO "at == rank" TESTS "*SelectKernels.Search*")
 gradwire_simt_mutant(highest_bin FILE select.cuh SOURCE select_cuda.cu
   FROM "above >= rank || above + mine < rank" TO "above > rank || above + mine < rank"
   TESTS "*SelectKernels*")
