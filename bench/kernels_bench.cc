@@ -119,9 +119,8 @@ void compress(benchmark::State& state, const std::string& spec, size_t offset) {
     once();
     seconds += thread_seconds() - begin;
   }
-  const double gradient_bytes = 4.0 * kNumel;
-  report(state,
-         gradient_bytes * (feedback ? 3 : 1) + static_cast<double>(payload_bytes(payload)), seconds);
+  const double element_bytes = feedback ? 12.0 : 4.0;
+  report(state, element_bytes * kNumel + static_cast<double>(payload_bytes(payload)), seconds);
 }
 
 /// The same with gradient and residual in one buffer; what was taken is given back between rounds.

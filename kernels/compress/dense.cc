@@ -28,6 +28,12 @@ class Dense final : public FixedCompressor {
   size_t record_bytes(size_t numel) const override { return numel * size_of(sent_); }
 
   bool encode_chunk(const Chunk& chunk, std::byte* record) const override {
+    const bool in_place = chunk.e_next.data() == chunk.g.data;
+    if (!chunk.e_next.empty() && !in_place && sent_ != DType::kFloat32) {
+      return cpu::narrow_sum(chunk.g, chunk.e,
+                             {{record, chunk.g.numel, sent_, {}}, chunk.e_next},
+                             caching(chunk.streaming));
+    }
     if (chunk.g.dtype != DType::kFloat32 || !chunk.e_next.empty()) {
       return FixedCompressor::encode_chunk(chunk, record);
     }

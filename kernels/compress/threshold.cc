@@ -1,5 +1,5 @@
-// threshold: every element of g + e whose magnitude reaches tau, about k = max(1, ceil(density * n))
-// of them and at most k + ceil(k / 4). tau is what the k largest reached in some step before, moved
+// threshold: every element of g + e whose magnitude reaches tau, about k = max(1, ceil(density *
+// n)) of them and at most k + ceil(k / 4). tau is what the k largest reached in some step before, moved
 // when too many or too few pass; ops/threshold_state.h has the rule. What finds no room stays in
 // the residual. Li and Hoefler (Ok-Topk), arXiv:2201.07598.
 //   D = values of the chosen elements, 0 elsewhere;   e_next = (g + e) - D

@@ -4,7 +4,8 @@
 //
 // chunktopk: the K largest of every chunk of 4096 elements, of a shorter last one of len elements
 // max(1, ceil(K * len / 4096)). Every part of a group sends, whatever the scale of its gradients,
-// and no threshold has to be found for the whole group. Sarfi et al. (SparseLoCo), arXiv:2508.15706.
+// and no threshold has to be found for the whole group. Sarfi et al. (SparseLoCo),
+// arXiv:2508.15706.
 
 #include <algorithm>
 

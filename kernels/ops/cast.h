@@ -23,6 +23,18 @@ enum class Caching : uint8_t { kNormal, kStreaming };
 /// @returns false when the source holds one of them.
 bool narrow_finite(std::span<const float> source, TensorView out, Caching caching);
 
+/// What a cast with error feedback writes.
+struct NarrowedSum {
+  TensorView out;
+  std::span<float> left;
+};
+
+/// out = x rounded, left = x - what out says, for x = g + e, in one pass. `out` is of a 16-bit type,
+/// all have one size of at most 4096, and `left` is other memory than g and e; `caching` is about
+/// it. @returns false when x holds NaN or infinity.
+bool narrow_sum(ConstTensorView g, std::span<const float> e, const NarrowedSum& to,
+                Caching caching);
+
 /// out = factor * (the parts widened and added in order, from 0 on). Parts have one dtype and out's
 /// size, which is at most 4096.
 void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,

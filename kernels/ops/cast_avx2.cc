@@ -36,15 +36,16 @@ __attribute__((noinline)) bool narrow_by_definition(const float* source, uint16_
 
 /// Sixteen elements; those that saturate or are not finite are rare and go by the definition.
 template <class T>
-GRADWIRE_INLINE_AVX2 __m256i narrow16(const float* source, bool& finite) {
+GRADWIRE_INLINE_AVX2 __m256i narrow16(__m256 low, __m256 high, bool& finite) {
   constexpr bool kHalf = std::is_same_v<T, float16>;
-  const __m256 low = _mm256_loadu_ps(source);
-  const __m256 high = _mm256_loadu_ps(source + 8);
   const __m256i above =
       _mm256_cmpgt_epi32(_mm256_max_epi32(magnitude_of(low), magnitude_of(high)),
                          _mm256_set1_epi32(kLargest<T>));
   if (__builtin_expect(!_mm256_testz_si256(above, above), 0)) {
+    alignas(32) float source[kCastRun];
     alignas(32) uint16_t narrow[kCastRun];
+    _mm256_store_ps(source, low);
+    _mm256_store_ps(source + 8, high);
     finite = narrow_by_definition<T>(source, narrow) && finite;
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(narrow));
   }
@@ -62,6 +63,11 @@ GRADWIRE_INLINE_AVX2 __m256i narrow16(const float* source, bool& finite) {
     // Packing works within halves of the register.
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded[0], rounded[1]), 0xD8);
   }
+}
+
+template <class T>
+GRADWIRE_INLINE_AVX2 __m256i narrow16(const float* source, bool& finite) {
+  return narrow16<T>(_mm256_loadu_ps(source), _mm256_loadu_ps(source + 8), finite);
 }
 
 GRADWIRE_INLINE_AVX2 void store16(std::byte* to, __m256i values) {
@@ -99,6 +105,52 @@ GRADWIRE_INLINE_AVX2 __m256 load8(const std::byte* from, DType dtype) {
   return dtype == DType::kFloat16
              ? _mm256_cvtph_ps(halves)
              : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
+template <class T>
+GRADWIRE_INLINE_AVX2 __m256 widen8(__m128i halves) {
+  if constexpr (std::is_same_v<T, float16>) {
+    return _mm256_cvtph_ps(halves);
+  } else {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+}
+
+template <class T, DType kGradient>
+GRADWIRE_AVX2 bool narrow_sum(const SumRun& run) {
+  bool finite = true;
+  for (size_t i = 0; i < run.count; i += kCastRun) {
+    __m256 x[2];
+#pragma GCC unroll 2
+    for (size_t j = 0; j < 2; ++j) {
+      const size_t at = i + 8 * j;
+      x[j] = _mm256_add_ps(load8(run.g + size_of(kGradient) * at, kGradient),
+                           _mm256_loadu_ps(run.e + at));
+    }
+    const __m256i sent = narrow16<T>(x[0], x[1], finite);
+    store16(run.out + 2 * i, sent);
+    const __m256 left[2] = {
+        _mm256_sub_ps(x[0], widen8<T>(_mm256_castsi256_si128(sent))),
+        _mm256_sub_ps(x[1], widen8<T>(_mm256_extracti128_si256(sent, 1)))};
+#pragma GCC unroll 2
+    for (size_t j = 0; j < 2; ++j) {
+      float* const to = run.left + i + 8 * j;
+      run.streaming ? _mm256_stream_ps(to, left[j]) : _mm256_storeu_ps(to, left[j]);
+    }
+  }
+  return finite;
+}
+
+template <class T>
+bool narrow_sum_as(const SumRun& run) {
+  switch (run.dtype) {
+    case DType::kFloat16:
+      return narrow_sum<T, DType::kFloat16>(run);
+    case DType::kBFloat16:
+      return narrow_sum<T, DType::kBFloat16>(run);
+    default:
+      return narrow_sum<T, DType::kFloat32>(run);
+  }
 }
 
 template <DType kDType>
@@ -150,6 +202,10 @@ GRADWIRE_AVX2 bool copy_floats_avx2(const float* source, size_t count, bool stre
   }
   const __m256i bad = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(kInfinity - 1));
   return _mm256_testz_si256(bad, bad) != 0;
+}
+
+bool narrow_sum_avx2(const SumRun& run) {
+  return run.sent == DType::kFloat16 ? narrow_sum_as<float16>(run) : narrow_sum_as<bfloat16>(run);
 }
 
 GRADWIRE_AVX2 void widen_halves_avx2(const std::byte* source, size_t count, float* out) {

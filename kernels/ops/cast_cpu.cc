@@ -189,6 +189,55 @@ void narrow(std::span<const float> source, TensorView out) {
   narrow_finite(source, out, Caching::kNormal);
 }
 
+bool narrow_sum(ConstTensorView g, std::span<const float> e, const NarrowedSum& to,
+                Caching caching) {
+  constexpr size_t kMost = 4096;
+  assert(g.numel <= kMost && e.size() == g.numel && to.left.size() == g.numel);
+  assert(to.out.numel == g.numel && to.out.dtype != DType::kFloat32);
+  bool finite = true;
+  const auto plainly = [&](size_t begin, size_t count) {
+    if (count == 0) {
+      return;
+    }
+    alignas(64) float values[kMost];
+    const std::span<float> x(values, count);
+    const std::span<float> left = to.left.subspan(begin, count);
+    const TensorView out = to.out.subview(begin, count);
+    widen(g.subview(begin, count), x);
+    add(x, e.subspan(begin, count), x);
+    finite = narrow_finite(x, out, Caching::kNormal) && finite;
+    widen(out, left);
+    subtract(x, left, left);
+  };
+  size_t done = 0;
+#ifdef GRADWIRE_X86
+  if (isa() >= Isa::kAvx2) {
+    const bool streaming = caching == Caching::kStreaming;
+    if (streaming) {
+      prefetch_end(to.left);
+      done = head_of_line(to.left.data(), sizeof(float), to.left.size());
+      plainly(0, done);
+    }
+    const size_t count = (g.numel - done) / kCastRun * kCastRun;
+    const auto* const from = static_cast<const std::byte*>(g.data);
+    auto* const out = static_cast<std::byte*>(to.out.data);
+    const bool runs = narrow_sum_avx2({.g = from + size_of(g.dtype) * done,
+                                       .dtype = g.dtype,
+                                       .e = e.data() + done,
+                                       .out = out + size_of(to.out.dtype) * done,
+                                       .sent = to.out.dtype,
+                                       .left = to.left.data() + done,
+                                       .count = count,
+                                       .streaming = streaming});
+    finite = finite && runs;
+    done += count;
+  }
+#endif
+  (void)caching;
+  plainly(done, g.numel - done);
+  return finite;
+}
+
 void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
                  Caching caching) {
   constexpr size_t kMost = 4096;

@@ -1,8 +1,8 @@
 // Exact selection within every chunk, in one pass over memory: a threshold that the chunks before
 // suggest gives a few more candidates than are wanted while g + e is computed and written; counting
 // trials among those few find the exact cut. Where the suggestion is too high for a chunk, which
-// lies in cache by then, trials over all of it find a better one. It decides how fast this is, never
-// what is chosen.
+// lies in cache by then, trials over all of it find a better one. It decides how fast this is,
+// never what is chosen.
 
 #include <algorithm>
 #include <atomic>

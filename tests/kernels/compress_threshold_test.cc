@@ -81,8 +81,8 @@ struct Seen {
   int exact = 0, reused = 0, overflows = 0;
 };
 
-/// Steps with error feedback whose gradients `gradient(step)` gives; each is compressed twice before
-/// it is committed.
+/// Steps with error feedback whose gradients `gradient(step)` gives; each is compressed twice
+/// before it is committed.
 template <class Gradient>
 Seen expect_as_ruled(const std::string& density, size_t numel, int steps, const Gradient& gradient,
                      int threads = 1) {

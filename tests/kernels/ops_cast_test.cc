@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 
+#include "gradwire/kernels/core/isa.h"
+#include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/philox.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/random.h"
@@ -122,6 +126,71 @@ TEST(CastPaths, SeeEveryValueThatIsNotFinite) {
           std::vector<float> x = normal(53, 52);
           x[at] = value;
           narrow_at(x, dtype, 32, cpu::Caching::kStreaming);
+        }
+      }
+    }
+  }
+}
+
+/// x = g + e by the definition, what is sent of it, and what is left.
+void expect_sum_narrowed(DType gradient, DType sent, const std::vector<float>& values,
+                         size_t offset, cpu::Caching caching) {
+  const size_t n = values.size();
+  OwnedTensor g = tensor_of(values, gradient);
+  const std::vector<float> e = normal(n, 77, 0.3f);
+  std::vector<std::byte> memory(2 * n + 2, std::byte{0x5A});
+  Buffer room((n + 32) * sizeof(float));
+  std::ranges::fill(room.as<float>(), 9.0f);
+  const std::span<float> left = room.as<float>().subspan(16 + offset, n);
+  std::byte* const out = memory.data() + 1;
+  const bool finite = cpu::narrow_sum(g.view(), e, {{out, n, sent, {}}, left}, caching);
+  cpu::finish_streaming();
+  const std::vector<float> summands = g.floats();
+  bool expected_finite = true;
+  for (size_t i = 0; i < n; ++i) {
+    const float x = summands[i] + e[i];
+    expected_finite = expected_finite && std::isfinite(x);
+    uint16_t bits;
+    std::memcpy(&bits, out + 2 * i, sizeof bits);
+    const uint16_t expected =
+        sent == DType::kFloat16 ? from_float<float16>(x).bits : from_float<bfloat16>(x).bits;
+    ASSERT_EQ(bits, expected) << i;
+    const float said =
+        sent == DType::kFloat16 ? to_float(float16{bits}) : to_float(bfloat16{bits});
+    if (std::isfinite(x)) {
+      ASSERT_EQ(bits_of(left[i]), bits_of(x - said)) << i;
+    }
+  }
+  EXPECT_EQ(finite, expected_finite);
+  EXPECT_EQ(memory.front(), std::byte{0x5A});
+  EXPECT_EQ(memory.back(), std::byte{0x5A});
+  EXPECT_EQ(room.as<float>()[15 + offset], 9.0f);
+  EXPECT_EQ(room.as<float>()[16 + offset + n], 9.0f);
+}
+
+TEST(CastPaths, SumsAreNarrowedWithWhatIsLeft) {
+  for (const cpu::Isa path : isa_paths()) {
+    for (const DType gradient : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      for (const DType sent : {DType::kFloat16, DType::kBFloat16}) {
+        for (const size_t n : {0, 1, 15, 16, 17, 100, 1000}) {
+          for (const size_t offset : {0, 1, 4}) {
+            SCOPED_TRACE(concat(name_of(path), " ", to_string(gradient), " ", to_string(sent), " ",
+                                n, " ", offset));
+            const cpu::IsaLimit limit(path);
+            std::vector<float> x = normal(n, n, 100.0f);
+            for (size_t i = 7; i < n; i += 90) {
+              x[i] *= 1e4f;  // some saturate
+            }
+            expect_sum_narrowed(gradient, sent, x, offset, cpu::Caching::kStreaming);
+            expect_sum_narrowed(gradient, sent, x, offset, cpu::Caching::kNormal);
+            if (n == 100) {
+              x[40] = std::nanf("");
+              expect_sum_narrowed(gradient, sent, x, offset, cpu::Caching::kStreaming);
+              x[40] = 1.0f;
+              x[99] = -std::numeric_limits<float>::infinity();
+              expect_sum_narrowed(gradient, sent, x, offset, cpu::Caching::kStreaming);
+            }
+          }
         }
       }
     }

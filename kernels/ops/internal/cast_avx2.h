@@ -20,6 +20,20 @@ bool narrow_halves_avx2(const float* source, size_t count, bool streaming, std::
 bool narrow_brains_avx2(const float* source, size_t count, bool streaming, std::byte* out);
 bool copy_floats_avx2(const float* source, size_t count, bool streaming, std::byte* out);
 
+/// A run of narrow_sum() (cast.h), `count` elements.
+struct SumRun {
+  const std::byte* g;
+  DType dtype;  ///< of g
+  const float* e;
+  std::byte* out;
+  DType sent;  ///< of out
+  float* left;
+  size_t count;
+  bool streaming;  ///< left begins a line and goes past the caches
+};
+/// @returns false when g + e holds NaN or infinity.
+bool narrow_sum_avx2(const SumRun& run);
+
 void widen_halves_avx2(const std::byte* source, size_t count, float* out);
 
 /// out = factor * (the parts added in order, from 0 on). Parts have one dtype and out's size, a

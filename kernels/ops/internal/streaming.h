@@ -27,8 +27,8 @@ inline size_t head_of_line(const void* p, size_t element_bytes, size_t count) {
 }
 
 /// Fills `out`, at most 4096 elements, by write(begin, to, streaming): `to` becomes what belongs in
-/// `out` from `begin` on. That is all of `out` at once, or, where it should be streamed but does not
-/// begin a line, `step` elements of a buffer, whose lines go past the caches as they fill up:
+/// `out` from `begin` on. That is all of `out` at once, or, where it should be streamed but does
+/// not begin a line, `step` elements of a buffer, whose lines go past the caches as they fill up:
 /// stores past the caches have to alternate with loads.
 template <class Write>
 void write_lines(std::span<float> out, bool streaming, size_t step, const Write& write) {
