@@ -1,5 +1,5 @@
 #include "gradwire/kernels/ops/quantize.cuh"
-#include "gradwire/kernels/ops/record_checks.h"
+#include "gradwire/kernels/ops/record_checks.cuh"
 
 namespace gradwire::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gradwire/kernels/ops/launch_checks.h"
+#include "gradwire/kernels/ops/launch_checks.cuh"
 #include "gradwire/kernels/ops/select_chunks.cuh"
 #include "gradwire/kernels/ops/select_rank.cuh"
 

@@ -1,4 +1,4 @@
-#include "gradwire/kernels/ops/record_checks.h"
+#include "gradwire/kernels/ops/record_checks.cuh"
 #include "gradwire/kernels/ops/signs.cuh"
 
 namespace gradwire::cuda {

@@ -2,7 +2,7 @@
 // How a sparse body is laid out, for the kernels that write it and those that add it up.
 
 #include "gradwire/kernels/ops/block.cuh"
-#include "gradwire/kernels/ops/launch_checks.h"
+#include "gradwire/kernels/ops/launch_checks.cuh"
 #include "gradwire/kernels/ops/memory_access.cuh"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"

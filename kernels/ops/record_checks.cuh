@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "gradwire/kernels/ops/launch_checks.h"
+#include "gradwire/kernels/ops/launch_checks.cuh"
 #include "gradwire/kernels/ops/records.cuh"
 
 namespace gradwire::cuda {
