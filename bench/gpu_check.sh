@@ -112,9 +112,9 @@ else
 fi
 
 # --- run: what matters most comes first
-program_stage gpu_test gpu_test 150 --gtest_brief=1
+program_stage gpu_test gpu_test 200
 program_stage bench cuda_bench 120 --json "$logs/bench.json"
-program_stage core_test core_test 40 --gtest_brief=1
+program_stage core_test core_test 40
 if [ "${tool[torch]}" = '' ]; then
   skip peers "torch: ${why_not[torch]}"
 else
