@@ -44,6 +44,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -z "$prebuilt" ] || [ -d "$prebuilt/bin" ] || misuse "--prebuilt $prebuilt: there is no $prebuilt/bin"
+[ -z "$prebuilt" ] || prebuilt=$(cd "$prebuilt" && pwd)
+build=$(realpath -m "$build")
 [ "$rebuild" = no ] || [ -n "$prebuilt" ] || misuse "--rebuild goes with --prebuilt"
 
 programs=(gpu_test core_test cuda_bench)

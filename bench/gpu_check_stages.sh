@@ -191,10 +191,10 @@ program_stage() {
   fi
 }
 
-# GoogleTest's last counts, or the last line.
+# GoogleTest's counts, or the last line.
 summary_of() {
   local line
-  line=$(grep -E '^\[  (PASSED|FAILED|SKIPPED) ' "$1" | head -n 1)
+  line=$(grep -E '^\[  (PASSED|FAILED)  \] [0-9]+ test|^\[  SKIPPED \] all tests' "$1" | paste -sd ' ')
   echo "${line:-$(grep -v '^$' "$1" | tail -n 1 | cut -c 1-120)}"
 }
 

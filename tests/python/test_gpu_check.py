@@ -111,12 +111,14 @@ def test_the_file_is_whole_after_every_stage(machine):
 
 
 def test_a_failing_stage_is_told_and_the_rest_goes_on(machine):
-    machine.program("bin/gpu_test", 'echo "[ RUN ] a\\\\b \\"c\\""; echo "[  FAILED  ] 2 tests."; exit 1')
+    machine.program("bin/gpu_test", 'echo "[ RUN ] a\\\\b \\"c\\""; echo "[  SKIPPED ] One.Test (0 ms)"\n'
+                    'echo "[  PASSED  ] 5 tests."; echo "[  FAILED  ] 2 tests, listed below:"; exit 1')
     assert machine.run().returncode == 1
     results, statuses = machine.results(), machine.statuses()
     assert results["verdict"] == "failed" and list(statuses) == NAMES
     assert statuses["gpu_test"] == statuses["memcheck"] == "failed" and statuses["bench"] == "ok"
-    assert results["stages"][0]["reason"] == "exit 1; [  FAILED  ] 2 tests."
+    assert results["stages"][0]["reason"] == \
+        "exit 1; [  PASSED  ] 5 tests. [  FAILED  ] 2 tests, listed below:"
     assert 'a\\b "c"' in results["stages"][0]["tail"]
 
 
