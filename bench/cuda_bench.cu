@@ -2,9 +2,9 @@
 //
 //   cuda_bench [--numel N]... [--repeats N] [--only TEXT] [--json FILE]
 //
-// floor: the time the bytes that nobody can avoid need at the copy's rate. of floor: floor / time, 1
-// is bound by memory alone. Without --numel 25.6 million float32 (ResNet-50) and 110 million (BERT).
-// The JSON file is replaced as a whole after every row.
+// floor: the time the bytes that nobody can avoid need at the copy's rate. of floor: floor / time,
+// 1 is bound by memory alone. Without --numel 25.6 million float32 (ResNet-50) and 110 million
+// (BERT). The JSON file is replaced as a whole after every row.
 
 #include <cmath>
 #include <cstdio>

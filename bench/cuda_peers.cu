@@ -17,7 +17,9 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr size_t kBlock = 256;
 
-unsigned blocks_for(size_t numel) { return static_cast<unsigned>((numel + kThreads - 1) / kThreads); }
+unsigned blocks_for(size_t numel) {
+  return static_cast<unsigned>((numel + kThreads - 1) / kThreads);
+}
 
 __device__ size_t element() { return size_t{blockIdx.x} * kThreads + threadIdx.x; }
 
@@ -107,11 +109,11 @@ void cub_top_k(const PeerMemory& m, size_t k, PeerScratch& s, cudaStream_t strea
                  s.sorted.as<uint32_t>().data(), numel, 0, 31, stream),
              "DeviceRadixSort");
   bytes = s.temporary.size_bytes();
-  check_cuda(cub::DeviceSelect::If(s.temporary.data(), bytes, thrust::counting_iterator<uint32_t>(0),
-                                   s.indices.as<uint32_t>().data(), s.count.as<int64_t>().data(),
-                                   static_cast<int64_t>(numel),
-                                   Reaches{m.e_next.data(), s.sorted.as<uint32_t>().data() + k - 1},
-                                   stream),
+  check_cuda(cub::DeviceSelect::If(
+                 s.temporary.data(), bytes, thrust::counting_iterator<uint32_t>(0),
+                 s.indices.as<uint32_t>().data(), s.count.as<int64_t>().data(),
+                 static_cast<int64_t>(numel),
+                 Reaches{m.e_next.data(), s.sorted.as<uint32_t>().data() + k - 1}, stream),
              "DeviceSelect");
   take_out<<<blocks_for(k), kThreads, 0, stream>>>(m.e_next.data(), s.indices.as<uint32_t>().data(),
                                                    s.values.as<float>().data(), k);
@@ -123,10 +125,10 @@ void cub_int8(const PeerMemory& m, PeerScratch& s, cudaStream_t stream) {
   const auto begin =
       thrust::make_transform_iterator(thrust::counting_iterator<size_t>(0), BlockBegin{});
   size_t bytes = s.temporary.size_bytes();
-  check_cuda(cub::DeviceSegmentedReduce::Reduce(
-                 s.temporary.data(), bytes, m.e_next.data(), s.scales.as<float>().data(),
-                 static_cast<int64_t>(numel / kBlock), begin, begin + 1, LargerMagnitude{}, 0.0f,
-                 stream),
+  check_cuda(cub::DeviceSegmentedReduce::Reduce(s.temporary.data(), bytes, m.e_next.data(),
+                                                s.scales.as<float>().data(),
+                                                static_cast<int64_t>(numel / kBlock), begin,
+                                                begin + 1, LargerMagnitude{}, 0.0f, stream),
              "DeviceSegmentedReduce");
   encode_int8<<<blocks_for(numel), kThreads, 0, stream>>>(
       m.e_next.data(), s.scales.as<float>().data(), s.codes.as<int8_t>().data(), numel);
@@ -157,9 +159,9 @@ void atomic_add(std::span<const uint32_t> indices, std::span<const float> values
   check_cuda(cudaMemsetAsync(sum.data(), 0, sum.size_bytes(), stream), "cudaMemsetAsync");
   const size_t pairs = indices.size() / ranks;
   for (size_t rank = 0; rank < ranks; ++rank) {
-    add_pairs<<<blocks_for(pairs), kThreads, 0, stream>>>(
-        indices.data() + rank * pairs, values.data() + rank * pairs, sum.data(),
-        1.0f / static_cast<float>(ranks), pairs);
+    add_pairs<<<blocks_for(pairs), kThreads, 0, stream>>>(indices.data() + rank * pairs,
+                                                          values.data() + rank * pairs, sum.data(),
+                                                          1.0f / static_cast<float>(ranks), pairs);
   }
 }
 

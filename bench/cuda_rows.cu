@@ -44,12 +44,14 @@ struct SumGoal {
   size_t ranks;
 };
 constexpr SumGoal kSum[] = {
-    {{"int8", 0.75, 0.88}, 8},     {{"int4", 0.75, 0.88}, 8}, {{"2bit", 0.75, 0.88}, 8},
-    {{"1bit", 0.75, 0.88}, 8},     {{"fp16", 0, 0}, 8},       {{"topk:1%", 0.65, 0.75}, 16},
+    {{"int8", 0.75, 0.88}, 8},          {{"int4", 0.75, 0.88}, 8}, {{"2bit", 0.75, 0.88}, 8},
+    {{"1bit", 0.75, 0.88}, 8},          {{"fp16", 0, 0}, 8},       {{"topk:1%", 0.65, 0.75}, 16},
     {{"topk:1%,int4", 0.65, 0.75}, 16},
 };
 
-double goal_at(const Goal& goal, size_t numel) { return numel >= kLarge ? goal.at_110m : goal.at_25m; }
+double goal_at(const Goal& goal, size_t numel) {
+  return numel >= kLarge ? goal.at_110m : goal.at_25m;
+}
 
 /// Normal numbers (Box and Muller) of standard deviation 1e-3.
 __global__ void fill_normal(float* out, size_t numel, uint32_t seed) {
@@ -118,7 +120,9 @@ Case compress_case(const Goal& goal, const Arena& arena, Stream& stream) {
       state->compress(arena, set, state->payloads[static_cast<size_t>(set)]);
     };
   };
-  return {{.op = concat("compress ", goal.spec), .by = "gradwire", .goal = goal_at(goal, arena.numel())},
+  return {{.op = concat("compress ", goal.spec),
+           .by = "gradwire",
+           .goal = goal_at(goal, arena.numel())},
           prepare};
 }
 
@@ -155,10 +159,9 @@ Case norms_case(const Arena& arena, Stream& stream) {
       cuda::add_in_order(blocks, sums->as<double>().data(), stream);
     };
   };
-  return {{.op = "sum of squares",
-           .by = "gradwire",
-           .bytes = 4.0 * static_cast<double>(arena.numel())},
-          prepare};
+  return {
+      {.op = "sum of squares", .by = "gradwire", .bytes = 4.0 * static_cast<double>(arena.numel())},
+      prepare};
 }
 
 /// A chain of a peer; `bytes_per_element` is what the operation itself must move.
@@ -214,14 +217,12 @@ void add_peers(std::vector<Case>& all, const Arena& arena, Stream& stream) {
                               thrust_top_k(m, k, s, on);
                             })));
   }
-  all.push_back(peer_case("compress int8", "CUB segmented reduce", arena, 13.016, Launch::kGraph,
-                          chain([](const PeerMemory& m, PeerScratch& s, cudaStream_t on) {
-                            cub_int8(m, s, on);
-                          })));
-  all.push_back(peer_case("compress fp16", "Thrust transform", arena, 6.0, Launch::kEager,
-                          chain([](const PeerMemory& m, PeerScratch& s, cudaStream_t on) {
-                            thrust_half(m, s, on);
-                          })));
+  all.push_back(peer_case(
+      "compress int8", "CUB segmented reduce", arena, 13.016, Launch::kGraph,
+      chain([](const PeerMemory& m, PeerScratch& s, cudaStream_t on) { cub_int8(m, s, on); })));
+  all.push_back(peer_case(
+      "compress fp16", "Thrust transform", arena, 6.0, Launch::kEager,
+      chain([](const PeerMemory& m, PeerScratch& s, cudaStream_t on) { thrust_half(m, s, on); })));
   all.push_back(atomics_case(arena, stream));
 }
 
@@ -231,7 +232,8 @@ Arena::Arena(size_t numel, Stream& stream) : numel_(numel) {
   const auto blocks = static_cast<unsigned>((numel + kThreads - 1) / kThreads);
   for (uint32_t i = 0; i < kSets * 3; ++i) {
     memory_.emplace_back(numel * 4, kGpu);
-    fill_normal<<<blocks, kThreads, 0, handle(stream)>>>(memory_.back().as<float>().data(), numel, i);
+    fill_normal<<<blocks, kThreads, 0, handle(stream)>>>(memory_.back().as<float>().data(), numel,
+                                                         i);
     check_cuda(cudaGetLastError(), "fill_normal");
   }
   stream.wait();

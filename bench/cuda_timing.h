@@ -1,7 +1,7 @@
 #pragma once
 // How cuda_bench times work on a GPU: as a CUDA graph, so that the host's launches do not count
-// (peers that wait for the device inside cannot be captured and are timed as they are), over several
-// sets of memory in turn, so that no cache keeps an input; medians of CUDA events.
+// (peers that wait for the device inside cannot be captured and are timed as they are), over
+// several sets of memory in turn, so that no cache keeps an input; medians of CUDA events.
 
 #include <cuda_runtime.h>
 
@@ -17,8 +17,8 @@ namespace gradwire::bench {
 
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code != cudaSuccess) {
-    throw DeviceError(concat(call, " failed: ", cudaGetErrorName(code), ", ",
-                             cudaGetErrorString(code)));
+    throw DeviceError(
+        concat(call, " failed: ", cudaGetErrorName(code), ", ", cudaGetErrorString(code)));
   }
 }
 

@@ -42,8 +42,8 @@ __attribute__((noinline)) inline void streaming_triad(const float* __restrict a,
 }
 
 /// out += a.
-__attribute__((noinline)) inline void add_in_place(const float* __restrict a,
-                                                   float* __restrict out, size_t count) {
+__attribute__((noinline)) inline void add_in_place(const float* __restrict a, float* __restrict out,
+                                                   size_t count) {
   for (size_t i = 0; i < count; ++i) {
     out[i] += a[i];
   }
