@@ -25,8 +25,11 @@ class CudaDense final : public CudaCompressor {
   }
 
   void add_up(const Addition& what, Context& context) override {
-    cuda::sum_cast({.parts = what.parts, .dtype = sent_, .begin = what.region.begin}, what.scale,
-                   what.sum, context.stream);
+    cuda::sum_cast({.parts = what.parts,
+                    .dtype = sent_,
+                    .begin = what.region.begin,
+                    .onto = what.onto},
+                   what.scale, what.sum, context.stream);
   }
 
  private:

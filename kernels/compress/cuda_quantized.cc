@@ -56,7 +56,8 @@ class CudaQuantized final : public CudaCompressor {
                       .bits = bits_,
                       .block = spec().block,
                       .first = what.region.begin,
-                      .faults = faults_of_parts()},
+                      .faults = faults_of_parts(),
+                      .onto = what.onto},
                      what.scale, what.sum, context.stream);
   }
 
@@ -85,7 +86,8 @@ class CudaSigns final : public CudaCompressor {
     cuda::sum_signs({.parts = what.parts,
                      .block = spec().block,
                      .first = what.region.begin,
-                     .faults = faults_of_parts()},
+                     .faults = faults_of_parts(),
+                      .onto = what.onto},
                     what.scale, what.sum, context.stream);
   }
 };

@@ -78,7 +78,11 @@ class CudaTopK final : public CudaCompressor {
                       .most_numel = numel,
                       .workspace = frame.take<std::byte>(room),
                       .step = step_words()},
-                     format_, {.sum = what.sum, .begin = what.region.begin, .scale = what.scale},
+                     format_, 
+                     {.sum = what.sum,
+                      .begin = what.region.begin,
+                      .scale = what.scale,
+                      .onto = what.onto},
                      context.stream);
   }
 

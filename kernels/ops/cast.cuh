@@ -49,6 +49,7 @@ struct EncodeCastArguments {
   size_t numel;
   CallWords* call;
   Seal seal;
+  bool in_place;  // e_next is g: what is not finite stays there
 };
 
 /// x = scale * g + e; out = x as S; e_next = x - out, put_back += g - out / scale. Bytes per
@@ -79,7 +80,8 @@ __global__ void __launch_bounds__(kCastThreads) encode_cast_kernel(EncodeCastArg
     if (kept != nullptr) {
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        x[i] = x[i] - left[i];
+        const bool finite = (__float_as_uint(left[i]) & 0x7FFFFFFFu) <= kLargestFinite;
+        x[i] = a.in_place && !finite ? x[i] : x[i] - left[i];
       }
       store_floats<float>(as_bytes(kept), first, a.numel, x);
     }
@@ -100,17 +102,24 @@ __global__ void __launch_bounds__(kCastThreads) encode_cast_kernel(EncodeCastArg
 }
 
 /// sum = factor * (the parts that hold an element, added in order), from element `begin` of the
-/// group on; `begin` lies on a chunk, so a block's elements lie in one.
+/// group on; `begin` lies on a chunk, so a block's elements lie in one. `onto`: the finite values
+/// of the one part are added to what is there.
 template <class T, class S>
 __global__ void __launch_bounds__(kCastThreads)
     sum_cast_kernel(const DevicePart* parts, size_t count, float factor, size_t begin,
-                    std::byte* sum, size_t numel) {
+                    std::byte* sum, size_t numel, bool onto) {
   const size_t first = first_element_of_thread();
   if (first >= numel) {
     return;
   }
   const size_t chunk = (begin + first) / kChunk;
   float total[kPerThread] = {};
+  if (onto) {
+    if (!holds_chunk(parts[0], chunk)) {
+      return;
+    }
+    load_floats<T>(sum, first, numel, total);
+  }
   for (size_t i = 0; i < count; ++i) {
     const DevicePart part = parts[i];
     if (holds_chunk(part, chunk)) {
@@ -118,7 +127,8 @@ __global__ void __launch_bounds__(kCastThreads)
       load_floats<S>(part.body, begin + first - part.first_chunk * kChunk, part.numel, x);
 #pragma unroll
       for (int j = 0; j < kPerThread; ++j) {
-        total[j] += x[j];
+        const bool finite = (__float_as_uint(x[j]) & 0x7FFFFFFFu) <= 0x7F7FFFFFu;
+        total[j] = onto && !finite ? total[j] : total[j] + x[j];
       }
     }
   }

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cmath>
 
 #include "gradwire/kernels/ops/cast.cuh"
+#include "gradwire/kernels/ops/launch_checks.h"
 
 namespace gradwire::cuda {
 namespace {
@@ -10,17 +10,18 @@ constexpr size_t kPerBlock = size_t{kCastThreads} * kPerThread;
 
 size_t blocks_for(size_t numel) { return (numel + kPerBlock - 1) / kPerBlock; }
 
-void check_view(const char* op, size_t numel, size_t other, Device device, const Stream& stream) {
-  check_cuda_stream(op, stream);
-  check(numel == other, op, ": source and out have ", numel, " and ", other,
+void check_sizes(const char* op, size_t source, size_t out) {
+  check(source == out, op, ": source and out have ", source, " and ", out,
         " elements, must have the same number");
-  check(device == stream.device(), op, ": the view is not in the memory of the stream's device");
 }
 
 }  // namespace
 
 void widen(ConstTensorView source, std::span<float> out, Stream& stream) {
-  check_view("cuda::widen", source.numel, out.size(), source.device, stream);
+  const char* const op = "cuda::widen";
+  check_sizes(op, source.numel, out.size());
+  check_bytes(op, "source", source, stream);
+  check_pointer(op, "out", out.data(), out.size(), alignof(float));
   const LaunchShape shape{blocks_for(source.numel), kCastThreads, stream};
   const auto* const bytes = static_cast<const std::byte*>(source.data);
   dispatch(source.dtype, [&]<class T>() {
@@ -29,7 +30,10 @@ void widen(ConstTensorView source, std::span<float> out, Stream& stream) {
 }
 
 void narrow(std::span<const float> source, TensorView out, Stream& stream) {
-  check_view("cuda::narrow", source.size(), out.numel, out.device, stream);
+  const char* const op = "cuda::narrow";
+  check_sizes(op, source.size(), out.numel);
+  check_bytes(op, "out", out, stream);
+  check_pointer(op, "source", source.data(), source.size(), alignof(float));
   const LaunchShape shape{blocks_for(source.size()), kCastThreads, stream};
   auto* const bytes = static_cast<std::byte*>(out.data);
   dispatch(out.dtype, [&]<class T>() {
@@ -40,19 +44,14 @@ void narrow(std::span<const float> source, TensorView out, Stream& stream) {
 void encode_cast(const EncodeCastInput& input, const EncodeCastOutput& output, Stream& stream) {
   const char* const op = "cuda::encode_cast";
   const size_t numel = input.g.numel;
-  check_view(op, numel, output.out.numel, input.g.device, stream);
-  check(output.out.device == stream.device(), op,
-        ": out is not in the memory of the stream's device");
-  const auto check_size = [&](const char* name, const ParitySpan& span) {
-    check(span.empty() || span.size() == numel, op, ": ", name, " has ", span.size(),
-          " elements, must have ", numel, " or none");
-  };
-  check_size("e", input.e);
-  check_size("e_next", output.e_next);
-  check_size("put_back", output.put_back);
-  check(output.call != nullptr, op, ": call is null, must be device memory");
-  check(std::isfinite(input.scale) && input.scale > 0, op, ": scale is ", input.scale,
-        ", must be positive and finite");
+  check_view(op, "g", input.g, stream);
+  check_sizes(op, numel, output.out.numel);
+  check_bytes(op, "out", output.out, stream);
+  check_parity(op, "e", input.e, numel);
+  check_parity(op, "e_next", output.e_next, numel);
+  check_parity(op, "put_back", output.put_back, numel);
+  check_seal(op, output.call, output.seal);
+  check_scale(op, input.scale);
   const EncodeCastArguments arguments{static_cast<const std::byte*>(input.g.data),
                                       ParityPointer(input.e),
                                       input.scale,
@@ -61,7 +60,8 @@ void encode_cast(const EncodeCastInput& input, const EncodeCastOutput& output, S
                                       ParityPointer(output.put_back),
                                       numel,
                                       output.call,
-                                      output.seal};
+                                      output.seal,
+                                      output.e_next.first.data() == input.g.data};
   const LaunchShape shape{std::max<size_t>(blocks_for(numel), 1), kCastThreads, stream};
   dispatch(input.g.dtype, [&]<class T>() {
     dispatch(output.out.dtype, [&]<class S>() {
@@ -72,16 +72,17 @@ void encode_cast(const EncodeCastInput& input, const EncodeCastOutput& output, S
 
 void sum_cast(const CastParts& parts, float scale, TensorView sum, Stream& stream) {
   const char* const op = "cuda::sum_cast";
-  check_view(op, sum.numel, sum.numel, sum.device, stream);
-  check(std::isfinite(scale) && scale > 0, op, ": scale is ", scale,
-        ", must be positive and finite");
+  check_view(op, "sum", sum, stream);
+  check_scale(op, scale);
+  check_pointer(op, "parts", parts.parts.data(), parts.parts.size(), alignof(DevicePart));
   check(parts.begin % kChunk == 0, op, ": begin is ", parts.begin, ", must be a multiple of ",
         kChunk);
+  check_onto(op, parts.onto, parts.parts.size());
   const LaunchShape shape{blocks_for(sum.numel), kCastThreads, stream};
   dispatch(sum.dtype, [&]<class T>() {
     dispatch(parts.dtype, [&]<class S>() {
       GRADWIRE_LAUNCH((sum_cast_kernel<T, S>), shape, parts.parts.data(), parts.parts.size(), scale,
-                      parts.begin, static_cast<std::byte*>(sum.data), sum.numel);
+                      parts.begin, static_cast<std::byte*>(sum.data), sum.numel, parts.onto);
     });
   });
 }

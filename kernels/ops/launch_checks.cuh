@@ -34,6 +34,14 @@ inline void check_view(const char* op, const char* name, const ConstTensorView& 
   check_pointer(op, name, view.data, view.numel, size_of(view.dtype));
 }
 
+/// A view whose memory may begin at any address, as payloads do.
+inline void check_bytes(const char* op, const char* name, const ConstTensorView& view,
+                        const Stream& stream) {
+  ConstTensorView bytes = view;
+  bytes.data = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(view.data) & ~uintptr_t{3});
+  check_view(op, name, bytes, stream);
+}
+
 /// A residual: `numel` elements or none.
 inline void check_parity(const char* op, const char* name, const ParitySpan& span, size_t numel) {
   check(span.empty() || span.size() == numel, op, ": ", name, " has ", span.size(),
@@ -75,6 +83,11 @@ inline void check_workspace(const char* op, std::span<const std::byte> workspace
         " bytes, must have at least ", needed);
   check(reinterpret_cast<uintptr_t>(workspace.data()) % 16 == 0, op,
         ": workspace must begin on a multiple of 16");
+}
+
+inline void check_onto(const char* op, bool onto, size_t parts) {
+  check(!onto || parts == 1, op, ": there are ", parts,
+        " parts, must be 1 to be added onto what the sum holds");
 }
 
 }  // namespace gradwire::cuda

@@ -93,8 +93,12 @@ __global__ void __launch_bounds__(kPartThreads)
               static_cast<uint32_t>((header.numel + kChunk - 1) / kChunk),
               header.numel,
               header.flags};
-      if (header.flags != 0) {
-        atomicOr(faults.flags, kStatusNonFinite);
+      if (expected.wanted == PartsWanted::kAll) {
+        if (header.flags != 0) {
+          atomicOr(faults.flags, kStatusNonFinite);
+        }
+      } else if ((header.flags != 0) != (expected.wanted == PartsWanted::kFlagged)) {
+        part = {};
       }
     }
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "gradwire/kernels/ops/launch_checks.h"
 #include "gradwire/kernels/ops/parts.cuh"
 
 namespace gradwire::cuda {
@@ -10,6 +11,7 @@ void open_parts(std::span<const std::span<const std::byte>> payloads, const Expe
   check_cuda_stream(op, stream);
   check(table.size() == payloads.size(), op, ": table has ", table.size(),
         " entries, must have one for each of ", payloads.size(), " payloads");
+  check_pointer(op, "table", table.data(), table.size(), alignof(DevicePart));
   check(faults.step != nullptr && faults.flags != nullptr, op,
         ": step or flags is null, must be device memory");
   for (size_t first = 0; first < payloads.size(); first += kPartThreads) {

@@ -38,6 +38,13 @@ struct DevicePart {
   uint32_t flags = 0;
 };
 
+/// Which parts are wanted; the others count as if they covered nothing.
+enum class PartsWanted : uint8_t {
+  kAll,
+  kFinite,   ///< those without kFlagNonFinite
+  kFlagged,  ///< those with it
+};
+
 /// What every part has to agree with.
 struct ExpectedParts {
   PayloadHeader header{};       ///< format, values and spec_fingerprint count
@@ -47,12 +54,14 @@ struct ExpectedParts {
   uint64_t region_begin = 0;    ///< every part covers at least [region_begin, region_end) ...
   uint64_t region_end = 0;
   bool region_exactly = false;  ///< ... and no more
+  PartsWanted wanted = PartsWanted::kAll;
 };
 
 /// Where faults and flags go.
 struct PartFaults {
   StepWords* step = nullptr;    ///< a fault sets kStatusMalformed and `fault`
-  uint32_t* flags = nullptr;    ///< device word: takes the parts' kFlagNonFinite as kStatus bit
+  /// Device word: takes the parts' kFlagNonFinite as kStatus bit, where all are wanted.
+  uint32_t* flags = nullptr;
 };
 
 /// Fills `table` (device memory, one entry per payload). A payload that fails a check is left out.

@@ -64,6 +64,7 @@ SumArguments sum_arguments(const char* op, const Parts& parts, float scale, cons
   check_first(op, parts.first);
   check_pointer(op, "parts", parts.parts.data(), parts.parts.size(), alignof(DevicePart));
   check(parts.faults.step != nullptr, op, ": faults.step is null, must be words in device memory");
+  check_onto(op, parts.onto, parts.parts.size());
   return {parts.parts.data(),
           parts.parts.size(),
           parts.first / kChunk,
@@ -72,7 +73,8 @@ SumArguments sum_arguments(const char* op, const Parts& parts, float scale, cons
           scale,
           static_cast<std::byte*>(sum.data),
           sum.numel,
-          parts.faults.step};
+          parts.faults.step,
+          parts.onto};
 }
 
 inline LaunchShape sum_shape(size_t numel, Stream& stream) {

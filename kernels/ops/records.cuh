@@ -2,6 +2,7 @@
 // What kernels share that write and add up records of fixed length: a chunk's scales, then its
 // codes. A thread block takes a chunk, a thread 8 elements at a time.
 
+#include "gradwire/kernels/ops/faults.cuh"
 #include "gradwire/kernels/ops/memory_access.cuh"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
@@ -96,7 +97,26 @@ struct SumArguments {
   std::byte* sum;
   size_t numel;
   StepWords* step;
+  bool onto;  // the one part is added to what the sum holds
 };
+
+/// What 8 elements of the sum begin with. @returns false where there is nothing to add onto them.
+template <class T>
+__device__ __forceinline__ bool begin_sum(const SumArguments& a, size_t chunk, size_t first,
+                                          float (&sum)[kPerThread]) {
+  if (!a.onto) {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      sum[i] = 0.0f;
+    }
+    return true;
+  }
+  if (!holds_chunk(a.parts[0], chunk)) {
+    return false;
+  }
+  load_floats<T>(a.sum, first, a.numel, sum);
+  return true;
+}
 
 template <class T>
 __device__ __forceinline__ void store_sum(const SumArguments& a, size_t first,

@@ -181,7 +181,10 @@ __global__ void __launch_bounds__(kRecordThreads) sum_signs_kernel(SumArguments 
   for (unsigned mine = threadIdx.x * kPerThread; mine < in_sum.numel; mine += kRoundElements) {
     const unsigned scale_at = (mine >> a.shift) * 4;
     const size_t bits_at = in_sum.codes - in_sum.scales + mine / kPerThread;
-    float sum[kPerThread] = {};
+    float sum[kPerThread];
+    if (!begin_sum<T>(a, chunk, in_sum.begin + mine, sum)) {
+      return;
+    }
     for (size_t part = 0; part < a.count; ++part) {
       const DevicePart& from = a.parts[part];
       if (!holds_chunk(from, chunk)) {

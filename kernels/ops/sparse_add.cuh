@@ -24,6 +24,7 @@ struct AddArguments {
   size_t numel;
   float factor;
   StepWords* step;
+  bool onto;  // the one part is added to what the sum holds
 };
 
 __device__ __forceinline__ uint32_t count_of(const DevicePart& part, size_t local) {
@@ -113,8 +114,16 @@ __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments
   GRADWIRE_SHARED(sum, float[kSelectChunk]);
   const size_t chunk = a.first_chunk + blockIdx.x;
   const uint32_t numel = chunk_numel(a.numel, blockIdx.x);
+  if (a.onto && !holds_chunk(a.parts[0], chunk)) {
+    return;
+  }
   for (unsigned i = threadIdx.x; i < kSelectChunk; i += kSparseThreads) {
     sum[i] = 0.0f;
+  }
+  if (a.onto) {
+    for (unsigned i = threadIdx.x; i < numel; i += kSparseThreads) {
+      sum[i] = load_float<T>(a.sum, blockIdx.x * kSelectChunk + i);
+    }
   }
   __syncthreads();
   for (size_t i = 0; i < a.count; ++i) {

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <cmath>
 
+#include "gradwire/kernels/ops/launch_checks.h"
 #include "gradwire/kernels/ops/sparse_add.cuh"
 
 namespace gradwire::cuda {
@@ -10,6 +10,7 @@ AddArguments arguments_for(const char* op, const SparseParts& parts, const Strea
   check_cuda_stream(op, stream);
   const size_t count = parts.parts.size();
   check(parts.step != nullptr, op, ": step is null, must be device memory");
+  check_pointer(op, "parts", parts.parts.data(), count, alignof(DevicePart));
   check_workspace(op, parts.workspace, sparse_workspace_bytes(parts.most_numel, count));
   auto* const of_body = reinterpret_cast<BodyPlace*>(parts.workspace.data());
   AddArguments arguments{};
@@ -33,15 +34,16 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
   const char* const op = "cuda::add_sparse";
   const TensorView& sum = output.sum;
   AddArguments arguments = arguments_for(op, parts, stream);
-  check(sum.device == stream.device(), op, ": sum is not in the memory of the stream's device");
-  check(std::isfinite(output.scale) && output.scale > 0, op, ": scale is ", output.scale,
-        ", must be positive and finite");
+  check_view(op, "sum", sum, stream);
+  check_scale(op, output.scale);
   check(output.begin % kSelectChunk == 0, op, ": begin is ", output.begin,
         ", must be a multiple of ", kSelectChunk);
+  check_onto(op, output.onto, parts.parts.size());
   arguments.first_chunk = output.begin / kSelectChunk;
   arguments.sum = static_cast<std::byte*>(sum.data);
   arguments.numel = sum.numel;
   arguments.factor = output.scale;
+  arguments.onto = output.onto;
   dispatch_format(op, format, [&]<SparseValues kValues, bool kBitmap>() {
     GRADWIRE_LAUNCH((place_part_kernel<kValues, kBitmap>),
                     (LaunchShape{parts.parts.size(), kPlaceThreads, stream}), arguments);
@@ -74,6 +76,8 @@ void add_to(std::span<const float> x, const ParitySpan& to, Stream& stream) {
   const char* const op = "cuda::add_to";
   check_cuda_stream(op, stream);
   check(to.size() == x.size(), op, ": to has ", to.size(), " elements, must have ", x.size());
+  check_parity(op, "to", to, x.size());
+  check_pointer(op, "x", x.data(), x.size(), alignof(float));
   constexpr size_t kPerBlock = size_t{kSliceThreads} * kPerThread;
   const LaunchShape shape{(x.size() + kPerBlock - 1) / kPerBlock, kSliceThreads, stream};
   GRADWIRE_LAUNCH(add_to_kernel, shape, x.data(), ParityPointer(to), x.size());

@@ -33,6 +33,22 @@ class CpuRig {
     return out;
   }
 
+  /// `x` becomes what is left.
+  std::vector<std::byte> compress_accumulated(std::span<float> x) {
+    std::vector<std::byte> out(compressor_->capacity_bytes(), std::byte{0x5A});
+    Context c = context();
+    compressor_->compress_accumulated(x, out, c);
+    stream_->wait();
+    out.resize(payload_bytes(out));
+    return out;
+  }
+
+  void restore(const std::vector<std::byte>& payload, std::span<float> x) {
+    Context c = context();
+    compressor_->restore(payload, x, c);
+    stream_->wait();
+  }
+
   OwnedTensor decompress(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
     const std::vector<ConstPayload> parts(payloads.begin(), payloads.end());
     OwnedTensor sum = zeros(numel(), compressor_->shape().dtype);

@@ -47,6 +47,27 @@ class Rig {
     return payload_in(out);
   }
 
+  std::vector<std::byte> compress_accumulated(std::span<float> x) {
+    Guarded<float> memory({x.begin(), x.end()}, 4);
+    Guarded<std::byte> out(compressor_->capacity_bytes(), 3);
+    Context c = context();
+    compressor_->compress_accumulated(memory.span(), out.span(), c);
+    finish();
+    std::ranges::copy(memory.values(), x.begin());
+    EXPECT_TRUE(memory.guards_hold());
+    return payload_in(out);
+  }
+
+  void restore(const std::vector<std::byte>& payload, std::span<float> x) {
+    Copies copies({payload});
+    Guarded<float> memory({x.begin(), x.end()}, 8);
+    Context c = context();
+    compressor_->restore(copies.parts[0], memory.span(), c);
+    finish();
+    std::ranges::copy(memory.values(), x.begin());
+    EXPECT_TRUE(memory.guards_hold());
+  }
+
   OwnedTensor decompress(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
     Copies copies(payloads);
     OwnedTensor sum = zeros(numel(), compressor_->shape().dtype);

@@ -85,7 +85,7 @@ gradwire_simt_mutant(sparse_residual FILE sparse.cuh SOURCE sparse_cuda.cu
 gradwire_simt_mutant(sparse_padding FILE sparse.cuh SOURCE sparse_cuda.cu
   FROM "zero(2 * a.chunks, pad4(2 * a.chunks));" TO ";" TESTS "*SparseKernels*")
 gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
-  FROM "sum[i] = 0.0f;\n  }\n  __syncthreads();" TO "sum[i] = 0.0f;\n  }"
+  FROM "i);\n    }\n  }\n  __syncthreads();" TO "i);\n    }\n  }"
   TESTS "*SparseSums.Add*")
 gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "    __syncthreads();\n  }\n  for (unsigned mine" TO "  }\n  for (unsigned mine"

@@ -115,6 +115,50 @@ void CudaCompressor::decompress(std::span<const ConstPayload> payloads, float sc
   add_up({table, scale, {0, shape().numel}, sum}, context);
 }
 
+void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& context) {
+  check_call(context);
+  check_accumulated(*this, x);
+  check_room(*this, out, capacity_bytes());
+  const Region whole{0, shape().numel};
+  encode({.x = {x.data(), x.size(), DType::kFloat32, shape().device},
+          .e = {},
+          .e_next = x,
+          .put_back = {},
+          .scale = 1.0f,
+          .region = whole,
+          .merging = false,
+          .seal = seal_for(whole, out),
+          .body = out.subspan(sizeof(PayloadHeader))},
+         context);
+  // What was taken beside a value that is not finite; a selection takes nothing then.
+  if (fixed_length()) {
+    add_back(out.first(capacity_bytes()), cuda::PartsWanted::kFlagged, x, context);
+  }
+}
+
+void CudaCompressor::restore(ConstPayload payload, Residual x, Context& context) {
+  check_call(context);
+  check_accumulated(*this, x);
+  check_payloads(*this, {&payload, 1});
+  add_back(payload, cuda::PartsWanted::kFinite, x, context);
+}
+
+void CudaCompressor::add_back(ConstPayload payload, cuda::PartsWanted wanted, Residual x,
+                              Context& context) {
+  Workspace::Frame frame(context.workspace);
+  const auto table = frame.take<cuda::DevicePart>(1);
+  const size_t numel = shape().numel;
+  cuda::ExpectedParts expected = expected_parts({numel, 0}, false);
+  expected.wanted = wanted;
+  cuda::open_parts({&payload, 1}, expected, table, faults_of_parts(), context.stream);
+  add_up({.parts = table,
+          .scale = 1.0f,
+          .region = {0, numel},
+          .sum = {x.data(), numel, DType::kFloat32, shape().device},
+          .onto = true},
+         context);
+}
+
 void CudaCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
   check_call(context);
   check_room(*this, out, slice_capacity_bytes(region));

@@ -28,6 +28,8 @@ class CudaCompressor : public Compressor {
                 Context& context) final;
   void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
                   Context& context) final;
+  void compress_accumulated(Residual x, Payload out, Context& context) final;
+  void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
 
@@ -52,12 +54,14 @@ class CudaCompressor : public Compressor {
   };
   virtual void encode(const Encoding& what, Context& context) = 0;
 
-  /// sum = scale * (the parts added in order) from element `begin` of the group on.
+  /// sum = scale * (the parts added in order), of the region's elements. `onto`: what the one part
+  /// says is added to what the sum holds.
   struct Addition {
     std::span<const cuda::DevicePart> parts;
     float scale;
     Region region;
     TensorView sum;
+    bool onto = false;
   };
   virtual void add_up(const Addition& what, Context& context) = 0;
 
@@ -80,6 +84,7 @@ class CudaCompressor : public Compressor {
 
  private:
   cuda::ExpectedParts expected_parts(Region region, bool exactly) const;
+  void add_back(ConstPayload payload, cuda::PartsWanted wanted, Residual x, Context& context);
   cuda::Seal seal_for(Region region, Payload out) const;
   void check_call(const Context& context) const;
 
