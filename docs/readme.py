@@ -1,7 +1,7 @@
-"""Fills README.md's marked parts: example regions, and tables from the registries.
+"""Fills the marked parts of README.md and docs/*.md: example regions, tables from the registries.
 
-`python docs/readme.py` rewrites README.md; `--check` only says whether it is up to date (exit 1).
-A part begins with `<!-- region readme of FILE -->` before a code block, or with
+`python docs/readme.py` rewrites them; `--check` only says whether they are up to date (exit 1).
+A part begins with `<!-- region NAME of FILE -->` before a code block, or with
 `<!-- gradwire info --markdown TABLE -->` and ends at `<!-- end -->`. Needs the installed package.
 """
 
@@ -33,8 +33,8 @@ def table(name: str) -> str:
 def filled(text: str) -> str:
     """`text` with every marked part made anew."""
     text = re.sub(
-        r"(<!-- region readme of (\S+) -->\n```(\w+)\n).*?(```)",
-        lambda m: m[1] + region(ROOT / m[2]) + "\n" + m[4],
+        r"(<!-- region (\S+) of (\S+) -->\n```(\w+)\n).*?(```)",
+        lambda m: m[1] + region(ROOT / m[3], m[2]) + "\n" + m[5],
         text,
         flags=re.DOTALL,
     )
@@ -47,15 +47,17 @@ def filled(text: str) -> str:
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    new = filled(old)
-    if "--check" in sys.argv[1:]:
-        if old != new:
-            print("README.md is out of date: run python docs/readme.py", file=sys.stderr)
-        return int(old != new)
-    readme.write_text(new)
-    return 0
+    stale = 0
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        old = page.read_text()
+        new = filled(old)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(new)
+        elif old != new:
+            print(f"{page.relative_to(ROOT)} is out of date: run python docs/readme.py",
+                  file=sys.stderr)
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

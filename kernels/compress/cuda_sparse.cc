@@ -1,9 +1,9 @@
-// The compressors on a GPU that choose elements and send them as (index, value) entries. topk.cc
-// says what is chosen, internal/sparse_body.h how it is stored.
+// The compressors on a GPU that choose elements and send them as (index, value) entries. topk.cc and
+// threshold.cc say what is chosen, internal/sparse_body.h how it is stored.
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
-#include "gradwire/kernels/compress/internal/sparse_body.h"
+#include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
@@ -11,7 +11,6 @@
 namespace gradwire {
 namespace {
 
-/// Memory of the kernels is taken on multiples of 64, as they ask.
 cuda::SparseFormat format_of(const CompressorSpec& spec, IndexCodec indices) {
   const auto values = [&] {
     switch (spec.values) {
@@ -30,12 +29,20 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, IndexCodec indices) {
   return {values(), indices == IndexCodec::kBitmap};
 }
 
-class CudaTopK final : public CudaCompressor {
+/// What the specs differ in.
+enum class Choice : uint8_t { kLargest, kLargestOfChunks, kAboveThreshold };
+
+class CudaSelecting final : public CudaCompressor {
  public:
-  CudaTopK(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
+  CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape, Choice choice)
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
-        kept_(kept_elements(spec().density, this->shape().numel)),
-        format_(format_of(spec(), sparse_index_codec(kept_, this->shape().numel))) {}
+        choice_(choice),
+        format_(format_of(
+            spec(), static_cast<const SelectingCompressor&>(this->on_cpu()).index_codec())) {
+    if (choice_ == Choice::kAboveThreshold) {
+      thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);
+    }
+  }
 
  protected:
   void encode(const Encoding& what, Context& context) override {
@@ -49,22 +56,21 @@ class CudaTopK final : public CudaCompressor {
       x = frame.take<float>(numel);
     }
     const size_t chunks = cuda::select_chunks(numel);
-    const auto mask = frame.take<std::byte>(chunks * cuda::kMaskBytes);
-    const auto counts = frame.take<uint32_t>(chunks);
-    const auto before = frame.take<cuda::EntriesBefore>(chunks);
-    const size_t k = what.merging ? kept_elements(spec().density, numel) : kept_;
-    cuda::select_largest(
-        {.g = what.x, .e = what.e, .k = k},
-        {.x = x,
-         .mask = mask,
-         .counts = counts,
-         .before = before,
-         .call = call_words(),
-         .workspace = frame.take<std::byte>(cuda::select_workspace_bytes(numel))},
-        context.stream);
-    cuda::encode_sparse(
-        {.x = x, .mask = mask, .counts = counts, .before = before, .scale = what.scale}, format_,
-        {.body = what.body, .call = call_words(), .seal = what.seal}, context.stream);
+    const cuda::SelectOutput chosen{
+        .x = x,
+        .mask = frame.take<std::byte>(chunks * cuda::kMaskBytes),
+        .counts = frame.take<uint32_t>(chunks),
+        .before = frame.take<cuda::EntriesBefore>(chunks),
+        .call = call_words(),
+        .workspace = frame.take<std::byte>(cuda::select_workspace_bytes(numel))};
+    select(what, chosen, context.stream);
+    cuda::encode_sparse({.x = x,
+                         .mask = chosen.mask,
+                         .counts = chosen.counts,
+                         .before = chosen.before,
+                         .scale = what.scale},
+                        format_, {.body = what.body, .call = call_words(), .seal = what.seal},
+                        context.stream);
     if (!what.put_back.empty()) {
       cuda::add_to(x.first, what.put_back, context.stream);
     }
@@ -78,7 +84,7 @@ class CudaTopK final : public CudaCompressor {
                       .most_numel = numel,
                       .workspace = frame.take<std::byte>(room),
                       .step = step_words()},
-                     format_, 
+                     format_,
                      {.sum = what.sum,
                       .begin = what.region.begin,
                       .scale = what.scale,
@@ -98,15 +104,39 @@ class CudaTopK final : public CudaCompressor {
   }
 
  private:
-  const size_t kept_;
+  void select(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
+    if (choice_ == Choice::kLargestOfChunks) {
+      cuda::select_in_chunks(
+          {.g = what.x, .e = what.e, .k = kept_elements(spec().density, kChunk)}, out, stream);
+      return;
+    }
+    const cuda::SelectInput input{
+        .g = what.x, .e = what.e, .k = kept_elements(spec().density, what.region.numel())};
+    if (choice_ == Choice::kAboveThreshold && !what.merging) {
+      cuda::select_above(input,
+                         {.slots = thresholds_.as<cuda::ThresholdSlot>().data(),
+                          .parity = &step_words()->parity,
+                          .step = &step_words()->step},
+                         out, stream);
+    } else {
+      cuda::select_largest(input, out, stream);
+    }
+  }
+
+  const Choice choice_;
   const cuda::SparseFormat format_;
+  Buffer thresholds_;
 };
 
 }  // namespace
 
 std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> on_cpu,
                                              CompressorShape shape) {
-  return std::make_unique<CudaTopK>(std::move(on_cpu), std::move(shape));
+  const std::string& name = on_cpu->spec().name;
+  const Choice choice = name == "chunktopk"   ? Choice::kLargestOfChunks
+                        : name == "threshold" ? Choice::kAboveThreshold
+                                              : Choice::kLargest;
+  return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape), choice);
 }
 
 }  // namespace gradwire

@@ -94,7 +94,7 @@ void select_largest(const SelectInput& input, const SelectOutput& output, Stream
 void select_above(const SelectInput& input, const ThresholdSlots& threshold,
                   const SelectOutput& output, Stream& stream) {
   const char* const op = "cuda::select_above";
-  check_pointer(op, "threshold.slots", threshold.slots, 2, alignof(ThresholdState));
+  check_pointer(op, "threshold.slots", threshold.slots, 2, alignof(ThresholdSlot));
   check_pointer(op, "threshold.parity", threshold.parity, 1, alignof(uint32_t));
   check_pointer(op, "threshold.step", threshold.step, 1, alignof(uint32_t));
   launch_exact(op, input, threshold, output, stream);

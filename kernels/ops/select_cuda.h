@@ -53,9 +53,15 @@ void select_largest(const SelectInput& input, const SelectOutput& output, Stream
 /// kept_in_chunk(k, len); else as select_largest(). One launch, and no workspace.
 void select_in_chunks(const SelectInput& input, const SelectOutput& output, Stream& stream);
 
+/// What a step left to the next one.
+struct ThresholdSlot {
+  ThresholdState state{};
+  uint32_t step = 0;  ///< the one that may read it: in any other the threshold is not known
+};
+
 /// A threshold that is carried from step to step: kernels/ops/threshold_state.h has the rules.
 struct ThresholdSlots {
-  ThresholdState* slots = nullptr;   ///< device: two; [*parity] is read, the other one written
+  ThresholdSlot* slots = nullptr;    ///< device: two; [*parity] is read, the other one written
   const uint32_t* parity = nullptr;  ///< device word, 0 or 1
   const uint32_t* step = nullptr;    ///< device word: where taking begins when there is no room
 };

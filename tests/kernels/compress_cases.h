@@ -27,11 +27,6 @@ inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
   for (const CompressorRow& row : compressor_registry()) {
     const std::string name(row.name);
-#if defined(GRADWIRE_LAWS_ON_DEVICE)
-    if (name == "chunktopk" || name == "threshold") {
-      continue;
-    }
-#endif
     if (row.selector) {
       for (const char* density : {":1%", ":30%"}) {
         for (const char* values : {"fp32", "fp16", "bf16", "int8", "int4"}) {

@@ -74,7 +74,7 @@ gradwire_simt_mutant(chunk_counter FILE select_chunks.cuh SOURCE select_cuda.cu
 gradwire_simt_mutant(no_rotation FILE select_exact.cuh SOURCE select_cuda.cu
   FROM "i < chunks - first ? first + i : i + first - chunks" TO "i" TESTS "*SelectKernels*")
 gradwire_simt_mutant(threshold_slot FILE select_exact.cuh SOURCE select_cuda.cu
-  FROM "threshold.parity != 0 ? 0 : 1] = state" TO "threshold.parity != 0 ? 1 : 0] = state"
+  FROM "threshold.parity != 0 ? 0 : 1] = {state" TO "threshold.parity != 0 ? 1 : 0] = {state"
   TESTS "*SelectKernels*")
 gradwire_simt_mutant(first_block FILE block.cuh SOURCE select_cuda.cu
   FROM "gridDim.x - 1) == gridDim.x - 1 ? 1 : 0" TO "gridDim.x - 1) == 0 ? 1 : 0"

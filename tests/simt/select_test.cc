@@ -250,7 +250,7 @@ TEST_P(SelectKernels, CarryAThreshold) {
                              Start{{2.5f, 31}, 1.0f}, Start{{2.5f, 32}, 1.0f},
                              Start{{0.5f, 3}, 1.0f}, Start{{1e30f, 3}, 1.0f},
                              Start{{1e-44f, 3}, 1.0f}}) {
-    DeviceArray<ThresholdState> slots = {start.state, {77.0f, 77}};
+    DeviceArray<cuda::ThresholdSlot> slots = {{start.state, 0}, {{77.0f, 77}, 0}};
     ThresholdState expected = start.state;
     DeviceValue<uint32_t> parity, step;
     float growth = 1.0f;
@@ -269,12 +269,14 @@ TEST_P(SelectKernels, CarryAThreshold) {
       Choice choice(numel);
       parity = now % 2;
       step = now * 31;
+      EXPECT_TRUE(now == 0 || slots[now % 2].step == (now - 1) * 31 + 1);
+      slots[now % 2].step = now * 31;
       const cuda::ThresholdSlots threshold{slots.data(), parity.data(), step.data()};
       cuda::select_above(x.input(k), threshold, choice.output(), stream_);
       stream_.wait();
       choice.expect(x.sum, chosen_by_threshold(x.sum, k, now * 31, expected));
-      EXPECT_EQ(slots[(now + 1) % 2].tau, expected.tau);
-      EXPECT_EQ(slots[(now + 1) % 2].age, expected.age);
+      EXPECT_EQ(slots[(now + 1) % 2].state.tau, expected.tau);
+      EXPECT_EQ(slots[(now + 1) % 2].state.age, expected.age);
     }
   }
 }
@@ -283,7 +285,7 @@ TEST_P(SelectKernels, CarryNoThresholdWhereFewerAreNotZero) {
   Pattern pattern{"sparse", std::vector<float>(9000)};
   pattern.values[17] = 3.0f;
   for (const size_t k : {size_t{1}, size_t{2}}) {
-    DeviceArray<ThresholdState> slots(2);
+    DeviceArray<cuda::ThresholdSlot> slots(2);
     DeviceValue<uint32_t> parity, step;
     stream_.wait();
     Summed x(pattern, DType::kFloat32, 0);
@@ -292,9 +294,22 @@ TEST_P(SelectKernels, CarryNoThresholdWhereFewerAreNotZero) {
                        stream_);
     stream_.wait();
     choice.expect(x.sum, chosen_by_sorting(x.sum, k));
-    EXPECT_EQ(slots[1].tau, k == 1 ? 3.0f : 0.0f);
-    EXPECT_EQ(slots[1].age, 1u);
+    EXPECT_EQ(slots[1].state.tau, k == 1 ? 3.0f : 0.0f);
+    EXPECT_EQ(slots[1].state.age, 1u);
   }
+}
+
+TEST_P(SelectKernels, ForgetAThresholdOfAnotherStep) {
+  const Pattern pattern{"normal", normal(9000, 3)};
+  DeviceArray<cuda::ThresholdSlot> slots = {{{1e30f, 3}, 6}, {}};
+  DeviceValue<uint32_t> parity, step(7);
+  Summed x(pattern, DType::kFloat32, 0);
+  Choice choice(9000);
+  cuda::select_above(x.input(90), {slots.data(), parity.data(), step.data()}, choice.output(),
+                     stream_);
+  stream_.wait();
+  choice.expect(x.sum, chosen_by_sorting(x.sum, 90));
+  EXPECT_EQ(slots[1].step, 8u);
 }
 
 TEST(SelectLaunchers, NameWhatIsWrong) {
@@ -337,7 +352,7 @@ TEST(SelectLaunchers, NameWhatIsWrong) {
         }));
   expect_refused("k is 4097, must be 1 to 4096",
                  [&] { cuda::select_in_chunks({view, {}, 4097}, good, stream); });
-  DeviceArray<ThresholdState> slots(2);
+  DeviceArray<cuda::ThresholdSlot> slots(2);
   DeviceValue<uint32_t> word;
   expect_refused("threshold.slots is a null pointer", [&] {
     cuda::select_above({view, {}, 5}, {nullptr, word.data(), word.data()}, good, stream);

@@ -225,10 +225,6 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
   CompressorShape twin = shape;
   twin.device = {};
   twin.state = nullptr;
-  if (row.selector && row.name != "topk") {
-    throw DeviceError(
-        concat(spec.name, ": has no CUDA backend yet, the shape's device must be the CPU"));
-  }
   // Every row makes one: what is not made of chunks has no regions either.
   std::unique_ptr<ChunkedCompressor> on_cpu(
       static_cast<ChunkedCompressor*>(row.make(spec, std::move(twin)).release()));

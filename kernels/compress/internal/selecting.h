@@ -13,6 +13,7 @@ class SelectingCompressor : public ChunkedCompressor {
  public:
   bool fixed_length() const final { return false; }
   Combine combine() const final { return Combine::kGather; }
+  IndexCodec index_codec() const { return body_.indices(); }
 
  protected:
   /// `entries`: the most that a payload of the whole group holds.

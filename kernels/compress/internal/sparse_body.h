@@ -20,6 +20,8 @@ class SparseBody {
  public:
   SparseBody(ValueCodec values, IndexCodec indices);
 
+  IndexCodec indices() const { return indices_; }
+
   /// Upper bound for a region of `numel` elements with at most `kept` entries.
   size_t capacity_bytes(size_t numel, size_t kept) const;
 
