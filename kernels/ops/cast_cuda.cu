@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "gradwire/kernels/ops/cast.cuh"
-#include "gradwire/kernels/ops/launch_checks.h"
+#include "gradwire/kernels/ops/launch_checks.cuh"
 
 namespace gradwire::cuda {
 namespace {

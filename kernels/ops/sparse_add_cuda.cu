@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "gradwire/kernels/ops/launch_checks.h"
+#include "gradwire/kernels/ops/launch_checks.cuh"
 #include "gradwire/kernels/ops/sparse_add.cuh"
 
 namespace gradwire::cuda {
