@@ -1,8 +1,10 @@
 // Runs the tests; with --every-kernel-of=FOLDER also fails when a __global__ function in the CUDA
-// sources below the folder was never launched.
+// sources below the folder was never launched, here or in a run of another program that wrote the
+// names of what it launched: --launched-to=FILE there, --launched-also=FILE here.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -33,9 +35,8 @@ std::set<std::string> kernels_below(const fs::path& folder) {
   return names;
 }
 
-int count_missing(const fs::path& folder) {
+int count_missing(const fs::path& folder, const std::set<std::string>& launched) {
   const std::set<std::string> kernels = kernels_below(folder);
-  const std::set<std::string> launched = gradwire::simt::launched_kernels();
   int missing = 0;
   for (const std::string& name : kernels) {
     if (!launched.contains(name)) {
@@ -52,15 +53,26 @@ int count_missing(const fs::path& folder) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const int failed = RUN_ALL_TESTS();
-  const std::string option = "--every-kernel-of=";
+  std::set<std::string> launched = gradwire::simt::launched_kernels();
   int missing = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (!argument.starts_with(option)) {
-      std::cerr << "unknown argument " << argument << ", known: " << option << "FOLDER\n";
+    const size_t equals = std::min(argument.find('='), argument.size() - 1);
+    const std::string option = argument.substr(0, equals);
+    const std::string value = argument.substr(equals + 1);
+    if (option == "--launched-also") {  // before the folder it counts for
+      std::ifstream in(value);
+      launched.insert(std::istream_iterator<std::string>(in), {});
+    } else if (option == "--launched-to") {
+      std::ofstream out(value);
+      std::ranges::copy(launched, std::ostream_iterator<std::string>(out, "\n"));
+    } else if (option == "--every-kernel-of") {
+      missing += count_missing(value, launched);
+    } else {
+      std::cerr << "unknown argument " << argument
+                << ", known: --every-kernel-of=FOLDER --launched-to=FILE --launched-also=FILE\n";
       return 2;
     }
-    missing += count_missing(argument.substr(option.size()));
   }
   return failed != 0 || missing != 0 ? 1 : 0;
 }

@@ -3,9 +3,10 @@
 
 set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 
-# gradwire_simt_mutant(<name> FILE x.cuh SOURCE x_cuda.cu FROM text TO text TESTS filter)
+# gradwire_simt_mutant(<name> [COMPRESSORS] FILE x.cuh SOURCE x_cuda.cu FROM text TO text TESTS filter)
+# COMPRESSORS: the tests are those of simt_compress_test.
 function(gradwire_simt_mutant name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;SOURCE;FROM;TO;TESTS" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS" "FILE;SOURCE;FROM;TO;TESTS" "")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ops}/${arg_FILE})
   file(READ ${ops}/${arg_FILE} text)
   string(FIND "${text}" "${arg_FROM}" at)
@@ -17,7 +18,16 @@ function(gradwire_simt_mutant name)
   file(GENERATE OUTPUT ${folder}/gradwire/kernels/ops/${arg_FILE} CONTENT "${text}")
   gradwire_simt_kernels(simt_mutant_${name}_kernels ${ops}/${arg_SOURCE})
   target_include_directories(simt_mutant_${name}_kernels BEFORE PRIVATE ${folder})
-  gradwire_simt_program(simt_mutant_${name} simt_mutant_${name}_kernels EXCLUDE_FROM_ALL)
+  set(tests simt_tests)
+  if(arg_COMPRESSORS)
+    set(tests simt_compress_tests)
+  endif()
+  gradwire_simt_program(simt_mutant_${name} ${tests} simt_mutant_${name}_kernels EXCLUDE_FROM_ALL)
+  # All other kernels are emulated too: a test must fail because of the fault. They come last, so
+  # that an inline function of both is the faulty one.
+  cmake_path(GET arg_SOURCE STEM stem)
+  target_sources(simt_mutant_${name} PRIVATE
+                 "$<FILTER:$<TARGET_OBJECTS:simt_kernels>,EXCLUDE,/${stem}[.]cu>")
   add_dependencies(simt_mutants simt_mutant_${name})
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_SIMT_MUTANTS
                "$<TARGET_FILE:simt_mutant_${name}>|${arg_TESTS}")
@@ -92,6 +102,21 @@ gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   TESTS "*SparseSums.Add*")
 gradwire_simt_mutant(index_order FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseSums.Add*")
+
+gradwire_simt_mutant(commit_parity COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
+  FROM "step->parity ^= 1;" TO "" TESTS "*CommitOnTheDevice*")
+gradwire_simt_mutant(commit_after_fault COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
+  FROM "step->status == kStatusNonFinite && skip" TO "step->status == kStatusNonFinite"
+  TESTS "*ANonFiniteStep*")
+gradwire_simt_mutant(region_unchecked COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
+  FROM "end % kChunk == 0 || end == group" TO "end <= group" TESTS "*NameTheFault*")
+gradwire_simt_mutant(slice_offset COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
+  FROM "(header.first_chunk - part.first_chunk) * record_bytes" TO "header.first_chunk"
+  TESTS "*SlicesTile*")
+gradwire_simt_mutant(cast_residual COMPRESSORS FILE cast.cuh SOURCE cast_cuda.cu
+  FROM "x[i] : x[i] - left[i];" TO "x[i] : x[i] + left[i];" TESTS "*CommitOnTheDevice*")
+gradwire_simt_mutant(flag_kept COMPRESSORS FILE seal.cuh SOURCE cast_cuda.cu
+  FROM "atomicExch(&seal.call->flags, 0u)" TO "seal.call->flags" TESTS "*FlagWhatIsNotFinite*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

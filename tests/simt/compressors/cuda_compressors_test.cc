@@ -107,6 +107,17 @@ TEST(CudaCompressors, CommitOnTheDevice) {
   }
 }
 
+TEST(CudaCompressors, RoundByTheStepThatWasSet) {
+  Rig gpu("int4,stochastic", {.numel = kChunk, .seed = kLoopSeed});
+  CpuRig cpu("int4,stochastic", {.numel = kChunk, .seed = kLoopSeed});
+  const OwnedTensor g = tensor_of(normal(kChunk, 1), DType::kFloat32);
+  const auto first = gpu.compress(g, {}, {});
+  gpu.set_step(41);
+  cpu.set_step(41);
+  EXPECT_NE(gpu.compress(g, {}, {}), first);
+  EXPECT_EQ(gpu.compress(g, {}, {}), cpu.compress(g, {}, {}));
+}
+
 TEST(CudaCompressors, MergeIntoTheResidualThatIsWritten) {
   Loop loop("int8", kChunk);
   loop.compress(normal(kChunk, 1));
@@ -181,7 +192,7 @@ TEST(CudaCompressors, NameTheFaultOfAPayload) {
   };
   const Fault faults[] = {{0, 1, "magic"},       {4, 2, "version"},   {5, 3, "format"},
                           {6, 1, "value codec"}, {7, 4, "flags"},     {8, 1, "fingerprint"},
-                          {12, 9, "region"},     {16, 64, "region"},  {24, 1, "length"},
+                          {12, 9, "region"},     {16, 64, "region"},  {16, 1, "region"},  {24, 1, "length"},
                           {25, 0x80, "length"}};
   for (const char* spec : {"int8", "topk:5%", "fp16,ef", "1bit"}) {
     Rig gpu(spec, {.numel = kChunk + 7});
