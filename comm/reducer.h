@@ -9,10 +9,10 @@
 #include "gradwire/comm/plan.h"
 #include "gradwire/comm/trace.h"
 #include "gradwire/comm/transport.h"
+#include "gradwire/kernels/compress/on_non_finite.h"
 
 namespace gradwire {
 
-enum class OnNonFinite : uint8_t { kError, kSkip };
 enum class StepOutcome : uint8_t { kCommitted, kSkipped };
 
 struct ReducerOptions {

@@ -5,16 +5,11 @@
 
 #include <string_view>
 
+#include "gradwire/kernels/compress/on_non_finite.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/ops/device_status.h"
 
 namespace gradwire {
-
-/// What commit() does about a step in which a gradient of any rank held NaN or infinity.
-enum class OnNonFinite : uint8_t {
-  kError,  ///< nothing more is committed until clear(); check() reports it
-  kSkip,   ///< this step is left out and counted, the next one is as good as any
-};
 
 class DeviceState {
  public:
@@ -26,7 +21,8 @@ class DeviceState {
   cuda::StepWords* words() const;
 
   /// Enqueues the commit of a step: the residuals written last become the committed ones, the step
-  /// counts on. After a fault, or non-finite values, nothing changes.
+  /// counts on. After a fault, or non-finite values, nothing changes: with kError until clear(),
+  /// with kSkip in this step alone.
   void commit(OnNonFinite policy, Stream& stream);
   /// Enqueues forgetting all faults: the committed state stands.
   void clear(Stream& stream);
