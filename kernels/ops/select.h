@@ -18,9 +18,13 @@ inline constexpr size_t kSelectChunk = 4096;
 struct SelectInput {
   ConstGradient g;
   std::span<const float> e = {};  ///< empty: x = g
-  /// Becomes x with zeros at what is chosen. As long as e, and other memory than e.
+  /// Becomes x with zeros at what is chosen. As long as e, and other memory than e; where e is
+  /// empty and g float32, g's own memory may be given: x is then changed in place, and keeps every
+  /// bit where it is not finite.
   std::span<float> e_next = {};
   size_t k = 0;
+
+  bool in_place() const { return e.empty() && !e_next.empty(); }
 };
 
 /// The chosen elements, chunk by chunk; within a chunk indices increase.

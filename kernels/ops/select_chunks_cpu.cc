@@ -21,8 +21,8 @@
 namespace gradwire::cpu {
 namespace {
 
-constexpr size_t kRun = 16;    // chunks that one thread takes at once
-constexpr size_t kLanes = 16;  // lists are padded with zeros to a multiple of so many
+constexpr size_t kRun = 16;             // chunks that one thread takes at once
+constexpr size_t kLanes = 16;           // lists are padded with zeros to a multiple of so many
 constexpr uint32_t kOctave = 1u << 23;  // in the bits of magnitudes
 
 [[gnu::always_inline]] inline uint32_t count_above(const float* x, size_t padded, uint32_t below) {
@@ -63,8 +63,8 @@ struct Bracket {
   for (bool halve = false; b.high - b.low > 1; halve = !halve) {
     // Counts say where to look next; halving now and then keeps that from creeping.
     const uint64_t share = halve ? (b.above_low - b.above_high) / 2 : b.above_low - k;
-    const auto step = static_cast<uint32_t>(uint64_t{b.high - b.low} * share /
-                                            (b.above_low - b.above_high));
+    const auto step =
+        static_cast<uint32_t>(uint64_t{b.high - b.low} * share / (b.above_low - b.above_high));
     const uint32_t middle = std::clamp(b.low + step, b.low + 1, b.high - 1);
     const uint32_t above = count_above(x, padded, middle);
     if (above == k) {
@@ -121,6 +121,7 @@ class ChunkSelector {
   ChunkSelector(const SelectInput& input, Workspace::Frame& frame)
       : x_{input.g, input.e},
         e_next_(input.e_next),
+        in_place_(input.in_place()),
         k_(static_cast<uint32_t>(std::min(input.k, kSelectChunk))),
         chunks_(frame.take<Selection::Chunk>((x_.size() + kSelectChunk - 1) / kSelectChunk)),
         indices_(frame.take<uint16_t>(chunks_.size() * k_)),
@@ -131,6 +132,9 @@ class ChunkSelector {
       select_run(index * kRun, std::min(chunks_.size(), (index + 1) * kRun));
     };
     pool.parallel_for((chunks_.size() + kRun - 1) / kRun, std::cref(body));
+    if (in_place_ && !finite_) {
+      put_back(pool);
+    }
     Selection result{.chunks = chunks_, .indices = indices_, .values = values_, .finite = finite_};
     for (Selection::Chunk& chunk : chunks_) {
       chunk.count = finite_ ? chunk.count : 0;
@@ -151,7 +155,7 @@ class ChunkSelector {
     const size_t begin = chunk * kSelectChunk;
     const auto numel = static_cast<uint32_t>(std::min(kSelectChunk, x_.size() - begin));
     return {chunk, numel, kept_in_chunk(k_, numel),
-            e_next_.empty() ? nullptr : e_next_.data() + begin};
+            e_next_.empty() || in_place_ ? nullptr : e_next_.data() + begin};
   }
   /// So many candidates are likely to hold the wanted ones.
   static uint32_t target(uint32_t wanted) {
@@ -160,6 +164,7 @@ class ChunkSelector {
 
   void prefetch(size_t chunk) const;
   void select_run(size_t first, size_t last);
+  void put_back(ThreadPool& pool) const;
   size_t scan(const Place& place, Guess guess, EntryList room) const;
   Guess search(const Place& place) const;
   uint32_t cut(const Place& place, Guess& guess, EntryList list, uint32_t count,
@@ -167,6 +172,7 @@ class ChunkSelector {
 
   const Elements x_;
   const std::span<float> e_next_;
+  const bool in_place_;
   const uint32_t k_;
   const std::span<Selection::Chunk> chunks_;
   const std::span<uint16_t> indices_;
@@ -292,9 +298,23 @@ void ChunkSelector::select_run(size_t first, size_t last) {
     std::copy_n(values, kept, values_.data() + chunk * k_);
     std::copy_n(indices, kept, indices_.data() + chunk * k_);
     chunks_[chunk] = {chunk * k_, kept};
+    if (in_place_) {
+      clear_entries(list, kept, 0, e_next_.data() + chunk * kSelectChunk);
+    }
   }
   last_guess_.store(guess, std::memory_order_relaxed);
   finish_streaming();
+}
+
+/// Makes x whole after it was changed in place.
+void ChunkSelector::put_back(ThreadPool& pool) const {
+  const auto body = [&](size_t chunk) {
+    LateWrites writes;
+    const auto [at, count] = chunks_[chunk];
+    put_back_entries({values_.data() + at, indices_.data() + at}, count,
+                     e_next_.data() + chunk * kSelectChunk, writes);
+  };
+  pool.parallel_for(chunks_.size(), std::cref(body));
 }
 
 }  // namespace

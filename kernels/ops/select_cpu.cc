@@ -4,6 +4,10 @@
 //     threshold (the candidates); the larger ones, which will stay, leave zeros in e_next;
 //  3. the k-th largest candidate is found, the smaller ones are dropped, and e_next is set right
 //     at the few places where zeros and what was chosen do not agree.
+// Where x is changed in place, a chunk's candidates are handed over, and then cleared, as soon as
+// it was scanned: its lines lie in cache, only those that change are written, and what is cleared
+// is always on record, so that x can be made whole again before anything else reads it.
+//
 // When the sample misled (too few candidates, or more than there is room for), three counting
 // passes find the k-th largest of all elements, and 2. lists exactly the chosen ones. The sample
 // decides how fast this is, never what is chosen.
@@ -38,6 +42,7 @@ class Selector {
   Selector(const SelectInput& input, Workspace::Frame& frame, ThreadPool& pool)
       : x_{input.g, input.e},
         e_next_(input.e_next),
+        in_place_(input.in_place()),
         wanted_(std::min(input.k, x_.size())),
         pool_(pool),
         sizes_(x_.size(), input.k),
@@ -56,11 +61,13 @@ class Selector {
     const Guess guess = guess_thresholds(x_, wanted_, sizes_, sample_, scratch_);
     scan({.threshold = guess.safe, .zero_from = guess.likely});
     if (largest_ > kFiniteBits) {
+      put_back();
       scan({.threshold = kNothing, .zero_from = kNothing});
       return result(false, true);
     }
     const bool missed = total_ < wanted_ && guess.safe > kSmallestNonZero;
     if (missed || total_ > values_.size()) {
+      put_back();
       select_by_counting();
       return result(true, false);
     }
@@ -91,6 +98,7 @@ class Selector {
     return {chunks_, indices_, values_, total_, finite, sampled};
   }
   void scan(Cut cut);
+  void put_back();
   void keep(Cut cut, EntryList entries, size_t chunk, LateWrites& writes);
   void refine(Guess guess);
   Cut cut_at_rank(Guess guess);
@@ -100,6 +108,7 @@ class Selector {
 
   const Elements x_;
   const std::span<float> e_next_;
+  const bool in_place_;
   const size_t wanted_;
   ThreadPool& pool_;
   const SampleSizes sizes_;
@@ -140,17 +149,23 @@ void Selector::scan(Cut cut) {
       while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
       }
       const size_t at = total.fetch_add(held, std::memory_order_relaxed);
-      if (at + held <= values_.size()) {
+      const bool room = at + held <= values_.size();
+      if (room) {
         std::copy_n(values, held, values_.data() + at);
         std::copy_n(indices, held, indices_.data() + at);
       }
       for (; oldest < end; ++oldest) {
-        chunks_[oldest].first += at;
+        Selection::Chunk& chunk = chunks_[oldest];
+        if (in_place_ && room) {
+          clear_entries({values + chunk.first, indices + chunk.first}, chunk.count,
+                        cut.zero_from - 1, e_next(oldest));
+        }
+        chunk = {chunk.first + at, room ? chunk.count : 0};
       }
       held = 0;
     };
     for (size_t chunk = first; chunk < last; ++chunk) {
-      if (held > kRoom - kSelectChunk) {
+      if (in_place_ || held > kRoom - kSelectChunk) {
         hand_over(chunk);
       }
       const EntryList entries{values + held, indices + held};
@@ -158,7 +173,7 @@ void Selector::scan(Cut cut) {
       const size_t found = scan_chunk({.g = x_.gradient(begin),
                                        .dtype = x_.g.dtype,
                                        .e = x_.e.empty() ? nullptr : x_.e.data() + begin,
-                                       .e_next = e_next(chunk),
+                                       .e_next = in_place_ ? nullptr : e_next(chunk),
                                        .count = chunk_numel(chunk),
                                        .below = cut.threshold - 1,
                                        .zero_above = cut.zero_from - 1,
@@ -176,6 +191,20 @@ void Selector::scan(Cut cut) {
   });
   total_ = total;
   largest_ = largest;
+}
+
+/// Makes x whole after a scan in place.
+void Selector::put_back() {
+  if (!in_place_) {
+    return;
+  }
+  for_each_run([&](size_t first, size_t last) {
+    LateWrites writes;
+    for (size_t chunk = first; chunk < last; ++chunk) {
+      const auto [at, count] = chunks_[chunk];
+      put_back_entries({values_.data() + at, indices_.data() + at}, count, e_next(chunk), writes);
+    }
+  });
 }
 
 /// Drops those of a chunk's entries that the cut does not let pass.

@@ -21,6 +21,7 @@ class ReachSelector {
   ReachSelector(const SelectInput& input, const Reach& reach, Workspace::Frame& frame)
       : x_{input.g, input.e},
         e_next_(input.e_next),
+        in_place_(input.in_place()),
         reach_(reach),
         chunks_(frame.take<Selection::Chunk>((x_.size() + kSelectChunk - 1) / kSelectChunk)),
         room_(frame.take<uint32_t>(chunks_.size())),
@@ -31,6 +32,9 @@ class ReachSelector {
     std::ranges::fill(room_, static_cast<uint32_t>(kSelectChunk));
     scan(pool);
     const size_t reached = total_;
+    if (largest_ > kFiniteBits || reached > reach_.capacity) {
+      put_back(pool);
+    }
     if (largest_ > kFiniteBits) {
       std::ranges::fill(chunks_, Selection::Chunk{0, 0});
       return {{.chunks = chunks_, .indices = indices_, .values = values_, .finite = false}, 0};
@@ -49,13 +53,15 @@ class ReachSelector {
 
  private:
   void scan(ThreadPool& pool);
+  void put_back(ThreadPool& pool) const;
   uint32_t scan_one(size_t chunk, EntryList list) const;
 
   const Elements x_;
   const std::span<float> e_next_;
+  const bool in_place_;
   const Reach reach_;
   const std::span<Selection::Chunk> chunks_;
-  const std::span<uint32_t> room_;  // of each chunk: so many of its first are chosen
+  const std::span<uint32_t> room_;  // of each chunk: so many of its first are chosen and listed
   const std::span<uint16_t> indices_;
   const std::span<float> values_;
   size_t total_ = 0;
@@ -66,7 +72,7 @@ class ReachSelector {
 uint32_t ReachSelector::scan_one(size_t chunk, EntryList list) const {
   const size_t begin = chunk * kSelectChunk;
   const uint32_t below = magnitude(reach_.threshold) - 1;
-  float* const e_next = e_next_.empty() ? nullptr : e_next_.data() + begin;
+  float* const e_next = e_next_.empty() || in_place_ ? nullptr : e_next_.data() + begin;
   const size_t found = scan_chunk({.g = x_.gradient(begin),
                                    .dtype = x_.g.dtype,
                                    .e = x_.e.empty() ? nullptr : x_.e.data() + begin,
@@ -102,17 +108,24 @@ void ReachSelector::scan(ThreadPool& pool) {
       while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
       }
       const size_t at = total.fetch_add(held, std::memory_order_relaxed);
-      if (at + held <= values_.size()) {
+      const bool room = at + held <= values_.size();
+      if (room) {
         std::copy_n(values, held, values_.data() + at);
         std::copy_n(indices, held, indices_.data() + at);
       }
       for (; oldest < before; ++oldest) {
-        chunks_[oldest].first += at;
+        Selection::Chunk& chunk = chunks_[oldest];
+        if (in_place_ && room) {
+          clear_entries({values + chunk.first, indices + chunk.first}, chunk.count, 0,
+                        e_next_.data() + oldest * kSelectChunk);
+        }
+        room_[oldest] = room ? room_[oldest] : 0;
+        chunk.first += at;
       }
       held = 0;
     };
     for (size_t chunk = oldest; chunk < end; ++chunk) {
-      if (held > kRoom - kSelectChunk) {
+      if (in_place_ || held > kRoom - kSelectChunk) {
         hand_over(chunk);
       }
       chunks_[chunk] = {held, scan_one(chunk, {values + held, indices + held})};
@@ -124,6 +137,21 @@ void ReachSelector::scan(ThreadPool& pool) {
   pool.parallel_for((chunks_.size() + kRun - 1) / kRun, std::cref(body));
   total_ = total;
   largest_ = largest;
+}
+
+/// Makes x whole after a scan in place.
+void ReachSelector::put_back(ThreadPool& pool) const {
+  const auto body = [&](size_t chunk) {
+    LateWrites writes;
+    const auto [at, count] = chunks_[chunk];
+    if (room_[chunk] > 0) {
+      put_back_entries({values_.data() + at, indices_.data() + at}, count,
+                       e_next_.data() + chunk * kSelectChunk, writes);
+    }
+  };
+  if (in_place_) {
+    pool.parallel_for(chunks_.size(), std::cref(body));
+  }
 }
 
 }  // namespace

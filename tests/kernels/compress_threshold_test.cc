@@ -68,7 +68,7 @@ class NaiveThreshold {
   }
   void forget() { tau_ = 0; }
 
-  bool exact = false;     // what the last choice was
+  bool exact = false;  // what the last choice was
   bool overflow = false;
 
  private:
@@ -211,6 +211,9 @@ TEST(Threshold, InstructionSetsAndThreadsDoNotChangeReuse) {
         }
         EXPECT_EQ(payload, expected);
         EXPECT_TRUE(all_equal(e_next, expected_rest));
+        std::vector<float> x = values;
+        EXPECT_EQ(rig.compress_accumulated(x), expected);
+        EXPECT_TRUE(all_equal(x, expected_rest));
       }
     }
   }

@@ -126,10 +126,11 @@ TEST(SelectInChunks, WhereverTheResidualLies) {
 }
 
 TEST(SelectInChunks, NothingIsChosenWhereNotAllIsFinite) {
-  for (const float bad : {std::numeric_limits<float>::infinity(),
-                          -std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<float> x = normal(3 * kLen, kSeed);
     x[2 * kLen + 5] = bad;
+    std::vector<float> in_place = x;
     OwnedTensor g = tensor_of(x, DType::kFloat32);
     for (const size_t k : {1, 41, 4096}) {
       Workspace workspace;
@@ -142,6 +143,12 @@ TEST(SelectInChunks, NothingIsChosenWhereNotAllIsFinite) {
       for (const cpu::Selection::Chunk& chunk : chosen.chunks) {
         EXPECT_EQ(chunk.count, 0u);
       }
+      const auto kept = cpu::select_largest_in_chunks(
+          {.g = view_of(std::span<const float>(in_place)), .e_next = in_place, .k = k}, frame,
+          pool);
+      EXPECT_FALSE(kept.finite);
+      EXPECT_EQ(kept.total, 0u);
+      EXPECT_TRUE(std::ranges::equal(in_place, x, {}, bits_of, bits_of));
     }
   }
 }

@@ -35,19 +35,23 @@ struct Chosen {
 };
 
 /// `offset`: where e_next begins after a line of 64 bytes, in floats.
-Chosen choose(OwnedTensor& g, const std::vector<float>& e, size_t k, int threads = 1,
-              size_t offset = 0) {
+Chosen choose_from(cpu::SelectInput input, bool in_place, int threads = 1, size_t offset = 0) {
   Workspace workspace;
   Workspace::Frame frame(workspace);
   ThreadPool pool(threads);
   constexpr float kGuard = 12345.0f;
-  Buffer memory((g.numel() + 64) * sizeof(float));
+  Buffer memory((input.g.numel + 64) * sizeof(float));
   std::ranges::fill(memory.as<float>(), kGuard);
-  const std::span<float> e_next = memory.as<float>().subspan(offset + 16, e.size());
-  const cpu::Selection selection =
-      cpu::select_largest({.g = g.view(), .e = e, .e_next = e_next, .k = k}, frame, pool);
+  const size_t numel = in_place ? input.g.numel : input.e.size();
+  const std::span<float> e_next = memory.as<float>().subspan(offset + 16, numel);
+  input.e_next = e_next;
+  if (in_place) {
+    std::ranges::copy(input.g.as<float>(), e_next.begin());
+    input.g = view_of(std::span<const float>(e_next));
+  }
+  const cpu::Selection selection = cpu::select_largest(input, frame, pool);
   EXPECT_EQ(memory.as<float>()[offset + 15], kGuard);
-  EXPECT_EQ(memory.as<float>()[offset + 16 + e.size()], kGuard);
+  EXPECT_EQ(memory.as<float>()[offset + 16 + numel], kGuard);
   Chosen chosen;
   chosen.e_next.assign(e_next.begin(), e_next.end());
   chosen.finite = selection.finite;
@@ -63,8 +67,12 @@ Chosen choose(OwnedTensor& g, const std::vector<float>& e, size_t k, int threads
   return chosen;
 }
 
-/// Selects from x itself and from g + e, and compares with a sort. @returns whether the sample was
-/// enough everywhere.
+Chosen choose(OwnedTensor& g, const std::vector<float>& e, size_t k, int threads = 1) {
+  return choose_from({.g = g.view(), .e = e, .k = k}, false, threads);
+}
+
+/// Selects from x itself, from g + e, and from x in place, and compares with a sort. @returns
+/// whether the sample was enough everywhere.
 bool expect_as_sorted(const std::vector<float>& x, size_t k, DType dtype = DType::kFloat32,
                       size_t offset = 0) {
   OwnedTensor g = tensor_of(x, dtype);
@@ -73,7 +81,12 @@ bool expect_as_sorted(const std::vector<float>& x, size_t k, DType dtype = DType
     e[i] = 0.0f;
   }
   bool sampled = true;
-  for (const bool feedback : {false, true}) {
+  enum Form { kPlain, kFeedback, kInPlace };
+  for (const Form form : {kPlain, kFeedback, kInPlace}) {
+    if (form == kInPlace && dtype != DType::kFloat32) {
+      continue;
+    }
+    const bool feedback = form == kFeedback;
     std::vector<float> sum = g.floats();
     for (size_t i = 0; feedback && i < sum.size(); ++i) {
       sum[i] += e[i];
@@ -85,15 +98,17 @@ bool expect_as_sorted(const std::vector<float>& x, size_t k, DType dtype = DType
     }
     for (const Isa level : isa_paths()) {
       for (const int threads : {1, 3}) {
-        SCOPED_TRACE(concat(name_of(level), ", threads ", threads, ", feedback ", feedback));
+        SCOPED_TRACE(concat(name_of(level), ", threads ", threads, ", form ", form));
         const cpu::IsaLimit limit(level);
-        const Chosen chosen = choose(g, feedback ? e : std::vector<float>(), k, threads, offset);
+        const ConstResidual residual = feedback ? ConstResidual(e) : ConstResidual();
+        const Chosen chosen =
+            choose_from({.g = g.view(), .e = residual, .k = k}, form == kInPlace, threads, offset);
         EXPECT_TRUE(chosen.finite);
         EXPECT_EQ(chosen.places, expected);
         for (size_t i = 0; i < std::min(chosen.places.size(), expected.size()); ++i) {
           EXPECT_EQ(chosen.values[i], bits_of(sum[expected[i]])) << i;
         }
-        if (feedback) {
+        if (form != kPlain) {
           EXPECT_TRUE(std::ranges::equal(chosen.e_next, rest, {}, bits_of, bits_of));
         }
         sampled &= chosen.sampled;
@@ -203,6 +218,10 @@ TEST(Select, NothingIsChosenWhereSomethingIsNotFinite) {
           EXPECT_FALSE(chosen.finite);
           EXPECT_TRUE(chosen.places.empty());
           EXPECT_EQ(chosen.e_next[0], x[0]);
+          const Chosen kept = choose_from({.g = g.view(), .k = one_percent(n)}, true, 2);
+          EXPECT_FALSE(kept.finite);
+          EXPECT_TRUE(kept.places.empty());
+          EXPECT_TRUE(std::ranges::equal(kept.e_next, x, {}, bits_of, bits_of));
         }
       }
     }
@@ -236,14 +255,17 @@ TEST(Select, AMisleadingSampleChangesNothing) {
   OwnedTensor g = tensor_of(crowded, DType::kFloat32);
   for (const Isa level : isa_paths()) {
     const cpu::IsaLimit limit(level);
-    const Chosen chosen = choose(g, exact, k, 3);
-    EXPECT_FALSE(chosen.sampled);
-    EXPECT_EQ(chosen.places, reference::top_k(crowded, k));
-    for (const size_t i : chosen.places) {
-      crowded[i] = 0.0f;
+    for (const bool in_place : {false, true}) {
+      const ConstResidual e = in_place ? ConstResidual() : ConstResidual(exact);
+      const Chosen chosen = choose_from({.g = g.view(), .e = e, .k = k}, in_place, 3);
+      EXPECT_FALSE(chosen.sampled);
+      EXPECT_EQ(chosen.places, reference::top_k(crowded, k));
+      for (const size_t i : chosen.places) {
+        crowded[i] = 0.0f;
+      }
+      EXPECT_EQ(chosen.e_next, crowded);
+      crowded = g.floats();
     }
-    EXPECT_EQ(chosen.e_next, crowded);
-    crowded = g.floats();
   }
 }
 

@@ -44,7 +44,7 @@ cpu::Selection SelectingCompressor::choose_in_step(cpu::SelectInput input, Works
 /// Writes header and body; then keep(chunk, chosen) for each chunk of the region.
 template <class Keep>
 void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selection, Payload out,
-                Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const {
+                               Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const {
   const auto places = frame.take<ChunkPlace>(selection.chunks.size());
   for (size_t i = 0; i < places.size(); ++i) {
     places[i].count = selection.chunks[i].count;
@@ -76,8 +76,7 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
 void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                 const Work& work) {
   Workspace::Frame frame(work.workspace);
-  const cpu::Selection selection =
-      choose_in_step({.g = g, .e = e, .e_next = e_next}, frame, work);
+  const cpu::Selection selection = choose_in_step({.g = g, .e = e, .e_next = e_next}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   // e_next holds zeros at what was chosen: right where values travel as they are.
   const bool exact = e_next.empty() || spec().values == ValueCodec::kFloat32;
@@ -97,10 +96,14 @@ void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_nex
 void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work& work) {
   Workspace::Frame frame(work.workspace);
   const cpu::Selection selection =
-      choose_in_step({.g = view_of(std::span<const float>(x))}, frame, work);
+      choose_in_step({.g = view_of(std::span<const float>(x)), .e_next = x}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
-  emit({whole(), 1.0f, flags, x.data()}, selection, out, frame, work.pool,
+  const bool exact = spec().values == ValueCodec::kFloat32;
+  emit({whole(), 1.0f, flags, exact ? nullptr : x.data()}, selection, out, frame, work.pool,
        [&](size_t chunk, const Chosen& chosen) {
+         if (exact) {
+           return;
+         }
          float* const left = x.data() + chunk * kChunk;
          const float* const value = selection.values.data() + selection.chunks[chunk].first;
          for (size_t i = 0; i < chosen.indices.size(); ++i) {

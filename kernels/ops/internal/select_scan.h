@@ -1,6 +1,7 @@
 #pragma once
 // The inner loops of select.h, in one form per instruction set.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +22,7 @@ struct EntryList {
 struct ChunkScan {
   const std::byte* g;  ///< elements of `dtype`, at any address
   DType dtype;
-  const float* e;       ///< nullptr: x = g, and e_next is nullptr too
+  const float* e;       ///< nullptr: x = g, and e_next is not written
   float* e_next;        ///< x, with zeros where |x| is above zero_above
   size_t count;         ///< elements, at most 4096
   uint32_t below;       ///< entries are the elements whose |x|, as bits, is larger
@@ -31,6 +32,16 @@ struct ChunkScan {
 
 /// Writes the entries in order; `room` holds scan.count + kEntrySlack. @returns how many.
 size_t scan_chunk(const ChunkScan& scan, EntryList room);
+
+/// x in place, while it lies in cache: zeros where entries are above `zero_above`, else what is
+/// there anyway.
+inline void clear_entries(EntryList entries, size_t count, uint32_t zero_above, float* x) {
+  for (size_t i = 0; i < count; ++i) {
+    const float value = entries.values[i];
+    const uint32_t bits = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
+    x[entries.indices[i]] = bits > zero_above ? 0.0f : value;
+  }
+}
 
 /// Scattered writes, made some time after their lines were asked for.
 class LateWrites {
@@ -61,6 +72,13 @@ class LateWrites {
   float values_[kMost];
   size_t count_ = 0;
 };
+
+/// What clear_entries() took, or was about to, bit for bit.
+inline void put_back_entries(EntryList entries, size_t count, float* x, LateWrites& writes) {
+  for (size_t i = 0; i < count; ++i) {
+    writes.add(x + entries.indices[i], entries.values[i]);
+  }
+}
 
 /// Which entries of a chunk stay, and what its e_next holds until then.
 struct EntryCut {
