@@ -69,13 +69,18 @@ def run_benchmarks(program, names, rounds):
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [str(program), f"--benchmark_filter={pattern}", "--benchmark_min_time=0.1",
-                   f"--benchmark_repetitions={rounds}", "--benchmark_report_aggregates_only=true",
+                   f"--benchmark_repetitions={rounds}", f"--benchmark_report_aggregates_only={'true' if rounds > 1 else 'false'}",
                    f"--benchmark_out={out}", "--benchmark_out_format=json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             raise SystemExit(f"table.py: {program} ended with {done.returncode}:\n{done.stdout}")
         rows = json.loads(out.read_text())["benchmarks"]
-    return {row["run_name"]: row for row in rows if row.get("aggregate_name") == "median"}
+    # One repetition has no aggregates.
+    kind = "median" if rounds > 1 else None
+    found = {row["run_name"]: row for row in rows if row.get("aggregate_name") == kind}
+    if rows and not found:
+        raise SystemExit(f"table.py: {program} wrote {len(rows)} rows, none of which is a median")
+    return found
 
 
 def run_peers(rounds, *arguments):

@@ -57,7 +57,8 @@ struct MergeInput {
 /// nothing until DeviceState::check() has reported it and clear() was called.
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
-/// for selection and for nearest rounding, else to one rounding of float32). Without feedback both
+/// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one rounding
+/// of float32). Without feedback both
 /// residual spans are empty and what the payload leaves out is lost.
 class Compressor {
  public:
@@ -86,15 +87,14 @@ class Compressor {
   /// holds g + e and becomes e_next; the payload is the one compress() would write. NOT
   /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
   /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
-  /// restore() is exact. @throws InvalidArgument for a spec without error feedback; DeviceError
-  /// where the device has no such form.
-  virtual void compress_accumulated(Residual x, Payload out, Context& context);
+  /// restore() is exact. @throws InvalidArgument for a spec without error feedback.
+  virtual void compress_accumulated(Residual x, Payload out, Context& context) = 0;
 
   /// x += D, after an exchange that failed or a step that was skipped: undoes what
   /// compress_accumulated() took for `payload`, or for the region of a slice of it. Exact where the
   /// law of error feedback is, else to one rounding. A flagged payload took nothing and gives
   /// nothing. Errors as of the two others.
-  virtual void restore(ConstPayload payload, Residual x, Context& context);
+  virtual void restore(ConstPayload payload, Residual x, Context& context) = 0;
 
   /// sum = scale * (parts added in the order given, in float32), rounded to sum's dtype. Parts may
   /// be slices that together tile the group, or whole payloads of several ranks; elements no part
@@ -135,7 +135,8 @@ class Compressor {
 };
 
 /// @throws InvalidArgument for a bad spec or shape (segments that do not tile numel, numel above
-/// 2^31, a negative rank); DeviceError for a CUDA shape in a build without that compressor.
+/// 2^31, a negative rank); DeviceError for a CUDA shape where there is no such GPU, or in a build
+/// without CUDA.
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
 
 /// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.

@@ -116,7 +116,8 @@ class CudaSelecting final : public CudaCompressor {
       cuda::select_above(input,
                          {.slots = thresholds_.as<cuda::ThresholdSlot>().data(),
                           .parity = &step_words()->parity,
-                          .step = &step_words()->step},
+                          .step = &step_words()->step,
+                          .epoch = &step_words()->epoch},
                          out, stream);
     } else {
       cuda::select_largest(input, out, stream);

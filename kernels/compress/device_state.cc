@@ -9,7 +9,7 @@ namespace gradwire {
 namespace {
 
 constexpr std::array<std::string_view, 13> kReasons = {
-    "nothing is wrong",
+    "a payload did not fit into its buffer",
     "it has fewer bytes than a header",
     "its magic is wrong",
     "its version is not 1",
@@ -55,6 +55,7 @@ cuda::StepWords DeviceState::read(Stream& stream) const {
 void DeviceState::check(Stream& stream) const {
   const cuda::StepWords words = read(stream);
   const size_t reason = words.fault & 0xFF;
+  gradwire::check((words.status & cuda::kStatusMalformed) == 0 || reason != 0, kReasons[0]);
   gradwire::check((words.status & cuda::kStatusMalformed) == 0, "payload part ", words.fault >> 8,
                   ": ", kReasons[reason < kReasons.size() ? reason : 0]);
   gradwire::check((words.status & cuda::kStatusNonFinite) == 0,

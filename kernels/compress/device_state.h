@@ -26,10 +26,12 @@ class DeviceState {
   void commit(OnNonFinite policy, Stream& stream);
   /// Enqueues forgetting all faults: the committed state stands.
   void clear(Stream& stream);
-  /// Enqueues setting the committed step; for checkpoints.
+  /// Enqueues setting the committed step; for checkpoints. Thresholds are forgotten, the parity
+  /// stays: in a new state it is 0, and the residual passed first is the committed one.
   void set_step(uint32_t step, Stream& stream);
 
-  /// Waits for the stream and returns the words. Never in a step: it stops the pipeline.
+  /// Waits for the stream and returns the words: where `parity` is 0 the residual passed first (e) is
+  /// the committed one, else the second (e_next). A checkpoint keeps that one and `step`. Never in a step: it stops the pipeline.
   cuda::StepWords read(Stream& stream) const;
   /// Waits for the stream. @throws InvalidArgument naming the part and what is wrong with it, or
   /// the non-finite values; the state stays as it is until clear().

@@ -17,11 +17,11 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
-/// Reads the header at the start of `bytes` without trusting it. @throws InvalidArgument when fewer
+/// Reads the header at the start of `bytes`, in the host's memory, without trusting it. @throws InvalidArgument when fewer
 /// than 32 bytes are there, magic or version are wrong, or `bytes` is below the stated length.
 PayloadHeader read_header(ConstPayload bytes);
 
-/// The header's `bytes` of a payload this process wrote itself.
+/// The header's `bytes` of a payload in the host's memory that this process wrote itself.
 inline size_t payload_bytes(ConstPayload payload) {
   PayloadHeader header;
   std::memcpy(&header, payload.data(), sizeof header);

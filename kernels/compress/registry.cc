@@ -137,16 +137,6 @@ void check_shape(const CompressorShape& shape) {
 
 }  // namespace
 
-void Compressor::compress_accumulated(Residual, Payload, Context&) {
-  throw DeviceError(concat(spec().name, ": gradients cannot be accumulated into the residual on "
-                                        "this device, must be on CPU"));
-}
-
-void Compressor::restore(ConstPayload, Residual, Context&) {
-  throw DeviceError(concat(spec().name, ": gradients cannot be accumulated into the residual on "
-                                        "this device, must be on CPU"));
-}
-
 std::span<const CompressorRow> compressor_registry() { return kRows; }
 
 const CompressorRow& find_compressor(std::string_view name) {

@@ -37,7 +37,10 @@ double parse_density(std::string_view name, std::string_view text) {
   constexpr std::string_view kPerChunk = "/4096";
   if (text.ends_with(kPerChunk)) {
     text.remove_suffix(kPerChunk.size());
-    return parse_number<uint32_t>(name, "density", text) / static_cast<double>(kChunk);
+    const auto kept = parse_number<uint32_t>(name, "K of the density K/4096", text);
+    check(kept >= 1 && kept <= kChunk, name, ": K of the density K/4096 is ", kept,
+          ", must be 1 to 4096");
+    return kept / static_cast<double>(kChunk);
   }
   if (!text.empty() && text.back() == '%') {
     return parse_number<double>(name, "density", text.substr(0, text.size() - 1)) / 100.0;

@@ -7,7 +7,8 @@
 
 namespace gradwire {
 
-/// Belongs to one device; every stream it is used with is of that device. Before the first
+/// Belongs to one device; every stream it is used with is of that device. One thread at a time
+/// calls record() and hold(). Before the first
 /// record() it counts as passed. Recording again moves it: whoever waits already still waits for
 /// the earlier point.
 class Event {
@@ -34,7 +35,7 @@ class Event {
   virtual double milliseconds_since(const Event& begin) const = 0;
 };
 
-/// @throws DeviceError for a GPU that is not there.
+/// @throws DeviceError where there is no GPU, InvalidArgument for an index that is out of range.
 std::unique_ptr<Event> make_event(Device device = {});
 
 namespace cuda {

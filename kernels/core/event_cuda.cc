@@ -18,12 +18,14 @@ class CudaEvent final : public Event {
 
   void record(Stream& stream) override {
     check_stream(stream);
+    DeviceScope scope(index_, kWhat);
     check_call(cudaEventRecord(event_, handle_of(stream)), kWhat, "cudaEventRecord");
     recorded_ = true;
   }
 
   void hold(Stream& stream) override {
     check_stream(stream);
+    DeviceScope scope(index_, kWhat);
     check_call(cudaStreamWaitEvent(handle_of(stream), event_, 0), kWhat, "cudaStreamWaitEvent");
   }
 

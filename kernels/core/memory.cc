@@ -52,7 +52,7 @@ Buffer::Buffer(size_t bytes, Stream& stream) : bytes_(bytes), device_(stream.dev
   }
   if (device_.type == DeviceType::kCuda) {
     native_stream_ = stream.native_handle();
-    data_ = cuda::allocate_in_order(bytes, native_stream_);
+    data_ = cuda::allocate_in_order(bytes, device_.index, native_stream_);
   } else {
     data_ = allocate_cpu(bytes);
   }

@@ -41,7 +41,8 @@ class Buffer {
 
 /// Grow-only scratch memory of one stream. Take memory inside a Frame; a frame's end gives it back.
 /// A loop allocates in its first step, at most once more in its second (blocks become one), then
-/// never again. Used by one task at a time.
+/// never again. Used by one task at a time. A captured CUDA graph keeps the addresses it was captured
+/// with: its workspace must serve nothing larger afterwards.
 class Workspace {
  public:
   explicit Workspace(Device device = {}) : device_(device) {}
@@ -100,7 +101,7 @@ namespace cuda {
 // Memory of one GPU; in a build without CUDA each throws DeviceError (no_cuda.cc).
 std::byte* allocate(size_t bytes, int device_index);
 void deallocate(std::byte* data, int device_index) noexcept;
-std::byte* allocate_in_order(size_t bytes, void* native_stream);
+std::byte* allocate_in_order(size_t bytes, int device_index, void* native_stream);
 void deallocate_in_order(std::byte* data, void* native_stream) noexcept;
 void copy(std::byte* destination, const std::byte* source, size_t bytes, void* native_stream);
 }  // namespace cuda

@@ -27,8 +27,9 @@ void deallocate(std::byte* data, int) noexcept {
   }
 }
 
-std::byte* allocate_in_order(size_t bytes, void* native_stream) {
+std::byte* allocate_in_order(size_t bytes, int device_index, void* native_stream) {
   constexpr const char* kWhat = "cuda::allocate_in_order";
+  DeviceScope scope(device_index, kWhat);
   const auto stream = static_cast<cudaStream_t>(native_stream);
   void* data = nullptr;
   check_call(cudaMallocAsync(&data, bytes, stream), kWhat, "cudaMallocAsync");

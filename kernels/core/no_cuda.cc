@@ -27,7 +27,7 @@ std::byte* allocate(size_t, int) { throw_unavailable("cuda::allocate"); }
 
 void deallocate(std::byte*, int) noexcept {}  // nothing was ever allocated
 
-std::byte* allocate_in_order(size_t, void*) { throw_unavailable("cuda::allocate_in_order"); }
+std::byte* allocate_in_order(size_t, int, void*) { throw_unavailable("cuda::allocate_in_order"); }
 
 void deallocate_in_order(std::byte*, void*) noexcept {}
 

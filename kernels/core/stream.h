@@ -52,7 +52,8 @@ int device_count();
 /// Why device_count() is 0, in words; empty when it is not.
 std::string unavailable_reason();
 
-/// A non-blocking stream on GPU `device_index`. @throws DeviceError naming the call that failed.
+/// A non-blocking stream on GPU `device_index`. @throws DeviceError naming the call that failed,
+/// InvalidArgument for an index that is out of range.
 std::unique_ptr<Stream> make_stream(int device_index);
 
 }  // namespace cuda

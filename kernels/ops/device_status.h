@@ -18,6 +18,7 @@ struct StepWords {
   uint32_t parity = 0;   ///< which of two residual buffers is committed
   uint32_t step = 0;     ///< commits: seeds stochastic rounding
   uint32_t skipped = 0;  ///< commits left out because of non-finite values
+  uint32_t epoch = 0;    ///< changes where the step is set: what was learned before is forgotten
   uint32_t fault = 0;    ///< the first fault: part << 8 | a FaultReason; 0 for none
 };
 

@@ -69,6 +69,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
                 .dynamic_shared_bytes = shape.dynamic_shared_bytes},
                [&] { kernel(args...); });
 #else
+  const DeviceScope scope(shape.stream.device().index, name);  // a launch goes to the current GPU
   kernel<<<blocks, shape.threads, shape.dynamic_shared_bytes,
            static_cast<cudaStream_t>(shape.stream.native_handle())>>>(args...);
   check_call(cudaGetLastError(), name, "kernel launch");

@@ -132,6 +132,9 @@ __global__ void clear_faults_kernel(StepWords* step) {
   step->status = step->fault = 0;
 }
 
-__global__ void set_step_kernel(StepWords* step, uint32_t committed) { step->step = committed; }
+__global__ void set_step_kernel(StepWords* step, uint32_t committed) {
+  step->step = committed;
+  step->epoch += 1;
+}
 
 }  // namespace gradwire::cuda

@@ -27,11 +27,30 @@ __device__ __forceinline__ uint32_t take_flags(const Seal& seal) {
   return flags;
 }
 
+/// One thread: 32 zero bytes, a header that every reader refuses.
+__device__ __forceinline__ void write_refused_header(std::byte* out) {
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(PayloadHeader) / 4; ++i) {
+    store_word(out + 4 * i, 0u);
+  }
+}
+
+/// One thread: the header of a payload that is whole. After a fault it is refused: what was made
+/// from a part that failed, or from residuals that no commit moves any more, must reach nobody.
+__device__ __forceinline__ void write_sealed_header(const Seal& seal, const PayloadHeader& header,
+                                                    uint32_t flags) {
+  if ((atomicOr(seal.status, 0u) & kStatusMalformed) != 0) {
+    write_refused_header(seal.out);
+  } else {
+    write_header(seal.out, header, flags);
+  }
+}
+
 /// Every thread of every block calls this last, after its own atomicOr() into call->flags: the last
 /// block writes the header and leaves the call's words zero.
 __device__ __forceinline__ void seal_payload(const Seal& seal) {
   if (seal.out != nullptr && is_last_block(&seal.call->arrived) && threadIdx.x == 0) {
-    write_header(seal.out, seal.header, take_flags(seal));
+    write_sealed_header(seal, seal.header, take_flags(seal));
   }
 }
 

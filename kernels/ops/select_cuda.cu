@@ -97,6 +97,7 @@ void select_above(const SelectInput& input, const ThresholdSlots& threshold,
   check_pointer(op, "threshold.slots", threshold.slots, 2, alignof(ThresholdSlot));
   check_pointer(op, "threshold.parity", threshold.parity, 1, alignof(uint32_t));
   check_pointer(op, "threshold.step", threshold.step, 1, alignof(uint32_t));
+  check_pointer(op, "threshold.epoch", threshold.epoch, 1, alignof(uint32_t));
   launch_exact(op, input, threshold, output, stream);
 }
 

@@ -57,6 +57,7 @@ void select_in_chunks(const SelectInput& input, const SelectOutput& output, Stre
 struct ThresholdSlot {
   ThresholdState state{};
   uint32_t step = 0;  ///< the one that may read it: in any other the threshold is not known
+  uint32_t epoch = 0;  ///< and the epoch
 };
 
 /// A threshold that is carried from step to step: kernels/ops/threshold_state.h has the rules.
@@ -64,6 +65,7 @@ struct ThresholdSlots {
   ThresholdSlot* slots = nullptr;    ///< device: two; [*parity] is read, the other one written
   const uint32_t* parity = nullptr;  ///< device word, 0 or 1
   const uint32_t* step = nullptr;    ///< device word: where taking begins when there is no room
+  const uint32_t* epoch = nullptr;   ///< device word, StepWords::epoch
 };
 
 /// Marks what reaches the threshold, threshold_capacity(n, k) at most; or, where the state says so,

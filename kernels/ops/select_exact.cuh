@@ -55,11 +55,13 @@ struct ExactArguments {
 
 __device__ __forceinline__ ThresholdState threshold_read(const ThresholdSlots& threshold) {
   const ThresholdSlot& slot = threshold.slots[*threshold.parity != 0 ? 1 : 0];
-  return slot.step == *threshold.step ? slot.state : ThresholdState{};
+  const bool known = slot.step == *threshold.step && slot.epoch == *threshold.epoch;
+  return known ? slot.state : ThresholdState{};
 }
 __device__ __forceinline__ void threshold_write(const ThresholdSlots& threshold,
                                                 const ThresholdState& state) {
-  threshold.slots[*threshold.parity != 0 ? 0 : 1] = {state, *threshold.step + 1};
+  threshold.slots[*threshold.parity != 0 ? 0 : 1] = {state, *threshold.step + 1,
+                                                       *threshold.epoch};
 }
 
 /// Lines of 8 elements that the guess is made from, and the ranks among their elements that enclose

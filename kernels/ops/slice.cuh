@@ -18,9 +18,7 @@ __device__ __forceinline__ bool begin_slice(const DevicePart& part, std::byte* o
     if (there) {
       write_header(out, header, part.flags);
     } else {
-      for (unsigned i = 0; i < sizeof header / 4; ++i) {
-        store_word(out + 4 * i, 0u);
-      }
+      write_refused_header(out);
     }
   }
   return there;

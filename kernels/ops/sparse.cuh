@@ -60,7 +60,7 @@ __device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_en
     header.bytes = sizeof header + bytes;
     const uint32_t flags = take_flags(a.seal);
     if (usable) {
-      write_header(a.seal.out, header, flags);
+      write_sealed_header(a.seal, header, flags);
     } else {
       for (unsigned i = 0; i < sizeof header / 4; ++i) {
         store_word(a.seal.out + 4 * i, 0u);  // every reader refuses it

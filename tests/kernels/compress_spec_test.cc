@@ -75,10 +75,10 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("topk:x%"), "topk: density is 'x', must be a number");
   EXPECT_EQ(parse_error("topk:"), "topk: density is '', must be a number");
   EXPECT_EQ(parse_error("topk"), "topk: density is missing, expected for example topk:1%");
-  EXPECT_EQ(parse_error("chunktopk:0/4096"), "chunktopk: density is 0, must be in (0, 1]");
+  EXPECT_EQ(parse_error("chunktopk:0/4096"), "chunktopk: K of the density K/4096 is 0, must be 1 to 4096");
   EXPECT_EQ(parse_error("chunktopk:4097/4096"),
-            "chunktopk: density is 1.00024, must be in (0, 1]");
-  EXPECT_EQ(parse_error("chunktopk:1.5/4096"), "chunktopk: density is '1.5', must be a number");
+            "chunktopk: K of the density K/4096 is 4097, must be 1 to 4096");
+  EXPECT_EQ(parse_error("chunktopk:1.5/4096"), "chunktopk: K of the density K/4096 is '1.5', must be a number");
   EXPECT_EQ(parse_error("chunktopk:64/1024"), "chunktopk: density is '64/1024', must be a number");
   EXPECT_EQ(parse_error("int8:1%"), "int8: density is '1%', but only selectors take one");
   EXPECT_EQ(parse_error("int8,fp16"),

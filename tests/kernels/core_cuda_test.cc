@@ -48,7 +48,7 @@ TEST_F(WithoutGpu, EveryCallIsADeviceErrorThatNamesIt) {
   expect_device_error("cuda::make_stream", [] { cuda::make_stream(0); });
   expect_device_error("cuda::allocate", [] { Buffer buffer(16, kGpu); });
   expect_device_error("cuda::make_event", [] { make_event(kGpu); });
-  expect_device_error("cuda::allocate_in_order", [] { cuda::allocate_in_order(16, nullptr); });
+  expect_device_error("cuda::allocate_in_order", [] { cuda::allocate_in_order(16, 0, nullptr); });
   cuda::deallocate_in_order(nullptr, nullptr);
   std::byte a{}, b{};
   expect_device_error("cuda::copy", [&] { cuda::copy(&a, &b, 1, nullptr); });

@@ -22,7 +22,7 @@ std::byte* allocate(size_t bytes, int) {
 
 void deallocate(std::byte* data, int) noexcept { std::free(data); }
 
-std::byte* allocate_in_order(size_t bytes, void*) { return allocate(bytes, 0); }
+std::byte* allocate_in_order(size_t bytes, int, void*) { return allocate(bytes, 0); }
 
 void deallocate_in_order(std::byte* data, void*) noexcept { std::free(data); }
 

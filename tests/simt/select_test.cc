@@ -252,7 +252,7 @@ TEST_P(SelectKernels, CarryAThreshold) {
                              Start{{1e-44f, 3}, 1.0f}}) {
     DeviceArray<cuda::ThresholdSlot> slots = {{start.state, 0}, {{77.0f, 77}, 0}};
     ThresholdState expected = start.state;
-    DeviceValue<uint32_t> parity, step;
+    DeviceValue<uint32_t> parity, step, epoch;
     float growth = 1.0f;
     for (uint32_t now = 0; now < 5; ++now, growth *= start.growth) {
       SCOPED_TRACE(concat("from ", start.state.tau, ", growth ", start.growth, ", step ", now));
@@ -271,7 +271,7 @@ TEST_P(SelectKernels, CarryAThreshold) {
       step = now * 31;
       EXPECT_TRUE(now == 0 || slots[now % 2].step == (now - 1) * 31 + 1);
       slots[now % 2].step = now * 31;
-      const cuda::ThresholdSlots threshold{slots.data(), parity.data(), step.data()};
+      const cuda::ThresholdSlots threshold{slots.data(), parity.data(), step.data(), epoch.data()};
       cuda::select_above(x.input(k), threshold, choice.output(), stream_);
       stream_.wait();
       choice.expect(x.sum, chosen_by_threshold(x.sum, k, now * 31, expected));
@@ -286,11 +286,11 @@ TEST_P(SelectKernels, CarryNoThresholdWhereFewerAreNotZero) {
   pattern.values[17] = 3.0f;
   for (const size_t k : {size_t{1}, size_t{2}}) {
     DeviceArray<cuda::ThresholdSlot> slots(2);
-    DeviceValue<uint32_t> parity, step;
+    DeviceValue<uint32_t> parity, step, epoch;
     stream_.wait();
     Summed x(pattern, DType::kFloat32, 0);
     Choice choice(9000);
-    cuda::select_above(x.input(k), {slots.data(), parity.data(), step.data()}, choice.output(),
+    cuda::select_above(x.input(k), {slots.data(), parity.data(), step.data(), epoch.data()}, choice.output(),
                        stream_);
     stream_.wait();
     choice.expect(x.sum, chosen_by_sorting(x.sum, k));
@@ -302,10 +302,10 @@ TEST_P(SelectKernels, CarryNoThresholdWhereFewerAreNotZero) {
 TEST_P(SelectKernels, ForgetAThresholdOfAnotherStep) {
   const Pattern pattern{"normal", normal(9000, 3)};
   DeviceArray<cuda::ThresholdSlot> slots = {{{1e30f, 3}, 6}, {}};
-  DeviceValue<uint32_t> parity, step(7);
+  DeviceValue<uint32_t> parity, step(7), epoch;
   Summed x(pattern, DType::kFloat32, 0);
   Choice choice(9000);
-  cuda::select_above(x.input(90), {slots.data(), parity.data(), step.data()}, choice.output(),
+  cuda::select_above(x.input(90), {slots.data(), parity.data(), step.data(), epoch.data()}, choice.output(),
                      stream_);
   stream_.wait();
   choice.expect(x.sum, chosen_by_sorting(x.sum, 90));
@@ -355,10 +355,10 @@ TEST(SelectLaunchers, NameWhatIsWrong) {
   DeviceArray<cuda::ThresholdSlot> slots(2);
   DeviceValue<uint32_t> word;
   expect_refused("threshold.slots is a null pointer", [&] {
-    cuda::select_above({view, {}, 5}, {nullptr, word.data(), word.data()}, good, stream);
+    cuda::select_above({view, {}, 5}, {nullptr, word.data(), word.data(), word.data()}, good, stream);
   });
   expect_refused("threshold.step is a null pointer", [&] {
-    cuda::select_above({view, {}, 5}, {slots.data(), word.data(), nullptr}, good, stream);
+    cuda::select_above({view, {}, 5}, {slots.data(), word.data(), nullptr, word.data()}, good, stream);
   });
 }
 

@@ -14,6 +14,8 @@ namespace {
 void check_on_cpu(std::string_view name, const Context& context) {
   check(context.stream.device().type == DeviceType::kCpu, name,
         ": the stream is a CUDA stream, must be a CPU stream");
+  check(context.workspace.device().type == DeviceType::kCpu, name,
+        ": the workspace is of a GPU, must be of the CPU");
 }
 
 }  // namespace

@@ -192,10 +192,10 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
   const Region region = input.region;
   Workspace::Frame frame(context.workspace);
   const auto table = frame.take<cuda::DevicePart>(input.slices.size());
+  const auto sum = frame.take<float>(region.numel());
   // The parts' flags go into the call's, and from there into the header that is written.
   cuda::open_parts(input.slices, expected_parts(region, true), table,
                    {step_words(), &call_words()->flags}, context.stream);
-  const auto sum = frame.take<float>(region.numel());
   const TensorView view{sum.data(), sum.size(), DType::kFloat32, shape().device};
   add_up({table, 1.0f, region, view}, context);
   cuda::ParitySpan put_back(e_next);
@@ -217,6 +217,13 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
 std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
                                                  const CompressorSpec& spec,
                                                  CompressorShape shape) {
+  const int count = cuda::device_count();
+  if (count == 0) {
+    throw DeviceError(concat(spec.name, ": the shape's device is a GPU, but there is none: ",
+                             cuda::unavailable_reason()));
+  }
+  check(shape.device.index >= 0 && shape.device.index < count, spec.name,
+        ": the shape's device is GPU ", shape.device.index, ", must be in [0, ", count, ")");
   if (shape.state == nullptr) {
     shape.state = std::make_shared<DeviceState>(shape.device);
   }

@@ -21,14 +21,22 @@ class DeviceScope {
  public:
   DeviceScope(int index, const char* what) {
     check_call(cudaGetDevice(&outer_), what, "cudaGetDevice");
-    check_call(cudaSetDevice(index), what, "cudaSetDevice");
+    changed_ = index != outer_;
+    if (changed_) {
+      check_call(cudaSetDevice(index), what, "cudaSetDevice");
+    }
   }
-  ~DeviceScope() { (void)cudaSetDevice(outer_); }
+  ~DeviceScope() {
+    if (changed_) {
+      (void)cudaSetDevice(outer_);
+    }
+  }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
   int outer_ = 0;
+  bool changed_ = false;
 };
 
 }  // namespace gradwire::cuda

@@ -221,6 +221,46 @@ TEST(CudaCompressors, NameTheFaultOfAPayload) {
   }
 }
 
+TEST(CudaCompressors, SendNothingThatAReaderTakesAfterAFault) {
+  for (const char* spec : {"int8", "topk:10%", "fp16,ef"}) {
+    SCOPED_TRACE(spec);
+    Loop loop(spec, kChunk);
+    loop.compress(normal(kChunk, 1));
+    const auto good = loop.sent();
+    auto bad = good;
+    bad[8] ^= std::byte{1};
+    DeviceArray<std::byte> first(bad.begin(), bad.end()), second(good.begin(), good.end());
+    DeviceArray<std::byte> out(loop.payload.size(), std::byte{7});
+    const ConstPayload parts[] = {first, second};
+    loop.compressor->merge({parts, {0, kChunk}, 0.5f}, {}, out, loop.context);
+    loop.stream.wait();
+    EXPECT_THROW(read_header({out.data(), out.size()}), InvalidArgument);
+    loop.compress(normal(kChunk, 2));
+    loop.stream.wait();
+    EXPECT_THROW(read_header({loop.payload.data(), loop.payload.size()}), InvalidArgument);
+    EXPECT_THROW(loop.state->check(loop.stream), InvalidArgument);
+    loop.state->clear(loop.stream);
+    loop.compress(normal(kChunk, 1));
+    EXPECT_EQ(loop.sent(), good);
+  }
+}
+
+TEST(CudaCompressors, ForgetAThresholdWhereTheStepIsSet) {
+  const size_t numel = 9001;
+  Rig gpu("threshold:1%", {.numel = numel});
+  CpuRig cpu("threshold:1%", {.numel = numel});
+  for (int step = 0; step < 2; ++step) {
+    const OwnedTensor g = tensor_of(normal(numel, static_cast<uint64_t>(step)), DType::kFloat32);
+    ASSERT_EQ(gpu.compress(g, {}, {}), cpu.compress(g, {}, {}));
+    gpu.commit();
+    cpu.commit();
+  }
+  gpu.set_step(2);
+  cpu.set_step(2);
+  const OwnedTensor g = tensor_of(normal(numel, 9, 1.5f), DType::kFloat32);
+  EXPECT_EQ(gpu.compress(g, {}, {}), cpu.compress(g, {}, {}));
+}
+
 TEST(CudaCompressors, NeverReadOrWriteOutsideForAnyByte) {
   for (const char* spec : {"int4", "2bit,block=8", "1bit", "topk:5%,int4", "topk:30%"}) {
     SCOPED_TRACE(spec);
