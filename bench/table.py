@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -155,19 +156,24 @@ def print_table(lines, markdown):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
+def git(*arguments):
+    """What git says of this tree; nothing without git, or outside a repository."""
+    if shutil.which("git") is None:
+        return ""
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def machine_line():
     model = platform.machine()
     for text in Path("/proc/cpuinfo").read_text().splitlines():
         if text.startswith("model name"):
             model = text.split(":", 1)[1].strip()
             break
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run(git + ["rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run(git + ["status", "--porcelain", "--untracked-files=no"],
-                             capture_output=True, text=True)
-    name = commit.stdout.strip() or "unknown"
+    name = git("rev-parse", "--short", "HEAD") or "unknown"
+    changed = git("status", "--porcelain", "--untracked-files=no")
     return (f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-            f"Linux {platform.release()}; commit {name}{', changed' if changed.stdout else ''}; "
+            f"Linux {platform.release()}; commit {name}{', changed' if changed else ''}; "
             "one thread")
 
 
