@@ -21,7 +21,7 @@ fail() { say "$*"; exit 1; }
 # The packages a part of the project needs, and nothing a machine without that part would miss.
 packages="g++ make cmake ninja-build python3 python3-venv python3-dev ca-certificates
           libgloo-dev libopenblas-dev zlib1g-dev iproute2 util-linux"
-test_packages="libgtest-dev libbenchmark-dev libboost-context-dev"
+test_packages="libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin ccache"
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null 2>&1; then
@@ -52,6 +52,15 @@ install_packages() {
   $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
+# The package and the C++ tests compile the same files with the same flags in two folders: with ccache
+# the second takes what the first has made. The settings are of this run and no other; the cache is
+# the user's own.
+share_compilations() {
+  command -v ccache >/dev/null 2>&1 || return 0
+  # Paths relative to the checkout, the compiler's own list of headers, and any build folder.
+  export CCACHE_BASEDIR="$root" CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1
+}
+
 # A line that changes when a source of the package, its build or its interpreter does.
 fingerprint() {
   {
@@ -59,6 +68,14 @@ fingerprint() {
     find kernels optimizers comm planner bindings bench cmake CMakeLists.txt pyproject.toml \
       -type f ! -name '*.pyc' ! -name '*.md' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } | sha256sum | cut -d' ' -f1
+}
+
+# torch for the tests of gradwire.torch: its CPU build or none, since the usual one brings gigabytes of
+# CUDA along. Where pip finds no such build those tests are skipped, and counted as skipped.
+add_torch() {
+  "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || return 0
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check 'torch==2.13.0+cpu' \
+    2>/dev/null || say "no CPU build of torch 2.13.0 here: the tests that need torch will be skipped"
 }
 
 # set_up EXTRAS: virtual environment and package, with the extras of pyproject.toml.
@@ -79,6 +96,7 @@ set_up() {
     'scikit-build-core>=1.1' 'pybind11>=3.0'
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation \
     ".[$extras]"
+  case $extras in *dev*) add_torch ;; esac
   rm -f "$venv"/gradwire-*.stamp
   echo "$now" > "$venv/gradwire-$extras.stamp"
 }
@@ -124,6 +142,7 @@ esac
 case ${1:-bench} in
   test)
     install_packages $packages $test_packages
+    share_compilations
     set_up bench,dev
     run_tests
     ;;

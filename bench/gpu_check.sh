@@ -48,7 +48,7 @@ done
 build=$(realpath -m "$build")
 [ "$rebuild" = no ] || [ -n "$prebuilt" ] || misuse "--rebuild goes with --prebuilt"
 
-programs=(gpu_test core_test cuda_bench)
+programs=(gpu_test core_test cuda_bench gradwire-check nccl_reducer_rank)
 
 # --- the folder of programs built beforehand
 if [ -n "$make_prebuilt" ]; then
@@ -57,10 +57,11 @@ if [ -n "$make_prebuilt" ]; then
   make_prebuilt=$(cd "$make_prebuilt" && pwd)
   cd "$root"
   cmake --preset prebuilt -G Ninja
-  cmake --build build/prebuilt --target "${programs[@]}"
+  cmake --build build/prebuilt --target "${programs[@]/gradwire-check/gradwire_check}"
   cp build/prebuilt/{tests/simt/gpu_test,tests/kernels/core_test,bench/cuda_bench} \
+    build/prebuilt/comm/gradwire-check build/prebuilt/tests/comm/nccl_reducer_rank \
     "$make_prebuilt/bin/"
-  cp -L build/prebuilt/*/libgradwire_{kernels,optimizers}.so.?.? "$make_prebuilt/lib/"
+  cp -L build/prebuilt/*/libgradwire_{kernels,optimizers,comm}.so.?.? "$make_prebuilt/lib/"
   strip "$make_prebuilt"/bin/* "$make_prebuilt"/lib/*
   commit_of_tree > "$make_prebuilt/COMMIT"
   megabytes=$(du -sm "$make_prebuilt" | cut -f1)
@@ -98,25 +99,38 @@ if [ -n "$prebuilt" ]; then
   for program in "${programs[@]}"; do path_of[$program]=$prebuilt/bin/$program; done
   if [ "$rebuild" = yes ]; then
     stage configure 60 "${configure[@]}" -DGRADWIRE_TESTS=OFF
-    stage build 240 cmake --build "$build" --target gradwire_kernels gradwire_optimizers
+    stage build 240 cmake --build "$build" --target gradwire_kernels gradwire_optimizers \
+      gradwire_comm
     if [ "$status" = ok ]; then
-      export LD_LIBRARY_PATH=$build/kernels:$build/optimizers${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+      export LD_LIBRARY_PATH=$build/kernels:$build/optimizers:$build/comm${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     fi
   fi
 else
   path_of=([gpu_test]=$build/tests/simt/gpu_test [core_test]=$build/tests/kernels/core_test
-    [cuda_bench]=$build/bench/cuda_bench)
+    [cuda_bench]=$build/bench/cuda_bench [gradwire-check]=$build/comm/gradwire-check
+    [nccl_reducer_rank]=$build/tests/comm/nccl_reducer_rank)
   stage configure 60 "${configure[@]}"
   tests=()
-  if grep -qs '^-- gradwire: TESTS on' "$logs/configure.log"; then tests=(gpu_test core_test); fi
+  if grep -qs '^-- gradwire: TESTS on' "$logs/configure.log"; then
+    tests=(gpu_test core_test nccl_reducer_rank)
+  fi
   # Some programs are better than none: what does not build is missed by its own stage.
-  stage build 270 cmake --build "$build" --target cuda_bench "${tests[@]}" -- -k 0
+  stage build 270 cmake --build "$build" --target cuda_bench "${tests[@]}" gradwire_check -- -k 0
 fi
 
 # --- run: what matters most comes first
 program_stage gpu_test gpu_test 200
 program_stage bench cuda_bench 120 --json "$logs/bench.json"
 program_stage core_test core_test 40
+if [ "${tool[nccl]}" = '' ]; then
+  skip nccl "NCCL: ${why_not[nccl]}"
+elif [ ! -x "${path_of[gradwire-check]}" ]; then
+  skip nccl "there is no ${path_of[gradwire-check]}"
+else
+  ranks=("${path_of[gradwire-check]}" "${tool[nccl]}")
+  [ ! -x "${path_of[nccl_reducer_rank]}" ] || ranks+=("${path_of[nccl_reducer_rank]}")
+  stage nccl 120 "$root/bench/nccl_ranks.sh" "${ranks[@]}"
+fi
 if [ "${tool[torch]}" = '' ]; then
   skip peers "torch: ${why_not[torch]}"
 else

@@ -71,8 +71,10 @@ probe_tools() {
       why_not[$name]=$(tail -n 1 <<< "$version")
     fi
   done
-  tool[nccl]=$(ldconfig -p 2>/dev/null | sed -n 's/.*\(libnccl\.so\.[0-9]*\).*/\1/p' | head -n 1)
-  why_not[nccl]='no libnccl.so is known to ldconfig'
+  tool[nccl]=$(timeout -k 2 40 python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' \
+    2>/dev/null) || tool[nccl]=$(ldconfig -p 2>/dev/null |
+    sed -n 's/.*=> \(.*libnccl\.so\.2\)$/\1/p' | head -n 1)
+  why_not[nccl]="neither Python's nvidia.nccl nor ldconfig has libnccl.so.2"
 }
 
 json_tools() {

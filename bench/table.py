@@ -19,6 +19,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from text_table import print_table
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -144,18 +146,6 @@ def cells(line):
             peer_text(line)]
 
 
-def print_table(lines, markdown):
-    rows = [HEADER] + [cells(line) for line in lines]
-    if markdown:
-        rows.insert(1, ["---"] * len(HEADER))
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
-        return
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-
-
 def git(*arguments):
     """What git says of this tree; nothing without git, or outside a repository."""
     if shutil.which("git") is None:
@@ -204,7 +194,7 @@ def main():
     lines = lines_of(results, peers)
     where = machine_line()
     print(where)
-    print_table(lines, args.markdown)
+    print_table(HEADER, [cells(line) for line in lines], args.markdown)
     print(f"peers: {about_peers}")
     if args.json:
         args.json.write_text(json.dumps({"machine": where, "rows": lines, "peers": about_peers},

@@ -2,6 +2,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
 #include <atomic>
@@ -16,28 +17,6 @@
 
 namespace gradwire::bindings {
 namespace {
-
-std::string_view name_of(ValueCodec codec) {
-  switch (codec) {
-    case ValueCodec::kFloat32:
-      return "fp32";
-    case ValueCodec::kFloat16:
-      return "fp16";
-    case ValueCodec::kBFloat16:
-      return "bf16";
-    case ValueCodec::kInt8:
-      return "int8";
-    case ValueCodec::kInt4:
-      return "int4";
-    case ValueCodec::kInt2:
-      return "int2";
-    case ValueCodec::kSign:
-      return "sign";
-    case ValueCodec::kRaw:
-      return "raw";
-  }
-  throw InvalidArgument(concat("value codec: ", static_cast<int>(codec), ", must be 0 to 7"));
-}
 
 CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank) {
   check(numel >= 0, "numel: is ", numel, ", must not be negative");
@@ -73,22 +52,31 @@ class BoundCompressor {
       check_disjoint(next, "next_residual", e, "residual");
       check_disjoint(next, "next_residual", g, "gradient");
     }
-    const size_t capacity = compressor_->capacity_bytes();
-    if (out.is_none()) {
-      out = py::array_t<uint8_t>(static_cast<py::ssize_t>(capacity));
-    }
-    const Array payload = Array::output_bytes(out, "out", capacity);
+    const Array payload = room_for_payload(out);
     check_disjoint(payload, "out", g, "gradient");
     check_disjoint(payload, "out", e, "residual");
     check_disjoint(payload, "out", next, "next_residual");
     worker_.run([&](Context& context) {
       compressor_->compress(g.view(), e.floats(), next.floats(), payload.bytes(), context);
     });
-    const PayloadHeader header = read_header(payload.bytes());
-    nonfinite_ = (header.flags & kFlagNonFinite) != 0;
-    // The memory as an array of its own, without a copy: `out` may be a bytearray as well.
-    return py::array_t<uint8_t>(static_cast<py::ssize_t>(header.bytes),
-                                reinterpret_cast<uint8_t*>(payload.bytes().data()), out);
+    return written(payload, out);
+  }
+
+  py::array_t<uint8_t> compress_accumulated(py::handle values, py::object out) {
+    const Array x = accumulated(values);
+    const Array payload = room_for_payload(out);
+    check_disjoint(payload, "out", x, "values");
+    worker_.run([&](Context& context) {
+      compressor_->compress_accumulated(x.floats(), payload.bytes(), context);
+    });
+    return written(payload, out);
+  }
+
+  void restore(py::handle payload, py::handle values) {
+    const Array from = Array::input_bytes(payload, "payload");
+    const Array x = accumulated(values);
+    check_disjoint(x, "values", from, "payload");
+    worker_.run([&](Context& context) { compressor_->restore(from.bytes(), x.floats(), context); });
   }
 
   py::object decompress(py::handle payloads, float scale, py::object out) {
@@ -140,7 +128,36 @@ class BoundCompressor {
     nonfinite_ = false;
   }
 
+  std::vector<uint64_t> state() {
+    return worker_.alone([&] { return compressor_->state(); });
+  }
+
+  void set_state(const std::vector<uint64_t>& state) {
+    worker_.run([&](Context&) { compressor_->set_state(state); });
+  }
+
  private:
+  Array accumulated(py::handle values) const {
+    return Array::output(values, {"values", DType::kFloat32, compressor_->shape().numel});
+  }
+
+  // Makes `out` a new array where it is None.
+  Array room_for_payload(py::object& out) const {
+    const size_t capacity = compressor_->capacity_bytes();
+    if (out.is_none()) {
+      out = py::array_t<uint8_t>(static_cast<py::ssize_t>(capacity));
+    }
+    return Array::output_bytes(out, "out", capacity);
+  }
+
+  py::array_t<uint8_t> written(const Array& payload, const py::object& out) {
+    const PayloadHeader header = read_header(payload.bytes());
+    nonfinite_ = (header.flags & kFlagNonFinite) != 0;
+    // The memory as an array of its own, without a copy: `out` may be a bytearray as well.
+    return py::array_t<uint8_t>(static_cast<py::ssize_t>(header.bytes),
+                                reinterpret_cast<uint8_t*>(payload.bytes().data()), out);
+  }
+
   std::unique_ptr<Compressor> compressor_;
   Worker worker_;
   std::atomic<bool> nonfinite_ = false;
@@ -156,9 +173,9 @@ void bind_spec(py::module_& module) {
           "density", [](const CompressorSpec& s) { return s.density; },
           "Kept / all elements, in (0, 1]; 1 unless the row is a selector.")
       .def_property_readonly(
-          "values", [](const CompressorSpec& s) { return name_of(s.values); },
-          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'int2', 'sign' or 'raw' (the "
-          "gradient's own dtype).")
+          "values", [](const CompressorSpec& s) { return to_string(s.values); },
+          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'e4m3', 'e5m2', 'int2', "
+          "'sign', 'pow2' or 'raw' (the gradient's own dtype).")
       .def_property_readonly(
           "rounding",
           [](const CompressorSpec& s) {
@@ -167,7 +184,10 @@ void bind_spec(py::module_& module) {
           "'nearest' or 'stochastic'.")
       .def_property_readonly(
           "block", [](const CompressorSpec& s) { return s.block; },
-          "Elements sharing one scale (int8, int4, 2bit and 1bit).")
+          "Elements sharing one scale, where the compressor takes a block.")
+      .def_property_readonly(
+          "levels", [](const CompressorSpec& s) { return s.levels; },
+          "S of qsgd; 0 of all others.")
       .def_property_readonly(
           "error_feedback", [](const CompressorSpec& s) { return s.error_feedback; },
           "Whether what a payload leaves out is kept in a residual.")
@@ -244,6 +264,33 @@ Returns:
 A gradient that holds NaN or infinity gives a payload that says so (payload_info()['finite']):
 decompress() refuses it on every rank, and commit() refuses to commit it.)";
 
+constexpr const char* kAccumulatedDoc =
+    R"(compress() for gradients that were added straight into the residual, in one buffer.
+
+Args:
+    values: numel float32 elements that hold gradient + residual; become the next residual.
+    out: as for compress().
+
+Returns:
+    The payload that compress() of the same sum would write, as a view of the first bytes of `out`.
+
+NOT transactional: the committed residual is gone, and restore(payload, values) gives gradient +
+residual back, exactly for selection and nearest rounding, else to one rounding of float32. Values
+that hold NaN or infinity stay as they are, and their payload says so.
+
+Raises:
+    InvalidArgument: a spec without error feedback, another dtype or size; values are unchanged.)";
+
+constexpr const char* kRestoreDoc =
+    R"(Adds what a payload decodes to back to `values` (numel elements, float32), in place: undoes
+compress_accumulated() after an exchange that failed or a step that was skipped.
+
+A payload made from NaN or infinity took nothing and gives nothing.
+
+Raises:
+    InvalidArgument: a payload that does not belong here, a spec without error feedback, another
+        dtype or size; values are unchanged.)";
+
 constexpr const char* kDecompressDoc =
     R"(Returns scale * (sum of the payloads), added in the order given in float32.
 
@@ -289,10 +336,17 @@ void bind_compressor(py::module_& module) {
           "keeps_residual", [](const Self& s) { return s.compressor().spec().error_feedback; },
           "Whether the spec asks for error feedback.")
       .def_property("step", &Self::step, &Self::set_step,
-                    "Commits so far; seeds stochastic rounding. Set it from a checkpoint.")
+                    "Commits so far; seeds stochastic rounding. Set it from a checkpoint, before "
+                    "state, which it makes the compressor forget.")
+      .def_property("state", &Self::state, &Self::set_state,
+                    "What committed steps taught beyond step, as integers; empty for most. Set it "
+                    "from a checkpoint; InvalidArgument for a state of another shape.")
       .def("compress", &Self::compress, kCompressDoc, py::arg("gradient"),
            py::arg("residual") = py::none(), py::arg("next_residual") = py::none(),
            py::arg("out") = py::none())
+      .def("compress_accumulated", &Self::compress_accumulated, kAccumulatedDoc, py::arg("values"),
+           py::arg("out") = py::none())
+      .def("restore", &Self::restore, kRestoreDoc, py::arg("payload"), py::arg("values"))
       .def("decompress", &Self::decompress, kDecompressDoc, py::arg("payloads"),
            py::arg("scale") = 1.0f, py::arg("out") = py::none())
       .def("commit", &Self::commit,

@@ -5,8 +5,12 @@
 
 namespace gradwire::bindings {
 
+void bind_carrier(pybind11::module_& module);
+void bind_comm(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_optimizers(pybind11::module_& module);
+void bind_plan(pybind11::module_& module);
+void bind_reducer(pybind11::module_& module);
 void bind_registries(pybind11::module_& module);
 
 }  // namespace gradwire::bindings

@@ -29,6 +29,7 @@ Rows compressors() {
     fields["error_feedback"] = row.default_error_feedback;
     fields["takes_rounding"] = row.takes_rounding;
     fields["takes_block"] = row.takes_block;
+    fields["takes_levels"] = row.takes_levels;
     fields["source"] = row.source;
     rows.append(fields);
   }

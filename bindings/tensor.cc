@@ -151,6 +151,19 @@ Array Array::output_bytes(py::handle object, std::string_view what, size_t least
   return layout.take(DType::kFloat32);
 }
 
+Array Array::input_memory(py::handle object, std::string_view what) {
+  Layout layout = inspect(object, what);
+  check_memory(layout, what);
+  return layout.take(DType::kFloat32);
+}
+
+Array Array::output_memory(py::handle object, std::string_view what) {
+  Layout layout = inspect(object, what);
+  check_memory(layout, what);
+  check_writable(layout, what);
+  return layout.take(DType::kFloat32);
+}
+
 void check_disjoint(const Array& a, std::string_view a_name, const Array& b,
                     std::string_view b_name) {
   const std::span<std::byte> left = a.bytes(), right = b.bytes();
@@ -174,17 +187,28 @@ DType parse_dtype(py::handle dtype) {
       concat("dtype: unknown name '", name, "', known: float32, float16, bfloat16"));
 }
 
-py::array new_array(DType dtype, size_t numel) {
-  const py::array::ShapeContainer shape{static_cast<py::ssize_t>(numel)};
+namespace {
+
+// bfloat16 is a dtype only where ml_dtypes is installed.
+py::dtype dtype_object(DType dtype) {
   if (dtype != DType::kBFloat16) {
-    return py::array(py::dtype(std::string(to_string(dtype))), shape);
+    return py::dtype(std::string(to_string(dtype)));
   }
   const auto find_spec = py::module_::import("importlib.util").attr("find_spec");
-  const py::dtype type =
-      find_spec("ml_dtypes").is_none()
-          ? py::dtype::of<uint16_t>()
-          : py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
-  return py::array(type, shape);
+  return find_spec("ml_dtypes").is_none()
+             ? py::dtype::of<uint16_t>()
+             : py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
+}
+
+}  // namespace
+
+py::array new_array(DType dtype, size_t numel) {
+  return py::array(dtype_object(dtype), py::array::ShapeContainer{static_cast<py::ssize_t>(numel)});
+}
+
+py::array array_over(TensorView view, const std::vector<size_t>& shape, py::handle owner) {
+  return py::array(dtype_object(view.dtype), py::array::ShapeContainer(shape.begin(), shape.end()),
+                   view.data, owner);
 }
 
 py::array copy_of(ConstTensorView view) {

@@ -39,6 +39,10 @@ class Array {
   /// A uint8 buffer of at least `least_bytes` to write.
   static Array output_bytes(py::handle object, std::string_view what, size_t least_bytes);
 
+  /// The bytes of an array of any dtype, to read or to write.
+  static Array input_memory(py::handle object, std::string_view what);
+  static Array output_memory(py::handle object, std::string_view what);
+
   ConstTensorView view() const { return {data_, numel_, dtype_}; }
   TensorView writable_view() const { return {data_, numel_, dtype_, {}}; }
   std::span<float> floats() const { return {static_cast<float*>(data_), numel_}; }
@@ -65,6 +69,9 @@ DType parse_dtype(py::handle dtype);
 /// An uninitialised array. bfloat16 is ml_dtypes.bfloat16 when that package is installed, else
 /// uint16 with the same bits.
 py::array new_array(DType dtype, size_t numel);
+
+/// A view's elements without a copy, as an array of this shape; `owner` keeps them alive.
+py::array array_over(TensorView view, const std::vector<size_t>& shape, py::handle owner);
 
 /// A copy of a view's elements.
 py::array copy_of(ConstTensorView view);

@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <memory>
-#include <mutex>
+#include <optional>
 
+#include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/kernels/core/memory.h"
 
 namespace gradwire::bindings {
@@ -18,13 +19,14 @@ class Worker {
   explicit Worker(int threads) : threads_(threads), stream_(make_inline_stream(threads)) {}
 
   /// Runs work(context) to its end with the GIL released and throws what failed in it.
-  /// @throws InvalidArgument in a process forked after the worker's threads were started.
+  /// @throws InvalidArgument in a process forked after the worker's threads were started, and as
+  /// OneAtATime does.
   template <class Work>
   void run(Work&& work) {
     check(threads_ == 1 || process_ == ::getpid(), "threads: made ", threads_, " in process ",
           process_, ", which a fork does not carry over: make the object after the fork");
     pybind11::gil_scoped_release release;
-    const std::lock_guard lock(mutex_);
+    const OneAtATime::Inside inside(door_);
     Context context{*stream_, workspace_};
     work(context);
     stream_->wait();
@@ -33,11 +35,10 @@ class Worker {
   /// Runs look() with the GIL held while no other thread is inside run() or look().
   template <class Look>
   auto alone(Look&& look) {
-    std::unique_lock lock(mutex_, std::defer_lock);
+    std::optional<OneAtATime::Inside> inside;
     {
-      // Nobody waits for the lock with the GIL in hand: its holder may need the GIL.
       pybind11::gil_scoped_release release;
-      lock.lock();
+      inside.emplace(door_);
     }
     return look();
   }
@@ -45,7 +46,7 @@ class Worker {
  private:
   const int threads_;
   const pid_t process_ = ::getpid();
-  std::mutex mutex_;
+  OneAtATime door_;
   std::unique_ptr<Stream> stream_;
   Workspace workspace_;
 };

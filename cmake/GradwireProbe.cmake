@@ -33,8 +33,29 @@ if(NOT GRADWIRE_GLOO STREQUAL "OFF")
 endif()
 gradwire_decide(GLOO found "${GRADWIRE_GLOO_LIBRARY}" "libgloo was not found (Debian: libgloo-dev)")
 
-gradwire_decide(MPI "OFF" "" "the MPI transport is not built yet")
-gradwire_decide(NCCL "OFF" "" "the NCCL transport is not built yet")
+set(found OFF)
+if(NOT GRADWIRE_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(found ON)
+  endif()
+endif()
+gradwire_decide(MPI found "MPI ${MPI_C_VERSION}, ${MPI_C_COMPILER}"
+                "no MPI was found (Debian: libopenmpi-dev)")
+
+# NCCL itself is opened at run time; what is built needs CUDA's streams and memory. nccl.h and the
+# library are for tests alone: what pip installs as nvidia/nccl, or the system's.
+if(NOT DEFINED GRADWIRE_NCCL_ROOT)
+  execute_process(COMMAND python3 -c "import nvidia.nccl as n; print(list(n.__path__)[0])"
+                  OUTPUT_VARIABLE nccl_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  set(GRADWIRE_NCCL_ROOT "${nccl_root}" CACHE PATH "Folder nvidia/nccl of a Python environment")
+endif()
+find_path(GRADWIRE_NCCL_INCLUDE_DIR nccl.h HINTS ${GRADWIRE_NCCL_ROOT}/include)
+find_path(GRADWIRE_CUDART_INCLUDE_DIR cuda_runtime.h HINTS /usr/local/cuda/include
+          ${CUDAToolkit_INCLUDE_DIRS})
+mark_as_advanced(GRADWIRE_NCCL_INCLUDE_DIR GRADWIRE_CUDART_INCLUDE_DIR)
+gradwire_decide(NCCL GRADWIRE_WITH_CUDA "opened when it is first used"
+                "CUDA is off, whose streams and memory it needs")
 
 set(found OFF)
 if(NOT GRADWIRE_PYTHON STREQUAL "OFF")

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gradwire/comm/internal/add_shards.h"
+#include "gradwire/comm/internal/split_groups.h"
 #include "gradwire/comm/transport/frame.h"
 
 namespace gradwire {
@@ -38,7 +40,14 @@ Collectives::Collectives(std::shared_ptr<PointToPoint> engine, RankGroup group,
 }
 
 void Collectives::all_gather(std::span<const std::byte> mine, Parts all, CallTag tag) {
-  gather_into(Verb::kAllGather, mine, all, /*exact=*/false, tag);
+  switch (tag.all_gather) {
+    case AllGather::kDirect:
+      return gather_into(Verb::kAllGather, mine, all, /*exact=*/false, tag);
+    case AllGather::kRing:
+      return gather_around(mine, all, tag);
+    case AllGather::kBruck:
+      return gather_doubling(mine, all, tag);
+  }
 }
 
 void Collectives::gather_into(Verb verb, std::span<const std::byte> mine, Parts all, bool exact,
@@ -108,33 +117,7 @@ void Collectives::scatter_sums(Verb verb, std::span<const float> values, std::sp
                          true});
   }
   exchange(verb, tag);
-  add_shards(shard(group_.rank), received, out, context);
-}
-
-// Blocks that stay in the first-level cache while all ranks are added to them, in rank order.
-void Collectives::add_shards(std::span<const float> own, std::span<const float> others,
-                             std::span<float> out, Context& context) const {
-  constexpr size_t kBlock = 4096;
-  const size_t blocks = (out.size() + kBlock - 1) / kBlock;
-  struct Work {
-    const Collectives& self;
-    std::span<const float> own, others;
-    std::span<float> out;
-  } work{*this, own, others, out};
-  context.stream.pool().parallel_for(blocks, [&work](size_t block) {
-    const size_t begin = block * kBlock, end = std::min(begin + kBlock, work.out.size());
-    float sum[kBlock];
-    for (int r = 0; r < work.self.group_.size(); ++r) {
-      const float* part =
-          r == work.self.group_.rank
-              ? work.own.data() + begin
-              : work.others.data() + static_cast<size_t>(r) * work.out.size() + begin;
-      for (size_t i = 0; i < end - begin; ++i) {
-        sum[i] = r == 0 ? part[i] : sum[i] + part[i];
-      }
-    }
-    std::copy(sum, sum + (end - begin), work.out.data() + begin);
-  });
+  add_shards({shard(group_.rank), received, group_.rank, size}, out, context);
 }
 
 void Collectives::reduce_scatter(std::span<const float> values, std::span<float> out, CallTag tag,
@@ -143,6 +126,17 @@ void Collectives::reduce_scatter(std::span<const float> values, std::span<float>
 }
 
 void Collectives::all_reduce_sum(std::span<float> values, CallTag tag, Context& context) {
+  switch (tag.all_reduce) {
+    case AllReduce::kRankOrder:
+      return reduce_in_rank_order(values, tag, context);
+    case AllReduce::kRing:
+      return reduce_around(values, tag, context);
+    case AllReduce::kRabenseifner:
+      return reduce_halving(values, tag, context);
+  }
+}
+
+void Collectives::reduce_in_rank_order(std::span<float> values, CallTag tag, Context& context) {
   const int size = group_.size();
   const size_t begin = shard_begin(values.size(), size, group_.rank);
   const size_t count = shard_begin(values.size(), size, group_.rank + 1) - begin;
@@ -188,39 +182,15 @@ void Collectives::barrier(CallTag tag) {
 }
 
 RankGroup Collectives::split(int color, uint16_t& next_group) {
-  struct Choice {
-    int64_t color;
-    uint64_t next_group;
-  };
   const auto own = static_cast<size_t>(group_.rank);
-  std::vector<Choice> choices(static_cast<size_t>(group_.size()));
+  std::vector<GroupChoice> choices(static_cast<size_t>(group_.size()));
   choices[own] = {color, next_group};
-  std::vector<size_t> lengths(choices.size(), sizeof(Choice));
+  std::vector<size_t> lengths(choices.size(), sizeof(GroupChoice));
   const auto all = std::as_writable_bytes(std::span(choices));
-  gather_into(Verb::kSplit, all.subspan(own * sizeof(Choice), sizeof(Choice)),
-              {all, sizeof(Choice), lengths}, /*exact=*/true, {0, "a group"});
-
-  // Any id that no member has used will do, as long as all members choose the same.
-  uint64_t base = 0;
-  std::vector<int64_t> colors;
-  RankGroup result;
-  for (size_t r = 0; r < choices.size(); ++r) {
-    base = std::max(base, choices[r].next_group);
-    colors.push_back(choices[r].color);
-    if (choices[r].color == color) {
-      if (r == own) {
-        result.rank = result.size();
-      }
-      result.members.push_back(group_.members[r]);
-    }
-  }
-  std::sort(colors.begin(), colors.end());
-  colors.erase(std::unique(colors.begin(), colors.end()), colors.end());
-  check(base + colors.size() <= 0xFFFF, "split: ", base, " groups exist, at most 65535 can");
-  const auto place = std::lower_bound(colors.begin(), colors.end(), color) - colors.begin();
-  result.id = static_cast<uint16_t>(base + static_cast<uint64_t>(place));
-  next_group = static_cast<uint16_t>(base + colors.size());
-  return result;
+  gather_into(Verb::kSplit, all.subspan(own * sizeof(GroupChoice), sizeof(GroupChoice)),
+              {all, sizeof(GroupChoice), lengths}, /*exact=*/true, {0, "a group"});
+  std::vector<RankGroup> groups = split_groups(group_, choices, next_group);
+  return std::move(own_group(groups));
 }
 
 TrafficCounters Collectives::counters() const {

@@ -3,33 +3,150 @@
 #include <array>
 
 #include "gradwire/comm/exchange/rows.h"
+#include "gradwire/kernels/core/device_name.h"
 
 namespace gradwire {
 namespace {
 
-bool is_wide_dense(const CompressorSpec& spec, DType dtype) {
-  return !find_compressor(spec.name).selector && value_bits(spec.values, dtype) >= 16;
+// Ranks send elements of their own choice, so that sums have more of them than any payload.
+bool chooses_alone(const CompressorSpec& spec) {
+  const CompressorRow& row = find_compressor(spec.name);
+  return row.selector && !row.shared_choice;
 }
 
-constexpr std::array<ExchangeRow, 2> kRows{{
+bool is_wide_dense(const CompressorSpec& spec, DType dtype) {
+  return !chooses_alone(spec) && value_bits(spec.values, dtype) >= 16;
+}
+
+// What sums can grow in without overflow.
+bool has_range_of_float32(const Compressor& c) {
+  const ValueCodec values = c.spec().values;
+  return values != ValueCodec::kFloat16 &&
+         (values != ValueCodec::kRaw || c.shape().dtype != DType::kFloat16);
+}
+
+/// Whether payloads add up in flight: equally many floats behind each header, and nothing else.
+bool is_raw_float32(const Compressor& c) {
+  const ValueCodec values = c.spec().values;
+  const bool floats = values == ValueCodec::kFloat32 ||
+                      (values == ValueCodec::kRaw && c.shape().dtype == DType::kFloat32);
+  return c.rounds() == 1 && c.combine() == Combine::kSum && c.fixed_length() && floats;
+}
+
+constexpr std::string_view kCarriesSums =
+    "a compressor whose float32 values add up (none, of float32 gradients, and randomk)";
+
+constexpr std::array<ExchangeRow, 8> kRows{{
     {.name = "dense",
      .summary = "all-to-all of slices, owners sum in rank order, all-gather of the sums",
      .bytes_formula = "2(P-1)/P (B - 32G) + (P-1)(64G + 128)",
      .latency_formula = "2(P-1) a",
-     .carries = "a dense compressor of 16 bits or wider (none, fp16, bf16)",
+     .carries = "values of 16 bits or more of the same elements (none, fp16, bf16, randomk)",
+     .rank_order = true,
+     .by_node = false,
+     .complete_on_commit = true,
      .accepts =
          [](const Compressor& c) {
            return c.rounds() == 1 && is_wide_dense(c.spec(), c.shape().dtype);
          },
-     .make = make_dense_exchange},
+     .make = make_dense_exchange,
+     .make_on_device = make_dense_exchange_on_device},
     {.name = "gather",
      .summary = "every payload to every rank, each rank sums in rank order",
      .bytes_formula = "(P-1)(B + 64)",
      .latency_formula = "(P-1) a",
      .carries = "any compressor of one round",
+     .rank_order = true,
+     .by_node = false,
+     .complete_on_commit = true,
      .accepts = [](const Compressor& c) { return c.rounds() == 1; },
-     .make = make_gather_exchange},
+     .make = make_gather_exchange,
+     .make_on_device = make_gather_exchange_on_device},
+    {.name = "two_shot",
+     .summary = "slices to their owners, who sum in rank order and compress again, sums to all",
+     .bytes_formula = "quantised: 2(P-1)/P B; topk: at most 2.25 (P-1)/P B, regions cut by entries",
+     .latency_formula = "2(P-1) a",
+     .carries = "any compressor of one round; one that selects needs error feedback, because what an "
+                "owner leaves out must be kept",
+     .rank_order = true,
+     .by_node = false,
+     .complete_on_commit = true,
+     .accepts =
+         [](const Compressor& c) {
+           return c.rounds() == 1 && (!chooses_alone(c.spec()) || c.spec().error_feedback);
+         },
+     .make = make_two_shot_exchange,
+     .make_on_device = make_two_shot_exchange_on_device},
+    {.name = "gtopk",
+     .summary = "payloads meet in pairs along a tree, each meeting keeps the k largest sums",
+     .bytes_formula = "log2 P (B + 64), a rank folded in 2B",
+     .latency_formula = "log2 P a, 2 more where P is no power of two",
+     .carries = "a compressor that selects, with error feedback, or a dense one with float32's range",
+     .rank_order = false,
+     .by_node = false,
+     .complete_on_commit = false,
+     .accepts =
+         [](const Compressor& c) {
+           return c.rounds() == 1 && (chooses_alone(c.spec())
+                                          ? c.spec().error_feedback
+                                          : is_wide_dense(c.spec(), c.shape().dtype) &&
+                                                has_range_of_float32(c));
+         },
+     .make = make_gtopk_exchange},
+    {.name = "sum",
+     .summary = "values add up in one all-reduce: all-to-all, sums in rank order, all-gather",
+     .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128(P-1)",
+     .latency_formula = "2(P-1) a",
+     .carries = kCarriesSums,
+     .rank_order = true,
+     .by_node = false,
+     .complete_on_commit = true,
+     .accepts = is_raw_float32,
+     .make = [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRankOrder); }},
+    {.name = "ring",
+     .summary = "the same around a ring: one sender per receiver, sums in the order of the ring",
+     .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128(P-1)",
+     .latency_formula = "2(P-1) a",
+     .carries = kCarriesSums,
+     .rank_order = false,
+     .by_node = false,
+     .complete_on_commit = true,
+     .accepts = is_raw_float32,
+     .make = [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRing); },
+     .sums_in_any_order = true},
+    {.name = "rabenseifner",
+     .summary = "the same by recursive halving and doubling: few steps, pairwise sums",
+     .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128 log2 P; P no power of two: up to 4n more",
+     .latency_formula = "2 log2 P a",
+     .carries = kCarriesSums,
+     .rank_order = false,
+     .by_node = false,
+     .complete_on_commit = true,
+     .accepts = is_raw_float32,
+     .make =
+         [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRabenseifner); },
+     .sums_in_any_order = true},
+    {.name = "hierarchical",
+     .summary = "sums within nodes, compressed shares between nodes, means within nodes",
+     .bytes_formula = "2(L-1)/L 4n within nodes of L ranks; between nodes 1/L of their exchange's",
+     .latency_formula = "2(L-1) a within, and the exchange's between nodes",
+     .carries = "any compressor of one round",
+     .rank_order = false,
+     .by_node = true,
+     .complete_on_commit = true,
+     .accepts = [](const Compressor& c) { return c.rounds() == 1; },
+     .make = make_hierarchical_exchange},
 }};
+
+std::string names_on_device() {
+  std::string names;
+  for (const ExchangeRow& row : kRows) {
+    if (row.make_on_device != nullptr) {
+      names += concat(names.empty() ? "" : ", ", row.name);
+    }
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -55,7 +172,25 @@ std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext c
     check(row.accepts(*compressor), "exchange '", name, "': cannot carry '",
           to_string(compressor->spec()), "', expected ", row.carries);
   }
-  return row.make(std::move(context));
+  check(!row.by_node || context.group_numels.size() == context.compressors.size(), "exchange '", name,
+        "': ", context.group_numels.size(), " group_numels, expected one per group of the bucket");
+  const Device device = context.transport->traits().device;
+  for (const Compressor* compressor : context.compressors) {
+    check(compressor->shape().device == device, "exchange '", name, "': a compressor is of ",
+          name_of(compressor->shape().device), ", expected ", name_of(device),
+          " as the transport is");
+  }
+  if (device.type == DeviceType::kCpu) {
+    return row.make(std::move(context));
+  }
+  check(row.make_on_device != nullptr, "exchange '", name, "': is not there on a GPU, expected ",
+        names_on_device());
+  return row.make_on_device(std::move(context));
+}
+
+Region node_share(size_t numel, int rank, int ranks_per_node) {
+  const int place = rank % ranks_per_node;
+  return {shard_begin(numel, ranks_per_node, place), shard_begin(numel, ranks_per_node, place + 1)};
 }
 
 std::string_view default_exchange(const CompressorSpec& spec) {

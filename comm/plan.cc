@@ -40,6 +40,8 @@ CompressorShape shape_of(const Plan& plan, const PlanGroup& group) {
 
 void check_parameters(std::span<const ParamInfo> parameters, const PlanOptions& options) {
   check(!parameters.empty(), "plan: 0 parameters, expected at least one");
+  check(options.ranks_per_node >= 1, "plan: ranks_per_node is ", options.ranks_per_node,
+        ", must be at least 1");
   check(options.bucket_bytes > 0, "plan: bucket_bytes is 0, must be positive");
   std::unordered_set<std::string_view> names;
   for (const ParamInfo& parameter : parameters) {
@@ -49,6 +51,26 @@ void check_parameters(std::span<const ParamInfo> parameters, const PlanOptions& 
           parameter.name, "', has a line break, expected one line");
     check(names.insert(parameter.name).second, "plan: two parameters are named '", parameter.name,
           "', expected different names");
+  }
+}
+
+// What the forward pass needs first leaves alone.
+void split_last(std::span<const ParamInfo> parameters, const PlanOptions& options,
+                std::vector<std::vector<ParamId>>& buckets) {
+  std::vector<ParamId>& whole = buckets.back();
+  size_t kept = 0, bytes = 0;
+  while (kept < whole.size()) {
+    bytes += parameters[whole[whole.size() - 1 - kept]].numel() * size_of(options.dtype);
+    if (bytes > options.last_bucket_bytes && kept > 0) {
+      break;
+    }
+    ++kept;
+  }
+  if (kept < whole.size()) {
+    const auto first = whole.end() - static_cast<std::ptrdiff_t>(kept);
+    std::vector<ParamId> last(first, whole.end());
+    whole.erase(first, whole.end());
+    buckets.push_back(std::move(last));
   }
 }
 
@@ -67,7 +89,25 @@ std::vector<std::vector<ParamId>> fill_buckets(std::span<const ParamInfo> parame
     buckets.back().push_back(static_cast<ParamId>(i));
     filled_bytes += bytes;
   }
+  if (options.last_bucket_bytes > 0) {
+    split_last(parameters, options, buckets);
+  }
   return buckets;
+}
+
+void check_buckets(std::span<const std::vector<ParamId>> buckets, size_t parameters) {
+  std::vector<bool> seen(parameters, false);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    check(!buckets[b].empty(), "plan: bucket ", b, " has 0 parameters, expected at least one");
+    for (const ParamId p : buckets[b]) {
+      check(p < parameters, "plan: bucket ", b, " holds parameter ", p, ", there are ", parameters);
+      check(!seen[p], "plan: parameter ", p, " is in two places of the buckets, expected one");
+      seen[p] = true;
+    }
+  }
+  const auto missing = std::find(seen.begin(), seen.end(), false);
+  check(missing == seen.end(), "plan: parameter ", missing - seen.begin(),
+        " is in no bucket, expected every parameter in one");
 }
 
 // Appends a group holding `members` in their order, unless there are none.
@@ -89,10 +129,31 @@ void add_group(const CompressorSpec& spec, std::span<const ParamId> members, Buc
 }
 
 // make_exchange() would say so too, but only when every rank has joined.
-void check_exchange(const Plan& plan, const PlanGroup& group, const ExchangeRow& row) {
-  const auto compressor = make_compressor(group.spec, shape_of(plan, group));
-  check(row.accepts(*compressor), "plan: exchange '", row.name, "' cannot carry '",
-        to_string(group.spec), "', expected ", row.carries);
+bool carries(const ExchangeRow& row, const Plan& plan, const PlanGroup& group) {
+  return row.accepts(*make_compressor(group.spec, shape_of(plan, group)));
+}
+
+// What the caller asked for comes first: of an exchange that carries neither that nor the exempt
+// groups, the latter would be the wrong thing to hear of.
+void check_exchanges(const Plan& plan, const CompressorSpec& asked) {
+  for (const PlanBucket& bucket : plan.buckets) {
+    const ExchangeRow& row = find_exchange(bucket.exchange);
+    for (const PlanGroup& group : bucket.groups) {
+      check(group.spec != asked || carries(row, plan, group), "plan: exchange '", row.name,
+            "' cannot carry '", to_string(group.spec), "', expected ", row.carries);
+    }
+  }
+  for (const PlanBucket& bucket : plan.buckets) {
+    const ExchangeRow& row = find_exchange(bucket.exchange);
+    for (const PlanGroup& group : bucket.groups) {
+      check(group.spec == asked || carries(row, plan, group), "plan: exchange '", row.name,
+            "' cannot carry the 1-D parameters beside '", to_string(asked), "' (the first is '",
+            plan.parameters[group.segments[0].parameter].name,
+            "'): lossy specs narrower than 16 bits exempt them, so that they travel as '",
+            to_string(group.spec), "' of ", to_string(plan.dtype), "; expected ", row.carries,
+            ", or exempt_1d = never");
+    }
+  }
 }
 
 void describe_group(const Plan& plan, const PlanGroup& group, size_t index, std::ostream& out) {
@@ -123,10 +184,14 @@ std::string Plan::describe() const {
   }
   std::ostringstream out;
   out << "plan: " << parameters.size() << " parameters, " << numel << " elements, "
-      << to_string(dtype) << ", seed " << seed << ", " << buckets.size() << " buckets\n";
+      << to_string(dtype) << ", seed " << seed << ", " << buckets.size() << " buckets"
+      << (ranks_per_node > 1 ? concat(", ", ranks_per_node, " ranks per node") : std::string())
+      << "\n";
   for (size_t b = 0; b < buckets.size(); ++b) {
-    out << "bucket " << b << ": " << buckets[b].exchange << ", " << buckets[b].numel
-        << " elements, " << buckets[b].numel * size_of(dtype) << " bytes\n";
+    const bool rank_order = find_exchange(buckets[b].exchange).rank_order;
+    out << "bucket " << b << ": " << buckets[b].exchange
+        << (rank_order ? "" : " (the same bits on all ranks, not of the rank-order sum)") << ", "
+        << buckets[b].numel << " elements, " << buckets[b].numel * size_of(dtype) << " bytes\n";
     for (size_t g = 0; g < buckets[b].groups.size(); ++g) {
       describe_group(*this, buckets[b].groups[g], g, out);
     }
@@ -146,22 +211,29 @@ Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options
 
   Plan plan{.dtype = options.dtype,
             .seed = options.seed,
+            .ranks_per_node = options.ranks_per_node,
             .parameters = {parameters.begin(), parameters.end()},
             .buckets = {},
             .places = std::vector<Plan::Place>(parameters.size())};
-  for (const std::vector<ParamId>& members : fill_buckets(parameters, options)) {
+  if (!options.buckets.empty()) {
+    check_buckets(options.buckets, parameters.size());
+  }
+  check(options.exchanges.empty() || options.exchanges.size() == options.buckets.size(), "plan: ",
+        options.exchanges.size(), " exchanges for ", options.buckets.size(),
+        " buckets, expected one for each or none");
+  for (const std::vector<ParamId>& members :
+       options.buckets.empty() ? fill_buckets(parameters, options) : options.buckets) {
     std::vector<ParamId> exempt, others;
     for (const ParamId p : members) {
       (exempts && parameters[p].shape.size() <= 1 ? exempt : others).push_back(p);
     }
     const auto id = static_cast<BucketId>(plan.buckets.size());
-    plan.buckets.push_back({.numel = 0, .exchange = std::string(row.name), .groups = {}});
+    const ExchangeRow& own = options.exchanges.empty() ? row : find_exchange(options.exchanges[id]);
+    plan.buckets.push_back({.numel = 0, .exchange = std::string(own.name), .groups = {}});
     add_group(exempt_spec(options.dtype), exempt, id, plan);
     add_group(options.spec, others, id, plan);
-    for (const PlanGroup& group : plan.buckets.back().groups) {
-      check_exchange(plan, group, row);
-    }
   }
+  check_exchanges(plan, options.spec);
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/comm/exchange.h"
 #include "gradwire/kernels/compress/compressor.h"
 
 namespace gradwire {
@@ -39,18 +40,33 @@ struct PlanBucket {
 struct PlanOptions {
   CompressorSpec spec{};
   std::string exchange = "auto";  ///< "auto": default_exchange(spec)
+  /// What Reducer::replan() may choose where the exchange is "auto".
+  MeanBits mean = MeanBits::kOfRankOrder;
   size_t bucket_bytes =
       size_t{1} << 20;  ///< of dense gradient; a larger parameter is a bucket alone
+  /// Of dense gradient in the bucket that leaves last, the first parameters of the forward pass,
+  /// whose exchange nothing hides: at least one parameter. 0: as bucket_bytes.
+  size_t last_bucket_bytes = 0;
+  /// Which parameters travel together, in the order the buckets leave (merge_gradients() makes them
+  /// from measurements): every parameter once. Empty: filled to bucket_bytes from the last
+  /// parameter.
+  std::vector<std::vector<ParamId>> buckets = {};
+  /// Of each of those buckets, in place of `exchange`. Empty: the same for all.
+  std::vector<std::string> exchanges = {};
   DType dtype = DType::kFloat32;
   /// Lossy specs narrower than 16 bits send 1-D parameters as bf16 in a group of their own.
   enum class Exempt1D { kAuto, kNever } exempt_1d = Exempt1D::kAuto;
-  uint64_t seed = 0;  ///< of stochastic rounding
+  uint64_t seed = 0;  ///< of stochastic rounding and of randomk's choice
+  /// Ranks with neighbouring numbers that share a node, for the hierarchical exchange.
+  int ranks_per_node = 1;
 };
 
-/// Buckets in the order they leave: the last parameters of the forward pass first.
+/// Buckets in the order they leave, on every rank: the last parameters of the forward pass first,
+/// unless PlanOptions::buckets says otherwise.
 struct Plan {
   DType dtype = DType::kFloat32;
   uint64_t seed = 0;
+  int ranks_per_node = 1;
   std::vector<ParamInfo> parameters;
   std::vector<PlanBucket> buckets;
 
@@ -60,15 +76,15 @@ struct Plan {
   };
   std::vector<Place> places;  ///< of each parameter
 
-  /// A table of the buckets, their groups, capacities and the parameters in them; the same text on
-  /// all ranks, one fact a line.
+  /// A table of the buckets, their groups, capacities and the parameters in them; says where a mean
+  /// is not the rank-order sum. The same text on all ranks, one fact a line.
   std::string describe() const;
   /// FNV-1a over describe().
   uint64_t fingerprint() const;
 };
 
 /// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements,
-/// an exchange that cannot carry the spec.
+/// an exchange that cannot carry the spec, buckets that do not hold every parameter once.
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options);
 
 }  // namespace gradwire

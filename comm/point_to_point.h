@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gradwire/kernels/core/error.h"
 
@@ -16,8 +17,16 @@ namespace gradwire {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
+struct RebuildOptions;
+
 /// A posted message. 0 is "nothing posted".
 using MessageHandle = uint64_t;
+
+/// A peer stayed silent past the deadline; its connection has not ended.
+class SilentPeer : public TransportError {
+ public:
+  using TransportError::TransportError;
+};
 
 /// Messages between ranks. Calls may come from several threads, each waiting for messages of its
 /// own. All errors are TransportError; after the first one the engine is closed and every later
@@ -35,12 +44,21 @@ class PointToPoint {
   /// Starts receiving into `bytes`, which holds at least what the sender sends under this tag.
   virtual MessageHandle post_recv(int source, uint64_t tag, std::span<std::byte> bytes) = 0;
   /// Blocks until the message has been sent or has arrived. @throws TransportError naming the peer
-  /// when it closed, died, or stayed silent past the deadline.
+  /// when it closed or died, SilentPeer when it stayed silent past the deadline.
   virtual void wait(MessageHandle message, Deadline deadline) = 0;
 
   /// Closes all pairs at once, so that every rank fails now instead of at its deadline. Idempotent,
   /// callable from any thread, wakes a blocked wait().
   virtual void close(std::string_view reason) noexcept = 0;
+
+  /// What rebuild() made.
+  struct Survivors {
+    std::shared_ptr<PointToPoint> engine;
+    std::vector<int> old_ranks;  ///< rank r of `engine` was rank old_ranks[r] here
+  };
+  /// An engine of the ranks that are left, as Transport::rebuild() says; `options.timeout` is not 0.
+  /// This engine has been closed. Not from several threads at once.
+  virtual Survivors rebuild(const RebuildOptions& options);
 
   /// Largest single message: receivers post buffers of this size before they trust a length.
   static constexpr size_t kMessageBytes = size_t{1} << 20;

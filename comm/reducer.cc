@@ -1,18 +1,22 @@
 #include "gradwire/comm/reducer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "gradwire/comm/internal/reducer_state.h"
+#include "gradwire/kernels/core/device_name.h"
 
 namespace gradwire {
 namespace {
 
-bool same_parameters(const Plan& a, const Plan& b) {
-  return a.dtype == b.dtype &&
-         std::equal(a.parameters.begin(), a.parameters.end(), b.parameters.begin(),
-                    b.parameters.end(), [](const ParamInfo& x, const ParamInfo& y) {
-                      return x.name == y.name && x.shape == y.shape;
-                    });
+void add_to(Gradient sum, ConstGradient values) {
+  dispatch(sum.dtype, [&]<class T>() {
+    const std::span<T> sums = sum.as<T>();
+    const std::span<const T> addends = values.as<T>();
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = from_float<T>(to_float(sums[i]) + to_float(addends[i]));
+    }
+  });
 }
 
 }  // namespace
@@ -34,15 +38,60 @@ Gradient Reducer::gradient(ParamId p) {
 
 void Reducer::grad_ready(ParamId p) {
   State& s = *state_;
+  s.check_not_ready("grad_ready", p);
+  if (s.no_sync > 0) {
+    s.given[p] = Given::kAccumulated;
+    s.begun = true;
+    return;
+  }
+  s.set_ready(p);
+}
+
+void Reducer::accumulate(ParamId p, ConstGradient values) {
+  State& s = *state_;
+  s.refuse_on_gpu("accumulate");
+  s.check_not_ready("accumulate", p);
+  const Gradient sum = gradient(p);
+  check(values.numel == sum.numel && values.dtype == sum.dtype && values.device == sum.device,
+        "accumulate: ", values.numel, " values of ", to_string(values.dtype), " for parameter ", p,
+        " on ", name_of(values.device), ", expected ", sum.numel, " of ", to_string(sum.dtype),
+        " on ", name_of(sum.device));
+  if (s.given[p] == Given::kNothing) {
+    std::memcpy(sum.data, values.data, sum.size_bytes());
+  } else {
+    add_to(sum, values);
+  }
+  s.given[p] = Given::kAccumulated;
+  s.begun = true;
+}
+
+Reducer::NoSync::NoSync(Reducer& reducer) : reducer_(reducer) {
+  State& s = *reducer_.state_;
   s.throw_if_finished();
-  check(p < s.ready.size(), "grad_ready: parameter ", p, " is not in the plan of ", s.ready.size(),
-        " parameters");
-  check(s.ready[p] == 0, "grad_ready: parameter ", p, " ('", s.plan.parameters[p].name,
-        "') is already ready in step ", s.step, ", expected once a step");
-  s.ready[p] = 1;
-  const BucketId bucket = s.plan.places[p].bucket;
-  --s.progress[bucket].missing;
-  s.note_ready(bucket, s.now_us());
+  check(!s.any_ready, "no_sync: gradients of step ", s.step,
+        " are already ready, expected a scope before the last backward pass of a step");
+  ++s.no_sync;
+}
+Reducer::NoSync::~NoSync() { --reducer_.state_->no_sync; }
+
+void Reducer::mark_unused(ParamId p) {
+  State& s = *state_;
+  s.refuse_on_gpu("mark_unused");
+  s.check_not_ready("mark_unused", p);
+  if (s.no_sync == 0) {
+    s.set_unused(p);
+  }
+}
+
+bool Reducer::unused_everywhere(ParamId p) const {
+  const State& s = *state_;
+  check(s.options.unused == UnusedParameters::kZero,
+        "unused_everywhere: unused parameters are an error here, expected UnusedParameters::kZero");
+  check(p < s.plan.places.size(), "unused_everywhere: parameter ", p, " is not in the plan of ",
+        s.plan.places.size(), " parameters");
+  check(!s.unused_everywhere.empty(),
+        "unused_everywhere: no step has been concluded yet, expected wait() before it");
+  return s.unused_everywhere[p];
 }
 
 Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
@@ -56,13 +105,18 @@ Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
   const Gradient own = s.buckets[bucket].gradient();
   check(gradient.numel == own.numel && gradient.dtype == own.dtype && gradient.device == own.device,
         "bucket_ready: bucket ", bucket, "'s gradient has ", gradient.numel, " elements of ",
-        to_string(gradient.dtype), ", expected ", own.numel, " of ", to_string(own.dtype),
-        " in CPU memory");
+        to_string(gradient.dtype), " on ", name_of(gradient.device), ", expected ", own.numel,
+        " of ", to_string(own.dtype), " on ", name_of(own.device));
+  if (s.no_sync > 0) {
+    s.begun = true;
+    return {.bucket = bucket, .step = s.step};
+  }
   p.gradient = gradient;
   p.missing = 0;
-  for (size_t i = 0; i < s.ready.size(); ++i) {
+  for (size_t i = 0; i < s.given.size(); ++i) {
     if (s.plan.places[i].bucket == bucket) {
-      s.ready[i] = 1;
+      s.given[i] = Given::kReady;
+      s.ready_us[i] = s.now_us();
     }
   }
   s.note_ready(bucket, s.now_us());
@@ -72,11 +126,16 @@ Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
 StepOutcome Reducer::wait() {
   State& s = *state_;
   s.throw_if_finished();
-  s.check_all_ready();
-  StepTrace times;
+  check(s.no_sync == 0, "wait: a NoSync lives in step ", s.step,
+        ", expected a call after the pass that is exchanged");
+  s.complete_gradients();
+  StepTrace& times = s.times;
   times.step = s.step;
   times.first_ready_us = s.first_ready_us;
   times.wait_begin_us = s.now_us();
+  if (s.gpu != nullptr) {
+    return s.end_step_on_device();
+  }
   s.drain();
   times.wait_end_us = s.now_us();
   if (s.failure) {
@@ -84,14 +143,22 @@ StepOutcome Reducer::wait() {
     s.finished = s.failure;
     throw *s.finished;
   }
+  if (s.options.unused == UnusedParameters::kZero) {
+    s.read_unused();
+  }
   const Bucket* bad = s.first_nonfinite();
   times.committed = bad == nullptr;
-  s.record(times);
+  s.record();
+  s.measure();
   const bool skip = s.options.on_nonfinite == OnNonFinite::kSkip;
   if (bad == nullptr) {
     s.commit();
+    for (Bucket& bucket : s.buckets) {
+      bucket.keep_payloads();
+    }
   } else {
     ++s.skipped;
+    s.has_parameters = true;
     if (skip) {
       s.zero_means();
     }
@@ -107,39 +174,45 @@ StepOutcome Reducer::wait() {
   return bad == nullptr ? StepOutcome::kCommitted : StepOutcome::kSkipped;
 }
 
+void Reducer::deliver(BucketId bucket, Delivery delivery) {
+  State& s = *state_;
+  s.refuse_on_gpu("deliver");
+  s.throw_if_finished();
+  check(bucket < s.buckets.size(), "deliver: bucket ", bucket, " is not in the plan of ",
+        s.buckets.size(), " buckets");
+  check(!s.begun, "deliver: step ", s.step,
+        " has begun, expected a call between wait() and the next grad_ready()");
+  s.buckets[bucket].deliver(delivery);
+}
+
+std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {
+  State& s = *state_;
+  s.throw_if_finished();
+  check(bucket < s.buckets.size(), "take_payloads: bucket ", bucket, " is not in the plan of ",
+        s.buckets.size(), " buckets");
+  check(s.launched <= bucket, "take_payloads: bucket ", bucket, " has left in step ", s.step,
+        ", expected a call between wait() and that");
+  const std::span<const GroupPayloads> payloads = s.buckets[bucket].payloads();
+  check(!payloads.empty(), "take_payloads: bucket ", bucket, " has no payloads, expected ",
+        "deliver() before a step that was committed");
+  return payloads;
+}
+
 ConstResidual Reducer::residual(ParamId p) const {
   const State& s = *state_;
   check(p < s.plan.places.size(), "residual: parameter ", p, " is not in the plan of ",
         s.plan.places.size(), " parameters");
   const auto [bucket, offset] = s.plan.places[p];
-  return s.buckets[bucket].residual(offset, s.plan.parameters[p].numel(), s.parity);
+  const size_t parity = s.gpu == nullptr ? s.parity : s.gpu->read().parity;
+  return s.buckets[bucket].residual(offset, s.plan.parameters[p].numel(), parity);
 }
 
-uint64_t Reducer::committed_steps() const { return state_->committed; }
-uint64_t Reducer::skipped_steps() const { return state_->skipped; }
+uint64_t Reducer::committed_steps() const {
+  return state_->gpu == nullptr ? state_->committed : state_->gpu->read().step;
+}
+uint64_t Reducer::skipped_steps() const {
+  return state_->gpu == nullptr ? state_->skipped : state_->gpu->read().skipped;
+}
 const Trace& Reducer::trace() const { return state_->trace; }
-
-void Reducer::set_plan(Plan plan) {
-  State& s = *state_;
-  s.throw_if_finished();
-  check(!s.any_ready, "set_plan: step ", s.step,
-        " has begun, expected a call between wait() and the next grad_ready()");
-  check(
-      same_parameters(s.plan, plan),
-      "set_plan: the new plan's parameters or dtype differ from the old one's, expected the same");
-  s.check_everywhere(plan);
-  std::deque<Bucket> buckets = s.make_buckets(plan);
-  for (size_t p = 0; p < plan.places.size(); ++p) {
-    const size_t numel = plan.parameters[p].numel();
-    const auto [old_bucket, old_offset] = s.plan.places[p];
-    const auto [bucket, offset] = plan.places[p];
-    const Bucket& from = s.buckets[old_bucket];
-    buckets[bucket].carry_over(offset, from.residual(old_offset, numel, s.parity), s.parity);
-    buckets[bucket].carry_over(offset, from.carried(old_offset, numel), s.parity);
-  }
-  s.plan = std::move(plan);
-  s.buckets = std::move(buckets);
-  s.begin_step();
-}
 
 }  // namespace gradwire

@@ -2,23 +2,58 @@
 // The pipeline: gradients become ready during backward, buckets leave in plan order, and wait()
 // hands back the mean of all ranks and commits the residuals.
 
+#include <functional>
+#include <iosfwd>
 #include <memory>
 #include <span>
 
 #include "gradwire/comm/exchange.h"
+#include "gradwire/comm/merge.h"
 #include "gradwire/comm/plan.h"
+#include "gradwire/comm/probe.h"
 #include "gradwire/comm/trace.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/compress/on_non_finite.h"
 
 namespace gradwire {
 
-enum class StepOutcome : uint8_t { kCommitted, kSkipped };
+enum class StepOutcome : uint8_t {
+  kCommitted,
+  kSkipped,
+  kEnqueued,  ///< on a GPU: the host does not know yet, see Reducer::synchronize()
+};
+
+/// What wait() does about parameters that were never ready: it refuses, or their gradient is zero
+/// on this rank. Then the mean still holds what other ranks have, and their residual goes on being
+/// sent: 0 + e == D + e_next.
+enum class UnusedParameters : uint8_t { kError, kZero };
 
 struct ReducerOptions {
   OnNonFinite on_nonfinite = OnNonFinite::kError;
-  int threads = 1;          ///< of the reducer's own stream, for compression loops
+  /// The same on all ranks. kZero tells ranks from each other's unused parameters by one small
+  /// message a step.
+  UnusedParameters unused = UnusedParameters::kError;
+  int threads = 1;          ///< of all the reducer's loops together, see default_threads()
   size_t trace_steps = 64;  ///< steps the trace keeps
+  /// Exchanges in flight at once, the same on all ranks, 1 to 16. Bucket b travels on stream
+  /// b mod streams; buckets of one stream leave in plan order. Results have the same bits for any
+  /// number of streams. Those after the first have groups of their own, whose bytes the transport's
+  /// counters() leave out: trace() has all of them.
+  int streams = 1;
+  /// On a GPU: the stream on which backward writes gradients and the optimizer reads means, of the
+  /// transport's GPU; outlives the reducer. Null on the CPU.
+  Stream* stream = nullptr;
+};
+
+/// What becomes of a bucket's result: the mean, written over its gradient, or the payloads as they
+/// arrived, for callers that can use the sparse form.
+enum class Delivery : uint8_t { kMean, kPayloads };
+
+/// The mean of one group as payloads: `compressor` decodes scale * (the parts added in order).
+struct GroupPayloads {
+  const PlanGroup* group = nullptr;
+  Compressor* compressor = nullptr;
+  ExchangeResult result;
 };
 
 /// Names a bucket handed over whole.
@@ -27,12 +62,34 @@ struct Ticket {
   uint64_t step = 0;
 };
 
-/// Compresses, exchanges and decompresses the buckets of a plan on a stream of its own, while the
-/// caller goes on with backward. Not thread-safe: one caller. Residuals are two buffers and one
-/// parity: a step that fails or is skipped leaves them as they were.
+struct ReplanOptions {
+  /// All but its buckets. Where its exchange is "auto" and the link's beta is known, each bucket
+  /// gets the cheapest exchange (choose.h) by capacities and by what the ranks' selections had in
+  /// common in the steps before: of those that keep the rank-order sum, or, where `plan.mean` allows
+  /// it and the gain is clear, of all. `hierarchical` takes part where `plan.ranks_per_node` says
+  /// that there are several nodes of several ranks and `node_link` is known.
+  PlanOptions plan{};
+  LinkCosts link{};       ///< probe_link()
+  LinkCosts node_link{};  ///< the same over the ranks of one node; beta 0: not known
+  size_t most_bytes = size_t{64} << 20;  ///< of a bucket
+  LeavingOrder order = LeavingOrder::kReady;
+};
+
+/// Compresses, exchanges and decompresses the buckets of a plan on threads of its own, while the
+/// caller goes on with backward: a bucket is compressed while those before it travel. Not
+/// thread-safe: one caller. Residuals are two buffers and one parity: a step that fails or is
+/// skipped leaves them as they were.
+///
+/// Over a transport of GPU memory (TransportTraits::device) gradients, payloads and residuals lie
+/// there, and no call of a step waits for the GPU: grad_ready() and wait() enqueue, ordered by events
+/// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
+/// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
+/// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), set_plan(), replan(), save(),
+/// load(), rebuild(), and the exchanges other than dense, gather and two_shot.
 class Reducer {
  public:
-  /// Collective: compares the plan across ranks. The transport outlives the reducer.
+  /// Collective: compares the plan across ranks. The transport outlives the reducer, which alone
+  /// uses it; streams beyond the first travel over groups split from it.
   /// @throws InvalidArgument naming the first line in which a rank's plan differs from rank 0's.
   Reducer(Plan plan, Transport& transport, ReducerOptions options = {});
   ~Reducer();
@@ -50,6 +107,34 @@ class Reducer {
   /// @throws InvalidArgument for an unknown parameter or one already ready in this step.
   void grad_ready(ParamId p);
 
+  /// gradient(p) += values, for steps of several backward passes: the first call of a step replaces
+  /// what is there, and grad_ready(p) follows the last. The mean is that of the ranks' sums: scale
+  /// the loss by 1 / passes for an average. @throws InvalidArgument for a p that is already ready,
+  /// or values of another length or dtype.
+  void accumulate(ParamId p, ConstGradient values);
+
+  /// While one lives, grad_ready() and bucket_ready() note that backward has been there and nothing
+  /// leaves; wait() is refused. For backward passes that add to gradient(p) themselves, where only
+  /// the last pass of a step, after the end of the scope, is exchanged.
+  class [[nodiscard]] NoSync {
+   public:
+    explicit NoSync(Reducer& reducer);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    Reducer& reducer_;
+  };
+
+  /// In place of grad_ready(p) for a parameter that this rank's backward did not reach: its
+  /// gradient is zero, or what earlier passes of the step accumulated. Errors as of grad_ready().
+  void mark_unused(ParamId p);
+
+  /// Whether no rank reached `p` in the last step that wait() concluded: an optimizer may leave it
+  /// alone. @throws InvalidArgument without UnusedParameters::kZero, and before the first such step.
+  bool unused_everywhere(ParamId p) const;
+
   /// A whole bucket at once, from memory of the caller laid out as the plan's bucket; the mean is
   /// written there; it stays valid until wait() returns. Do not mix with grad_ready in one bucket
   /// and step.
@@ -59,14 +144,38 @@ class Reducer {
   /// rank, when some rank's gradient was not finite: kError throws NonFiniteGradient naming rank
   /// and bucket, kSkip fills the means with zeros and returns kSkipped. Either way the reducer is
   /// ready for the next step.
-  /// @throws InvalidArgument naming the parameters that were never ready (the step can go on:
-  /// nothing was committed); TransportError naming the rank and the bucket (the group is finished).
+  /// @throws InvalidArgument naming the parameters that were never ready, unless their gradients
+  /// are zero by UnusedParameters::kZero (the step can go on: nothing was committed);
+  /// TransportError naming the rank and the bucket (the group is finished).
+  ///
+  /// On a GPU it waits for nothing and returns kEnqueued: what is enqueued on the stream from now on
+  /// reads the mean. The commit happens on the GPU, of all buckets or none. Where it does not happen
+  /// means are zero, so that an optimizer moves as after a zero gradient, and a later call tells: a
+  /// TransportError, a payload that does not decode (the group is finished), or under kError a
+  /// NonFiniteGradient, from when the GPU was seen to have met it. Then nothing is committed on any
+  /// rank, and wait() throws after each step it has enqueued, until synchronize(). kSkip leaves out
+  /// the step and goes on.
   StepOutcome wait();
 
-  /// The committed residual of parameter `p`: empty for specs without feedback.
+  /// On a GPU: blocks until the steps so far are over, and throws what one of them met, as wait()
+  /// does on the CPU. A NonFiniteGradient is forgotten then, and the next step commits: called behind
+  /// the same step on all ranks. On the CPU wait() has told all: does nothing.
+  /// @throws InvalidArgument when a step has begun.
+  void synchronize();
+
+  /// How the bucket's result is handed on, from the next step on: this rank's own choice, nothing
+  /// else changes. kMean again after set_plan(). @throws InvalidArgument when a step has begun.
+  void deliver(BucketId bucket, Delivery delivery);
+  /// The result of a bucket that delivers payloads, a row per group, after a wait() that committed:
+  /// the same bytes on every rank. Valid until the bucket leaves again; gradient(p) of its
+  /// parameters then holds no mean. @throws InvalidArgument where there is no such result.
+  std::span<const GroupPayloads> take_payloads(BucketId bucket);
+
+  /// The committed residual of parameter `p`: empty for specs without feedback. On a GPU it waits, and
+  /// the memory is the GPU's.
   ConstResidual residual(ParamId p) const;
 
-  /// Committed steps, and steps skipped because of non-finite gradients.
+  /// Committed steps, and steps skipped because of non-finite gradients. On a GPU they wait.
   uint64_t committed_steps() const;
   uint64_t skipped_steps() const;
 
@@ -74,6 +183,62 @@ class Reducer {
   /// the next step's gradient where the new plan keeps none). Collective, as the constructor is.
   /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays.
   void set_plan(Plan plan);
+
+  /// Writes what this rank keeps between steps (residuals, counters, what compressors and exchanges
+  /// learned), in the format of CHECKPOINT_FORMAT.md: one file per rank; parameters and optimizer
+  /// state are the caller's. Between steps, or after a TransportError. Write to a new file and
+  /// rename it: a stream is not atomic. @throws InvalidArgument when the stream does not take it.
+  void save(std::ostream& out) const;
+
+  /// Opens what rank `rank` saved; null when there was no such rank.
+  using OpenCheckpoint = std::function<std::unique_ptr<std::istream>(int rank)>;
+
+  /// Collective: continues where save() was called. With the same world size bit for bit; with
+  /// another one rank j takes over the residuals of the old ranks i with i mod world_size == j,
+  /// times new / old world size (CHECKPOINT_FORMAT.md derives it). Reads its own and those only,
+  /// a rank that was not there the header of rank 0's. gradient() stays valid.
+  /// @throws InvalidArgument, on every rank, when one finds its checkpoint missing, damaged, of
+  /// other parameters or of another step than rank 0's; nothing has changed then.
+  void load(const OpenCheckpoint& open);
+
+  /// After a TransportError: goes on with the group of the ranks that are left
+  /// (Transport::rebuild), which all call this. The step in progress is dropped; gradient() stays
+  /// valid.
+  ///
+  /// Some ranks may have left wait() with the step committed when the others failed in it. A rank
+  /// commits when the last messages of all ranks have arrived, and a rank sends its last message of
+  /// a bucket after everything it writes to that bucket's next residual, what its merges put back
+  /// included. So if any rank committed step s, every rank's next residual of s is complete: the
+  /// ranks behind commit theirs here. The mean of s they never saw: they must be given parameters
+  /// and optimizer state (and the loss scale) by `source`, which the caller broadcasts before the
+  /// next step. Residuals are scaled by new / old world size, so that their sum over ranks divided
+  /// by the world size stays what it was; the residuals of ranks that are gone are lost, and what
+  /// exchanges learned is learned anew.
+  /// @throws TransportError when another rank fails meanwhile: the reducer is as before, and
+  /// rebuild may be called again with the next group. InvalidArgument when no rank that is left has
+  /// the parameters of the newest committed step: load a checkpoint.
+  struct Rebuilt {
+    uint64_t committed_steps = 0;  ///< the same on all ranks
+    int source = -1;      ///< the rank of the new group that gives to those behind; -1: none is
+    bool behind = false;  ///< whether this rank is
+  };
+  ///
+  /// A plan by node goes on with every rank a node of its own (ranks_per_node becomes 1), since nodes
+  /// are not whole any more. With `gtopk` a rank that is behind cannot go on: what it keeps of that
+  /// step may not be complete, and all ranks throw InvalidArgument.
+  Rebuilt rebuild(Transport& survivors);
+
+  /// When the gradients of the steps since the constructor, set_plan(), load() or rebuild() became
+  /// ready on this rank: means, from the first one of a step on. Without those that were never
+  /// reached.
+  std::vector<GradientTiming> gradient_timings() const;
+
+  /// Collective, between steps: from the order and times that rank 0 measured in the steps since
+  /// the last plan, and what buckets cost there (bytes sent, messages and codec time per byte of
+  /// gradient, on `link`), rank 0 merges gradients to buckets (merge.h), chooses their exchanges
+  /// and broadcasts both; every rank makes the plan from `options.plan` with these buckets and sets
+  /// it, as set_plan() does. @throws InvalidArgument before the first step of a plan.
+  void replan(ReplanOptions options);
 
   const Trace& trace() const;
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "gradwire/comm/internal/sha256.h"
 #include "gradwire/comm/internal/tcp_store.h"
 
 namespace gradwire {
@@ -14,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
+
+constexpr std::string_view kPrefixMark = "@";
 
 /// Sleeps between looks, longer each time; false at the deadline.
 class Patience {
@@ -37,13 +40,21 @@ class Patience {
 /// One file per key, which appears complete or not at all.
 class FileStore final : public Store {
  public:
-  FileStore(const std::string& folder, Deadline deadline)
-      : Store("file:" + folder, deadline), folder_(folder) {
+  FileStore(const std::string& folder, Deadline deadline, const StoreAccess& access)
+      : Store("file:" + folder, deadline), folder_(folder), prefix_(key_prefix(access.secret)) {
     std::error_code error;
     fs::create_directories(folder_, error);
     if (!fs::is_directory(folder_)) {
       throw TransportError(
           concat("store file:", folder, ": cannot be made a folder: ", error.message()));
+    }
+    size_t foreign = 0;
+    for (const auto& entry : fs::directory_iterator(folder_, error)) {
+      foreign += is_key(entry.path()) && !is_own_key(entry.path()) ? 1 : 0;
+    }
+    if (foreign > 0 && access.log) {
+      access.log(concat("store file:", folder, ": passed over ", foreign,
+                        " keys of a job with another secret"));
     }
   }
 
@@ -70,6 +81,10 @@ class FileStore final : public Store {
   }
 
   bool try_get(std::string_view key, std::vector<char>& value) override {
+    std::error_code none;
+    if (!fs::is_regular_file(path_of(key), none)) {
+      return false;
+    }
     std::ifstream file(path_of(key), std::ios::binary);
     if (!file) {
       return false;
@@ -80,22 +95,31 @@ class FileStore final : public Store {
 
   void clear() noexcept override {
     std::error_code ignored;  // what stays behind is reported by the next group's set()
-    for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
-      if (entry.path().extension() == ".key") {
+    for (fs::directory_iterator entry(folder_, ignored), end; entry != end;
+         entry.increment(ignored)) {
+      if (is_own_key(entry->path())) {
         std::error_code also_ignored;
-        fs::remove(entry.path(), also_ignored);
+        fs::remove(entry->path(), also_ignored);
       }
     }
   }
 
  private:
   fs::path path_of(std::string_view key) const {
-    std::string name(key);
+    std::string name = concat(prefix_, key);
     std::replace(name.begin(), name.end(), '/', '.');
     return folder_ / (name + ".key");
   }
+  static bool is_key(const fs::path& path) { return path.extension() == ".key"; }
+  bool is_own_key(const fs::path& path) const {
+    const std::string name = path.filename().string();
+    // Without a secret, keys begin with a stage; with one, with its digest.
+    return is_key(path) && (prefix_.empty() ? name.find(kPrefixMark) == std::string::npos
+                                            : name.starts_with(prefix_));
+  }
 
   fs::path folder_;
+  std::string prefix_;
 };
 
 }  // namespace
@@ -111,39 +135,73 @@ std::vector<char> Store::get(std::string_view key) {
   return value;
 }
 
-std::unique_ptr<Store> make_store(std::string_view address, int rank, milliseconds timeout) {
+std::string key_prefix(std::string_view secret) {
+  return secret.empty() ? std::string()
+                        : to_hex(hmac_sha256(secret, "gradwire store"), 8).append(kPrefixMark);
+}
+
+std::unique_ptr<Store> make_store(std::string_view address, int rank, milliseconds timeout,
+                                  const StoreAccess& access) {
   constexpr std::string_view kFile = "file:", kTcp = "tcp:";
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   if (address.starts_with(kFile) && address.size() > kFile.size()) {
-    return std::make_unique<FileStore>(std::string(address.substr(kFile.size())),
-                                       std::chrono::steady_clock::now() + timeout);
+    return std::make_unique<FileStore>(std::string(address.substr(kFile.size())), deadline, access);
   }
   if (address.starts_with(kTcp)) {
-    return make_tcp_store(address.substr(kTcp.size()), rank, timeout);
+    return make_tcp_store(address.substr(kTcp.size()), rank, deadline, access);
   }
   throw InvalidArgument(
       concat("store: address is '", address, "', expected file:DIR or tcp:HOST:PORT"));
 }
 
-void meet(Store& store, std::string_view stage, int rank, int world_size) {
+std::vector<std::string> meet(Store& store, std::string_view stage, int rank, int world_size,
+                              std::string_view mine) {
   const auto key_of = [&](int r) { return concat(stage, "/", r); };
-  store.set(key_of(rank), {});
+  store.set(key_of(rank), concat(world_size, " ", mine));
+  std::vector<std::string> brought(static_cast<size_t>(world_size));
   std::vector<int> missing;
-  std::vector<char> ignored;
-  std::string why = "did not appear in time";
-  Patience patience(store.deadline());
   for (int r = 0; r < world_size; ++r) {
     missing.push_back(r);
   }
+  std::string differs;  // two world sizes, and whose
+  int other = -1;
+  Deadline until{};
+  // True when rank r is there.
+  const auto look = [&](int r) {
+    std::vector<char> value;
+    if (!store.try_get(key_of(r), value)) {
+      return false;
+    }
+    const std::string text(value.begin(), value.end());
+    const std::string size = text.substr(0, text.find(' '));
+    if (differs.empty() && !value.empty() && size != std::to_string(world_size)) {
+      differs = concat("store ", store.address(), ": ranks disagree on the world size: rank ", rank,
+                       " has ", world_size, ", rank ", r, " has ", size);
+      other = r;
+      // Where rank 0 serves the store, those who are still on their way shall hear of it too.
+      until = std::chrono::steady_clock::now() + milliseconds(rank == 0 ? 1000 : 0);
+    }
+    brought[static_cast<size_t>(r)] = text.substr(std::min(size.size() + 1, text.size()));
+    return true;
+  };
+  std::string why = "did not appear in time";
+  Patience patience(store.deadline());
   try {
     do {
-      std::erase_if(missing, [&](int r) { return store.try_get(key_of(r), ignored); });
+      std::erase_if(missing, look);
+      if (!differs.empty() && (missing.empty() || std::chrono::steady_clock::now() >= until)) {
+        break;
+      }
       if (missing.empty()) {
-        return;
+        return brought;
       }
     } while (patience.wait());
   } catch (const TransportError& error) {
     // Rank 0 may give up, and its store end, a moment before this rank does.
     why = concat("had not appeared when the store ended (", error.what(), ")");
+  }
+  if (!differs.empty()) {
+    throw TransportError(differs, other);
   }
   std::string list;
   for (const int r : missing) {

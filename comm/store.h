@@ -3,6 +3,7 @@
 // can write and read.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,7 +15,8 @@
 namespace gradwire {
 
 /// A key is written once, by one rank. Calls block at most until the deadline given at construction
-/// and throw TransportError after it. Not thread-safe.
+/// and throw TransportError after it; an answer of a tcp store may come a little later. Not
+/// thread-safe.
 class Store {
  public:
   virtual ~Store() = default;
@@ -48,14 +50,31 @@ class Store {
   Deadline deadline_;
 };
 
+/// Who may use a store, and where it says whom it refused.
+struct StoreAccess {
+  /// TransportOptions::job_secret. A TCP store lets in only who knows it, and keys lie under a name
+  /// made from it: groups with other secrets do not see each other.
+  std::string secret{};
+  std::function<void(std::string_view)> log{};  ///< TransportOptions::log
+  size_t clients = 1024;  ///< ranks expected at most: bounds the connections held
+};
+
 /// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens there and
 /// serves the others while its store lives. @throws InvalidArgument for another address,
-/// TransportError when the place cannot be used or, for tcp, rank 0 does not answer in time.
+/// TransportError when the place cannot be used or, for tcp, rank 0 does not answer in time or has
+/// another secret.
 std::unique_ptr<Store> make_store(std::string_view address, int rank,
-                                  std::chrono::milliseconds timeout);
+                                  std::chrono::milliseconds timeout,
+                                  const StoreAccess& access = {});
 
-/// Waits until all ranks have called this with the same stage.
-/// @throws TransportError naming the ranks that are missing at the deadline.
-void meet(Store& store, std::string_view stage, int rank, int world_size);
+/// Waits until all ranks have called this with the same stage, and returns what each brought. A rank
+/// that need not wait may set "<stage>/<its rank>" to nothing instead.
+/// @throws TransportError naming the ranks that are missing at the deadline, or both world sizes and
+/// ranks when they disagree on the world size.
+std::vector<std::string> meet(Store& store, std::string_view stage, int rank, int world_size,
+                              std::string_view mine = {});
+
+/// In front of every key of a job: of its secret, which it does not give away. Empty without one.
+std::string key_prefix(std::string_view secret);
 
 }  // namespace gradwire

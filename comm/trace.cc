@@ -1,5 +1,6 @@
 #include "gradwire/comm/trace.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 #include <string_view>
@@ -25,6 +26,7 @@ std::string escape(std::string_view text) {
   return out;
 }
 
+// Streams of exchanges follow the last one.
 enum Track { kCaller = 0, kCompression = 1, kExchange = 2 };
 
 // Writes the events of one process, separated by commas.
@@ -38,7 +40,7 @@ class Events {
   }
 
   // `args` is the inside of a JSON object.
-  void span(Track track, std::string_view name, int64_t begin_us, int64_t end_us,
+  void span(int track, std::string_view name, int64_t begin_us, int64_t end_us,
             std::string_view args) {
     begin() << "{\"ph\":\"X\",\"name\":\"" << escape(name) << "\",\"pid\":" << rank_
             << ",\"tid\":" << track << ",\"ts\":" << begin_us << ",\"dur\":" << end_us - begin_us
@@ -66,7 +68,17 @@ void write_bucket(const BucketTrace& bucket, const std::string& step, Events& ev
        << ",\"hidden_us\":" << bucket.hidden_us << ",\"exposed_us\":" << bucket.exposed_us;
   const std::string name = "bucket " + std::to_string(bucket.bucket);
   events.span(kCompression, name, bucket.begin_us, bucket.compressed_us, step);
-  events.span(kExchange, name, bucket.compressed_us, bucket.end_us, args.str());
+  events.span(kExchange + bucket.stream, name, bucket.exchange_us, bucket.end_us, args.str());
+}
+
+int last_stream(const std::vector<StepTrace>& steps) {
+  int last = 0;
+  for (const StepTrace& step : steps) {
+    for (const BucketTrace& bucket : step.buckets) {
+      last = std::max(last, bucket.stream);
+    }
+  }
+  return last;
 }
 
 template <class Field>
@@ -91,10 +103,13 @@ void Trace::add(const StepTrace& step) {
   if (keep_steps_ == 0) {
     return;
   }
-  if (steps_.size() == keep_steps_) {
-    steps_.erase(steps_.begin());
+  if (steps_.size() < keep_steps_) {
+    steps_.push_back(step);
+    return;
   }
-  steps_.push_back(step);
+  // The oldest one's memory takes the newest: a full trace allocates nothing.
+  std::rotate(steps_.begin(), steps_.begin() + 1, steps_.end());
+  steps_.back() = step;
 }
 
 const StepTrace& Trace::last() const {
@@ -109,7 +124,10 @@ std::string Trace::to_chrome_json(int rank) const {
   events.name("process_name", kCaller, "rank " + std::to_string(rank));
   events.name("thread_name", kCaller, "caller");
   events.name("thread_name", kCompression, "compression");
-  events.name("thread_name", kExchange, "exchange");
+  for (int stream = 0; stream <= last_stream(steps_); ++stream) {
+    events.name("thread_name", kExchange + stream,
+                stream == 0 ? "exchange" : "exchange " + std::to_string(stream));
+  }
   for (const StepTrace& step : steps_) {
     const std::string args = "\"step\":" + std::to_string(step.step);
     events.span(kCaller, "backward", step.first_ready_us, step.wait_begin_us, args);

@@ -10,17 +10,20 @@
 
 namespace gradwire {
 
-/// Times in microseconds since the Reducer was made (steady clock).
+/// Times in microseconds since the Reducer was made (steady clock). On a GPU those at which the host
+/// enqueued: what happens there has none.
 struct BucketTrace {
   BucketId bucket = 0;
   int64_t ready_us = 0;       ///< its last gradient appeared
   int64_t begin_us = 0;       ///< compression began
-  int64_t compressed_us = 0;  ///< compression ended, exchange began
+  int64_t compressed_us = 0;  ///< compression ended
+  int64_t exchange_us = 0;    ///< the exchange began: its stream was free
   int64_t end_us = 0;         ///< the mean was in place
-  int64_t transfer_us = 0;    ///< of [compressed, end]: inside the transport
+  int64_t transfer_us = 0;    ///< of [exchange, end]: inside the transport
   int64_t codec_us = 0;       ///< compress + slice + merge + decompress
-  int64_t hidden_us = 0;      ///< of [begin, end]: before the caller entered wait()
-  int64_t exposed_us = 0;     ///< of [begin, end]: while the caller was in wait()
+  int64_t hidden_us = 0;      ///< of [begin, compressed] and [exchange, end]: before wait()
+  int64_t exposed_us = 0;     ///< of the same: while the caller was in wait()
+  int stream = 0;             ///< which of the exchanges in flight carried it
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t predicted_bytes_sent = 0;
@@ -31,7 +34,7 @@ struct StepTrace {
   int64_t first_ready_us = 0;  ///< the first grad_ready of the step
   int64_t wait_begin_us = 0;
   int64_t wait_end_us = 0;
-  bool committed = false;
+  bool committed = false;  ///< on a GPU false: nobody knows yet
   std::vector<BucketTrace> buckets;
 
   int64_t exposed_us() const { return wait_end_us - wait_begin_us; }
@@ -49,8 +52,8 @@ class Trace {
   const std::vector<StepTrace>& steps() const { return steps_; }
   const StepTrace& last() const;  ///< @throws InvalidArgument before the first step
 
-  /// Chrome/Perfetto "traceEvents" JSON: one track for the caller, one for compression, one for the
-  /// exchange; `rank` becomes the process id.
+  /// Chrome/Perfetto "traceEvents" JSON: one track for the caller, one for compression, one for each
+  /// stream of exchanges; `rank` becomes the process id.
   std::string to_chrome_json(int rank) const;
 
  private:

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "gradwire/comm/internal/agree.h"
 #include "gradwire/comm/transport/gloo.h"
 #include "gradwire/comm/transport/in_process.h"
+#include "gradwire/comm/transport/mpi.h"
+#include "gradwire/comm/transport/nccl.h"
 #include "gradwire/comm/transport/point_to_point_transport.h"
 
 namespace gradwire {
@@ -21,12 +24,23 @@ constexpr TransportRow kRows[] = {
     {"in_process", "threads of one process", always_available, make_alone},
     {"gloo", "TCP between processes, over Gloo's pairs", gloo_unavailable_reason,
      make_gloo_transport},
+    {"mpi", "the processes of one mpirun, over MPI's messages", mpi_unavailable_reason,
+     make_mpi_transport},
+    {"nccl", "NVIDIA GPUs, over NCCL", nccl_unavailable_reason, make_nccl_transport},
 };
 
 }  // namespace
 
+void Transport::agree(std::string_view what, std::string_view text, Context& context) {
+  check_agreement(what, text, *this, context);
+}
+
 size_t Pacing::burst_bytes() const {
   return std::max(size_t{8000}, static_cast<size_t>(bits_per_second / 8.0 * 1e-3));
+}
+
+std::unique_ptr<Transport> Transport::rebuild(const RebuildOptions&) {
+  throw InvalidArgument(concat(name(), ": this transport cannot be rebuilt, start the job again"));
 }
 
 std::span<const TransportRow> transport_registry() { return kRows; }

@@ -7,11 +7,13 @@ if(NOT GRADWIRE_WITH_CUDA_KERNELS)
 endif()
 
 file(GLOB device_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/*_cuda.cu)
-# Bits are compared with the CPU's: no fused multiply-add, IEEE division and subnormals (defaults).
-set(GRADWIRE_NVCC_FLAGS -std=c++20 --fmad=false --expt-relaxed-constexpr
-    -Xcompiler=-Wall,-Wextra,-ffp-contract=off CACHE INTERNAL "")
 add_library(gradwire_kernels_cuda OBJECT ${device_sources})
-target_compile_options(gradwire_kernels_cuda PRIVATE ${GRADWIRE_NVCC_FLAGS})
+# Bits are compared with the CPU's: no fused multiply-add, IEEE division and subnormals (defaults).
+target_compile_options(gradwire_kernels_cuda PRIVATE -std=c++20 --fmad=false
+                       --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
+                       -Xptxas=-v)
+set_target_properties(gradwire_kernels_cuda PROPERTIES CUDA_COMPILER_LAUNCHER
+                      "sh;${PROJECT_SOURCE_DIR}/cmake/nvcc_with_report.sh;${CMAKE_CUDA_COMPILER_LAUNCHER}")
 if(GRADWIRE_WERROR)
   target_compile_options(gradwire_kernels_cuda PRIVATE -Werror=all-warnings)
 endif()

@@ -1,7 +1,9 @@
 // gradwire-trainer: README.md says what it does and what it prints.
 
 #include <cstdio>
+#include <cstdlib>
 #include <span>
+#include <string>
 
 #include "bench/trainer/job.h"
 #include "bench/trainer/options.h"
@@ -18,5 +20,12 @@ int main(int argc, char** argv) {
     std::fputs(trainer::help_text().c_str(), stdout);
     return trainer::kExitOk;
   }
+  // Not an argument: those are everybody's to read.
+  if (const char* const secret = std::getenv("GRADWIRE_JOB_SECRET"); secret != nullptr) {
+    options.group.job_secret = secret;
+  }
+  options.group.log = [](std::string_view line) {
+    std::fprintf(stderr, "gradwire-trainer: %.*s\n", static_cast<int>(line.size()), line.data());
+  };
   return trainer::run_job(options);
 }

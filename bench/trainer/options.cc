@@ -1,5 +1,7 @@
 #include "bench/trainer/options.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -36,13 +38,15 @@ T parse_number(std::string_view text, T least, T most) {
 
 bool parse_switch(std::string_view text) { return parse_number<int>(text, 0, 1) == 1; }
 
-std::vector<size_t> parse_widths(std::string_view text) {
-  std::vector<size_t> widths;
+/// "512,512": numbers from `least` to `most`.
+template <class T>
+std::vector<T> parse_list(std::string_view text, T least, T most) {
+  std::vector<T> numbers;
   while (true) {
     const size_t comma = text.find(',');
-    widths.push_back(parse_number<size_t>(text.substr(0, comma), 1, 65536));
+    numbers.push_back(parse_number<T>(text.substr(0, comma), least, most));
     if (comma == std::string_view::npos) {
-      return widths;
+      return numbers;
     }
     text.remove_prefix(comma + 1);
   }
@@ -119,7 +123,7 @@ constexpr OptionRow kRows[] = {
     {"data", "DIR", "folder with the four MNIST-named IDX files, plain or .gz",
      [](Options& o, View v) { o.data = v; }},
     {"hidden", "W,W,…", "widths of the hidden layers [512,512,512,512,512]",
-     [](Options& o, View v) { o.hidden = parse_widths(v); }},
+     [](Options& o, View v) { o.hidden = parse_list<size_t>(v, 1, 65536); }},
     {"method", "SPEC", "compression, e.g. none, fp16, topk:1%, int4 [none]",
      [](Options& o, View v) { o.method = gradwire::parse_spec(v); }},
     {"exchange", "NAME", "auto, dense or gather [auto]", set_exchange},
@@ -148,13 +152,17 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.eval_every = parse_number<uint64_t>(v, 0, kAnyCount); }},
     {"threads", "T", "per rank, 0: cores / ranks [0]",
      [](Options& o, View v) { o.threads = parse_number<int>(v, 0, 1024); }},
+    {"compute-cpus", "C,C,…", "where a rank of one thread computes; its exchange may use all [all]",
+     [](Options& o, View v) { o.compute_cpus = parse_list(v, 0, CPU_SETSIZE - 1); }},
+    {"streams", "N", "exchanges in flight at once, 1 to 16 [1]",
+     [](Options& o, View v) { o.streams = parse_number<int>(v, 1, 16); }},
     {"overlap", "0|1", "exchange while backward is still running [1]",
      [](Options& o, View v) { o.overlap = parse_switch(v); }},
     {"no-exchange", "0|1", "compute only: every rank trains alone (diagnostic) [0]",
      [](Options& o, View v) { o.exchange_gradients = !parse_switch(v); }},
     {"events", "FILE", "JSON lines, - is standard output [none]",
      [](Options& o, View v) { o.events = v; }},
-    {"chrome-trace", "FILE", "trace of the last steps, for Perfetto [none]",
+    {"chrome-trace", "FILE", "traces of the last steps, for Perfetto: rank 0's, FILE with .rank1 beside it, … [none]",
      [](Options& o, View v) { o.chrome_trace = v; }},
     {"die-with-parent", "0|1|PID", "end when the parent does; PID: which must be the parent [0]",
      [](Options& o, View v) { o.die_with_parent = parse_number<long>(v, 0, 1L << 22); }},

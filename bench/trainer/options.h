@@ -44,6 +44,8 @@ struct Options {
   bool stop_at_target = false;
   uint64_t eval_every = 0;  ///< steps; 0: each epoch
   int threads = 0;          ///< per rank; 0: cores / ranks
+  std::vector<int> compute_cpus;  ///< where forward and backward run; empty: anywhere
+  int streams = 1;          ///< exchanges in flight
   bool overlap = true;
   bool exchange_gradients = true;  ///< false: compute only, each rank on its own
   std::string events;

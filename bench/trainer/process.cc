@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <system_error>
@@ -41,6 +42,12 @@ void handle(int signal, void (*handler)(int)) {
 }
 
 }  // namespace
+
+double process_cpu_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
 
 SignalWatch::SignalWatch(std::function<void(std::string_view)> on_stuck)
     : on_stuck_(std::move(on_stuck)) {

@@ -22,6 +22,9 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Processor time of all threads of this process so far, in milliseconds.
+double process_cpu_ms();
+
 /// Turns SIGTERM and SIGINT into an abort of the attached transports. One per process.
 class SignalWatch {
  public:

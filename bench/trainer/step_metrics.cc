@@ -9,7 +9,8 @@ void add_times(const StepMetrics& m, JsonLine& line) {
       .add("exposed_exchange_ms", m.exposed_exchange_ms)
       .add("compression_ms", m.compression_ms)
       .add("transfer_ms", m.transfer_ms)
-      .add("backward_ms", m.backward_ms);
+      .add("backward_ms", m.backward_ms)
+      .add("cpu_ms", m.cpu_ms);
 }
 
 std::optional<uint64_t> whole(const std::optional<double>& bytes) {
@@ -35,6 +36,7 @@ StepMetrics& StepMetrics::operator+=(const StepMetrics& other) {
   exposed_exchange_ms += other.exposed_exchange_ms;
   compression_ms += other.compression_ms;
   transfer_ms += other.transfer_ms;
+  cpu_ms += other.cpu_ms;
   bytes_sent += other.bytes_sent;
   bytes_received += other.bytes_received;
   predicted_bytes_sent += other.predicted_bytes_sent;
@@ -59,7 +61,7 @@ StepMetrics MetricsMean::mean() const {
   const auto count = static_cast<double>(steps_ - 1);
   StepMetrics mean = rest_;
   for (double* value : {&mean.step_ms, &mean.compute_ms, &mean.backward_ms,
-                        &mean.exposed_exchange_ms, &mean.compression_ms, &mean.transfer_ms,
+                        &mean.exposed_exchange_ms, &mean.compression_ms, &mean.transfer_ms, &mean.cpu_ms,
                         &mean.bytes_sent, &mean.bytes_received, &mean.predicted_bytes_sent}) {
     *value /= count;
   }

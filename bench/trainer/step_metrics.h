@@ -16,6 +16,7 @@ struct StepMetrics {
   double exposed_exchange_ms = 0;  ///< inside Reducer::wait()
   double compression_ms = 0;       ///< codec time, hidden or not
   double transfer_ms = 0;          ///< inside the transport, hidden or not
+  double cpu_ms = 0;               ///< of all threads of the process
   double bytes_sent = 0;
   double bytes_received = 0;
   double predicted_bytes_sent = 0;

@@ -1,9 +1,13 @@
 #include "bench/trainer/train.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <new>
 #include <optional>
 
@@ -51,6 +55,34 @@ size_t rows(const Options& options) { return std::max<size_t>(options.batch_size
     in.transport.abort(error.what());
     throw;
   }
+}
+
+// The calling thread computes on these processors from now on. Those it has started, which exchange,
+// keep all of them.
+void keep_to(const std::vector<int>& cpus) {
+  if (cpus.empty()) {
+    return;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::string names;
+  for (const int cpu : cpus) {
+    CPU_SET(static_cast<size_t>(cpu), &set);
+    names += gradwire::concat(names.empty() ? "" : ",", cpu);
+  }
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
+    throw gradwire::InvalidArgument(gradwire::concat("--compute-cpus ", names, ": ", std::strerror(errno),
+                                        ", expected processors that this process may use"));
+  }
+}
+
+/// Rank 0's file as it was named, "trace.rank2.json" beside it.
+std::string of_rank(const std::filesystem::path& file, int rank) {
+  if (rank == 0) {
+    return file.string();
+  }
+  const std::string name = gradwire::concat(file.stem().string(), ".rank", rank);
+  return (file.parent_path() / name).string() + file.extension().string();
 }
 
 // Ranks that are threads have the same options and data anyhow.
@@ -141,10 +173,12 @@ Training::Training(const RankInputs& in)
 
 void Training::join() {
   if (options_.exchange_gradients) {
-    reducer_.emplace(plan_, in_.transport, gradwire::ReducerOptions{.threads = options_.threads});
+    reducer_.emplace(plan_, in_.transport, gradwire::ReducerOptions{.threads = options_.threads,
+                                                                      .streams = options_.streams});
   } else {
     local_gradients_.resize(model_.parameter_count());
   }
+  keep_to(options_.compute_cpus);
   make_optimizer();
   write_start();
   in_.transport.barrier({.what = "start"}, context_);
@@ -193,6 +227,7 @@ uint64_t Training::interface_bytes() const {
 void Training::step() {
   StepMetrics metrics;
   const uint64_t interface_before = interface_bytes();
+  const double cpu_before = process_cpu_ms();
   const auto begin = Clock::now();
   gather_examples(in_.data.train, standardise_, sampler_.batch(steps_), model_.inputs(), labels_);
   const double loss = model_.forward(labels_);
@@ -222,6 +257,7 @@ void Training::step() {
   metrics.backward_ms = milliseconds(backward_end - forward_end);
   metrics.compute_ms = milliseconds((backward_end - begin) + (end - exchange_end));
   metrics.exposed_exchange_ms = milliseconds(exchange_end - backward_end);
+  metrics.cpu_ms = process_cpu_ms() - cpu_before;
   if (!interface_.empty()) {
     metrics.interface_bytes_sent = static_cast<double>(interface_bytes() - interface_before);
   }
@@ -294,9 +330,9 @@ void Training::run() {
     // Before the reducer goes: its destructor waits for buckets that peers may never answer.
     end_group(in_);
   }
-  if (!options_.chrome_trace.empty() && reducer_.has_value() &&
-      (rank_zero() || options_.transport != "in_process")) {
-    write_file(options_.chrome_trace, reducer_->trace().to_chrome_json(in_.transport.rank()));
+  if (!options_.chrome_trace.empty() && reducer_.has_value()) {
+    const int rank = in_.transport.rank();
+    write_file(of_rank(options_.chrome_trace, rank), reducer_->trace().to_chrome_json(rank));
   }
 }
 

@@ -18,7 +18,7 @@ size_t total_capacity(std::span<Compressor* const> compressors) {
   return bytes;
 }
 
-class GatherExchange final : public Exchange {
+class GatherExchange final : public StreamExchange {
  public:
   explicit GatherExchange(ExchangeContext made_from)
       : compressors_(std::move(made_from.compressors)),
@@ -31,6 +31,11 @@ class GatherExchange final : public Exchange {
   std::string_view name() const override { return "gather"; }
   bool reencodes() const override { return false; }
 
+  ExchangeResult result(size_t group) const override {
+    return {std::span(payloads_).subspan(group * ranks_, ranks_),
+            1.0f / static_cast<float>(ranks_)};
+  }
+
   uint64_t bytes_sent(std::span<const size_t> payload_bytes) const override {
     uint64_t message = kFrameHeaderBytes;
     for (const size_t bytes : payload_bytes) {
@@ -39,32 +44,21 @@ class GatherExchange final : public Exchange {
     return (ranks_ - 1) * message;
   }
 
-  void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context) override {
-    context.stream.enqueue(
-        [this, groups, &report, context]() mutable { run_now(groups, report, context); });
-  }
-
  private:
-  void run_now(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context) {
-    report = {};
-    const TrafficCounters before = transport_.counters();
+  TrafficCounters traffic() const override { return transport_.counters(); }
+
+  void run_now(std::span<const GroupSlot> groups, ExchangeReport& report,
+               Context& context) override {
     write_own(groups, report);
     const auto own = static_cast<size_t>(transport_.rank());
     timed(report.transfer_us, [&] {
       transport_.all_gather(messages_.length(own), messages_.room(own), messages_.parts(), tag_,
                             context);
     });
-    const TrafficCounters after = transport_.counters();
-    report.bytes_sent = after.bytes_sent - before.bytes_sent;
-    report.bytes_received = after.bytes_received - before.bytes_received;
     timed(report.codec_us, [&] {
       read_all(report);
-      const float scale = 1.0f / static_cast<float>(ranks_);
       for (size_t g = 0; g < groups.size(); ++g) {
-        Compressor& compressor = *compressors_[g];
-        blame_sender({compressor, payloads_of(g), groups[g].mean, tag_.what}, context, [&] {
-          compressor.decompress(payloads_of(g), scale, groups[g].mean, context);
-        });
+        decode({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, result(g), context);
       }
     });
   }

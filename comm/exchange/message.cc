@@ -49,15 +49,23 @@ void MessageReader::finish() const {
 }
 
 void find_bad_part(const Received& received, Context& context) {
+  Buffer memory;  // an error may allocate
+  Gradient scratch = received.scratch;
+  if (scratch.numel == 0) {
+    const CompressorShape& shape = received.compressor.shape();
+    memory = Buffer(shape.numel * size_of(shape.dtype));
+    scratch = {memory.data(), shape.numel, shape.dtype, shape.device};
+  }
   for (size_t r = 0; r < received.parts.size(); ++r) {
     if (received.parts[r].size() <= sizeof(PayloadHeader)) {
       continue;  // a region without elements
     }
     try {
-      received.compressor.decompress(received.parts.subspan(r, 1), 1.0f, received.scratch, context);
+      received.compressor.decompress(received.parts.subspan(r, 1), 1.0f, scratch, context);
     } catch (const InvalidArgument& error) {
-      throw TransportError(concat(received.what, ": rank ", r, "'s payload: ", error.what()),
-                           static_cast<int>(r));
+      const size_t sender = received.senders.empty() ? r : received.senders[r];
+      throw TransportError(concat(received.what, ": rank ", sender, "'s payload: ", error.what()),
+                           static_cast<int>(sender));
     }
   }
 }
@@ -71,14 +79,19 @@ size_t write_empty_payload(const Compressor& compressor, bool nonfinite, Payload
   return sizeof header;
 }
 
-Region owned_region(size_t numel, int world_size, int r) {
-  const size_t chunks = (numel + kChunk - 1) / kChunk;
-  const size_t first = shard_begin(chunks, world_size, r);
-  const size_t last = shard_begin(chunks, world_size, r + 1);
-  if (first == last) {
-    return {};
+bool is_nonfinite(ConstPayload payload) {
+  PayloadHeader header;
+  std::memcpy(&header, payload.data(), sizeof header);
+  return (header.flags & kFlagNonFinite) != 0;
+}
+
+void decode(const Received& received, const ExchangeResult& result, Context& context) {
+  if (received.scratch.numel == 0) {
+    return;
   }
-  return {.begin = first * kChunk, .end = std::min(last * kChunk, numel)};
+  blame_sender(received, context, [&] {
+    received.compressor.decompress(result.parts, result.scale, received.scratch, context);
+  });
 }
 
 }  // namespace gradwire

@@ -15,8 +15,8 @@ namespace gradwire {
 /// Owns what a Parts view points at: one message of every rank, each of at most `stride` bytes.
 class Messages {
  public:
-  Messages(int world_size, size_t stride)
-      : buffer_(static_cast<size_t>(world_size) * stride),
+  Messages(int world_size, size_t stride, Device device = {})
+      : buffer_(static_cast<size_t>(world_size) * stride, device),
         lengths_(static_cast<size_t>(world_size)),
         stride_(stride) {}
 
@@ -34,6 +34,9 @@ class Messages {
   std::vector<size_t> lengths_;
   size_t stride_;
 };
+
+/// Bytes that a payload takes where each begins a cache line of its own.
+constexpr size_t room_of(size_t capacity_bytes) { return (capacity_bytes + 63) / 64 * 64; }
 
 /// What a receiver knows about a payload before it looks.
 struct Expected {
@@ -70,15 +73,16 @@ class MessageReader {
 /// that every rank learns which ranks were not finite. Returns its length.
 size_t write_empty_payload(const Compressor& compressor, bool nonfinite, Payload out);
 
-/// Rank r's elements of a group: whole chunks, split as evenly as whole chunks allow.
-Region owned_region(size_t numel, int world_size, int r);
+/// Whether the payload, written by this process or already checked, carries kFlagNonFinite.
+bool is_nonfinite(ConstPayload payload);
 
-/// Payloads of one group, part r from rank r, and a place to decode them into.
+/// Payloads of one group, part r from rank r, and a place to decode them into (no elements: none).
 struct Received {
   Compressor& compressor;
   std::span<const ConstPayload> parts;
   Gradient scratch;
   std::string_view what;
+  std::span<const uint32_t> senders = {};  ///< of each part, where part r is not from rank r
 };
 
 /// Throws the TransportError that names the rank whose part does not decode; returns if all do.
@@ -95,6 +99,39 @@ void blame_sender(const Received& received, Context& context, Step&& step) {
     throw;
   }
 }
+
+/// Decodes a result into the received group's scratch, which becomes its mean, unless it has no
+/// elements: then nothing is done.
+void decode(const Received& received, const ExchangeResult& result, Context& context);
+
+/// Runs `step` and adds what `traffic()` counted meanwhile to the report.
+template <class Traffic, class Step>
+void counted(const Traffic& traffic, ExchangeReport& report, Step&& step) {
+  const TrafficCounters before = traffic();
+  step();
+  const TrafficCounters after = traffic();
+  report.bytes_sent += after.bytes_sent - before.bytes_sent;
+  report.bytes_received += after.bytes_received - before.bytes_received;
+}
+
+/// An exchange that runs as one task of the stream.
+class StreamExchange : public Exchange {
+ public:
+  void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context) final {
+    context.stream.enqueue([this, groups, &report, context]() mutable {
+      report = {};
+      counted([this] { return traffic(); }, report,
+              [&] { run_now(groups, report, context); });
+    });
+  }
+
+ private:
+  /// On the stream's thread; the report is empty.
+  virtual void run_now(std::span<const GroupSlot> groups, ExchangeReport& report,
+                       Context& context) = 0;
+  /// What the transports that run_now() calls itself have counted so far.
+  virtual TrafficCounters traffic() const = 0;
+};
 
 /// Runs `step` and adds the microseconds it took to `total`.
 template <class Step>

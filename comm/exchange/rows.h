@@ -8,6 +8,13 @@
 namespace gradwire {
 
 std::unique_ptr<Exchange> make_dense_exchange(ExchangeContext context);
+std::unique_ptr<Exchange> make_two_shot_exchange(ExchangeContext context);
 std::unique_ptr<Exchange> make_gather_exchange(ExchangeContext context);
+std::unique_ptr<Exchange> make_dense_exchange_on_device(ExchangeContext context);
+std::unique_ptr<Exchange> make_two_shot_exchange_on_device(ExchangeContext context);
+std::unique_ptr<Exchange> make_gather_exchange_on_device(ExchangeContext context);
+std::unique_ptr<Exchange> make_hierarchical_exchange(ExchangeContext context);
+std::unique_ptr<Exchange> make_gtopk_exchange(ExchangeContext context);
+std::unique_ptr<Exchange> make_sum_exchange(ExchangeContext context, AllReduce algorithm);
 
 }  // namespace gradwire

@@ -57,6 +57,14 @@ std::string_view take_line(std::string_view& text) {
 
 }  // namespace
 
+void check_same_text(std::string_view what, std::span<const std::string> texts) {
+  const auto different = std::find_if(texts.begin(), texts.end(),
+                                      [&](const std::string& text) { return text != texts[0]; });
+  if (different != texts.end()) {
+    throw_difference(what, static_cast<size_t>(different - texts.begin()), *different, texts[0]);
+  }
+}
+
 void check_agreement(std::string_view what, std::string_view text, Transport& transport,
                      Context& context) {
   const Digest own{.hash = fnv1a(text), .length = text.size()};

@@ -1,6 +1,8 @@
 #pragma once
 // Do all ranks hold the same text?
 
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "gradwire/comm/transport.h"
@@ -11,5 +13,8 @@ namespace gradwire {
 /// `text` differs from rank 0's and the first differing line. `what` is what the text describes.
 void check_agreement(std::string_view what, std::string_view text, Transport& transport,
                      Context& context);
+
+/// The same for texts that have been gathered: texts[r] is rank r's.
+void check_same_text(std::string_view what, std::span<const std::string> texts);
 
 }  // namespace gradwire

@@ -2,13 +2,48 @@
 
 #include <algorithm>
 
+#include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/fingerprint.h"
 
 namespace gradwire {
 namespace {
 
-// Where the next group's payload begins: a cache line of its own.
-size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+// gradient += values, rounded to its dtype.
+void add_to(Gradient gradient, ConstResidual values) {
+  dispatch(gradient.dtype, [&]<class T>() {
+    const std::span<T> elements = gradient.as<T>();
+    for (size_t i = 0; i < elements.size(); ++i) {
+      elements[i] = from_float<T>(to_float(elements[i]) + values[i]);
+    }
+  });
+}
+
+size_t count_nonzero(ConstGradient values) {
+  return dispatch(values.dtype, [&]<class T>() {
+    size_t count = 0;
+    for (const T& value : values.as<T>()) {
+      count += to_float(value) != 0.0f ? 1 : 0;
+    }
+    return count;
+  });
+}
+
+// The parts of segments that follow one another that lie in `share`.
+std::vector<Segment> segments_within(std::span<const Segment> segments, Region share) {
+  std::vector<Segment> within;
+  size_t begin = 0;
+  for (const Segment& segment : segments) {
+    const size_t from = std::max(begin, share.begin);
+    const size_t to = std::min(begin + segment.numel, share.end);
+    if (from < to) {
+      within.push_back({.parameter = segment.parameter,
+                        .offset_in_parameter = segment.offset_in_parameter + (from - begin),
+                        .numel = to - from});
+    }
+    begin += segment.numel;
+  }
+  return within;
+}
 
 std::string describe(const PlanBucket& bucket, std::string_view what) {
   std::string text = concat(what, " (", bucket.exchange, ", ");
@@ -20,54 +55,112 @@ std::string describe(const PlanBucket& bucket, std::string_view what) {
 
 }  // namespace
 
-Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, Transport& transport,
-               uint32_t committed_step)
+Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGroups& groups,
+               const BucketStart& start)
     : groups_(plan.buckets[id].groups),
       what_(concat("bucket ", id)),
       label_(describe(plan.buckets[id], what_)),
-      gradient_memory_(plan.buckets[id].numel * size_of(plan.dtype)),
-      gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, {}},
-      slots_(groups_.size()) {
+      by_node_(find_exchange(plan.buckets[id].exchange).by_node),
+      shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
+                   start.device.type == DeviceType::kCpu),
+      gradient_memory_(plan.buckets[id].numel * size_of(plan.dtype), start.device),
+      gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
+      slots_(groups_.size()),
+      unions_(groups_.size()) {
   size_t payload_bytes = 0, residual_numel = 0;
   std::vector<Compressor*> compressors;
+  std::vector<size_t> numels;
+  const int rank = groups.whole().rank();
+  const int senders = groups.whole().world_size() / (by_node_ ? plan.ranks_per_node : 1);
   for (const PlanGroup& group : groups_) {
-    compressors_.push_back(make_compressor(group.spec, {.numel = group.numel,
-                                                        .dtype = plan.dtype,
-                                                        .device = {},
-                                                        .segments = group.segments,
-                                                        .seed = plan.seed,
-                                                        .rank = transport.rank()}));
-    compressors_.back()->set_step(committed_step);
+    shares_.push_back(by_node_ ? node_share(group.numel, rank, plan.ranks_per_node)
+                               : Region{0, group.numel});
+    compressors_.push_back(
+        make_compressor(group.spec, {.numel = shares_.back().numel(),
+                                     .dtype = by_node_ ? DType::kFloat32 : plan.dtype,
+                                     .device = start.device,
+                                     .segments = segments_within(group.segments, shares_.back()),
+                                     .seed = plan.seed,
+                                     .rank = rank,
+                                     .world_size = senders,
+                                     .state = start.state}));
+    if (start.state == nullptr) {  // else it has the step of all
+      compressors_.back()->set_step(start.committed_step);
+    }
     compressors.push_back(compressors_.back().get());
+    numels.push_back(group.numel);
     residual_offsets_.push_back(residual_numel);
     residual_numel += group.spec.error_feedback ? group.numel : 0;
-    payload_bytes += aligned(compressors.back()->capacity_bytes());
+    payload_bytes += room_of(compressors.back()->capacity_bytes());
   }
-  payload_memory_ = Buffer(payload_bytes);
-  residuals_ = {Buffer(residual_numel * sizeof(float)), Buffer(residual_numel * sizeof(float))};
+  payload_memory_ = Buffer(payload_bytes, start.device);
+  residuals_ = {Buffer(residual_numel * sizeof(float), start.device),
+                Buffer(residual_numel * sizeof(float), start.device)};
   size_t begin = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const size_t capacity = compressors[g]->capacity_bytes();
     slots_[g].compressor = compressors[g];
     slots_[g].mine = payload_memory_.bytes().subspan(begin, capacity);
-    begin += aligned(capacity);
+    begin += room_of(capacity);
   }
   const uint64_t fingerprint = fnv1a(what_, plan_fingerprint);
   exchange_ = make_exchange(plan.buckets[id].exchange, {.compressors = std::move(compressors),
-                                                        .transport = &transport,
-                                                        .tag = {fingerprint, what_}});
+                                                        .transport = &groups.whole(),
+                                                        .tag = {fingerprint, what_},
+                                                        .groups = &groups,
+                                                        .ranks_per_node = plan.ranks_per_node,
+                                                        .group_numels = std::move(numels)});
 }
 
 void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
   add_carried(gradient);
+  if (stray_[0] || stray_[1]) {
+    add_strays(gradient, parity);
+  }
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
     GroupSlot& slot = slots_[g];
-    slot.mean = gradient.subview(group.offset, group.numel);
-    slot.e_next = residual(group.offset, group.numel, 1 - parity);
-    slot.compressor->compress(slot.mean, residual(group.offset, group.numel, parity), slot.e_next,
-                              slot.mine, context);
+    const Gradient own = gradient.subview(group.offset, group.numel);
+    slot.mean = delivery_ == Delivery::kMean ? own : own.subview(0, 0);
+    slot.e = share_of_residual(g, parity);
+    slot.e_next = share_of_residual(g, 1 - parity);
+    if (!by_node_) {  // else the exchange does it, once the node has added up
+      slot.compressor->compress(own, slot.e, slot.e_next, slot.mine, context);
+    }
   }
+  payloads_.clear();
+}
+
+// Runs of elements spread over the group, others in each step: a few microseconds.
+void Bucket::sample_union() {
+  constexpr size_t kRuns = 64, kRun = 1024;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Gradient mean = slots_[g].mean;
+    if (!shows_union_ || report_.nonfinite_rank >= 0 || mean.numel == 0 ||
+        !find_compressor(groups_[g].spec.name).selector) {
+      continue;
+    }
+    const bool all = mean.numel <= kRuns * kRun;
+    const size_t runs = all ? 1 : kRuns, stride = mean.numel / runs, length = all ? stride : kRun;
+    const size_t shift = all ? 0 : compressors_[g]->step() * kRun % (stride - kRun + 1);
+    for (size_t run = 0; run < runs; ++run) {
+      unions_[g].sent += count_nonzero(mean.subview(run * stride + shift, length));
+    }
+    unions_[g].elements += runs * length;
+  }
+}
+
+double Bucket::union_density(size_t offset) const {
+  const UnionSample& sample = unions_[group_at(offset)];
+  return sample.elements == 0
+             ? 0.0
+             : static_cast<double>(sample.sent) / static_cast<double>(sample.elements);
+}
+
+void Bucket::deliver(Delivery delivery) {
+  check(!by_node_ || delivery == Delivery::kMean, "deliver: ", label_,
+        " adds up by node, payloads cannot be handed on");
+  delivery_ = delivery;
 }
 
 void Bucket::commit() {
@@ -75,6 +168,12 @@ void Bucket::commit() {
     compressor->commit();
   }
   carried_.clear();
+}
+
+void Bucket::keep_payloads() {
+  for (size_t g = 0; g < groups_.size() && delivery_ == Delivery::kPayloads; ++g) {
+    payloads_.push_back({&groups_[g], slots_[g].compressor, exchange_->result(g)});
+  }
 }
 
 Residual Bucket::residual(size_t offset, size_t numel, size_t parity) const {
@@ -86,10 +185,87 @@ Residual Bucket::residual(size_t offset, size_t numel, size_t parity) const {
   return residuals_[parity].as<float>().subspan(begin, numel);
 }
 
+ConstResidual Bucket::kept(size_t offset, size_t numel, size_t parity) const {
+  const ConstResidual own = residual(offset, numel, parity);
+  return own.empty() ? carried(offset, numel) : own;
+}
+
+void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
+  if (values.empty()) {
+    return;
+  }
+  stray_[parity] = by_node_;
+  Residual place = residual(offset, values.size(), parity);
+  if (place.empty()) {
+    carried_.resize(gradient_.numel);
+    place = std::span(carried_).subspan(offset, values.size());
+  }
+  std::copy(values.begin(), values.end(), place.begin());
+}
+
+std::vector<std::vector<uint64_t>> Bucket::states() const {
+  std::vector<std::vector<uint64_t>> states{exchange_->state()};
+  for (const auto& compressor : compressors_) {
+    states.push_back(compressor->state());
+  }
+  return states;
+}
+
+void Bucket::set_states(std::span<const std::vector<uint64_t>> states) {
+  check(states.size() == compressors_.size() + 1, what_, ": there are states of ",
+        states.size() - 1, " groups, expected ", compressors_.size());
+  for (size_t g = 0; g < compressors_.size(); ++g) {
+    compressors_[g]->set_state(states[g + 1]);
+  }
+  exchange_->set_state(states[0]);
+}
+
+void Bucket::learn_from(const Bucket& other) {
+  for (size_t g = 0; g < compressors_.size(); ++g) {
+    if (shares_[g] == other.shares_[g]) {
+      compressors_[g]->set_state(other.compressors_[g]->state());
+    }
+  }
+}
+
+void Bucket::take_gradient(Bucket& from) {
+  std::swap(gradient_memory_, from.gradient_memory_);
+  std::swap(gradient_, from.gradient_);
+}
+
+// Of the residual of a group by node this rank keeps a share. What was carried over or loaded
+// outside of it goes into the gradient, and from there to the rank whose share it is.
+void Bucket::add_strays(Gradient gradient, size_t parity) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const PlanGroup& group = groups_[g];
+    for (const Region outside : {Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}}) {
+      if (outside.numel() == 0) {
+        continue;
+      }
+      const size_t begin = group.offset + outside.begin;
+      const Residual now = residual(begin, outside.numel(), parity);
+      const Residual next = residual(begin, outside.numel(), 1 - parity);
+      if (stray_[parity]) {
+        add_to(gradient.subview(begin, now.size()), now);
+      }
+      if (stray_[1 - parity]) {
+        std::ranges::fill(next, 0.0f);
+      }
+    }
+  }
+  stray_[1 - parity] = false;
+}
+
+Residual Bucket::share_of_residual(size_t g, size_t parity) const {
+  const Residual all = residual(groups_[g].offset, groups_[g].numel, parity);
+  return all.empty() ? all : all.subspan(shares_[g].begin, shares_[g].numel());
+}
+
 void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }
+  stray_[parity] = by_node_;
   Residual place = residual(offset, values.size(), parity);
   if (place.empty()) {
     carried_.resize(gradient_.numel);
@@ -103,15 +279,9 @@ ConstResidual Bucket::carried(size_t offset, size_t numel) const {
 }
 
 void Bucket::add_carried(Gradient gradient) const {
-  if (carried_.empty()) {
-    return;
+  if (!carried_.empty()) {
+    add_to(gradient, carried_);
   }
-  dispatch(gradient.dtype, [&]<class T>() {
-    const std::span<T> elements = gradient.as<T>();
-    for (size_t i = 0; i < elements.size(); ++i) {
-      elements[i] = from_float<T>(to_float(elements[i]) + carried_[i]);
-    }
-  });
 }
 
 size_t Bucket::group_at(size_t offset) const {

@@ -8,14 +8,16 @@
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/plan.h"
+#include "gradwire/comm/subgroups.h"
+#include "gradwire/comm/reducer.h"
 
 namespace gradwire {
 
-/// Microseconds on the reducer's clock between which a bucket was worked on.
-struct BucketTimes {
-  int64_t begin_us = 0;
-  int64_t compressed_us = 0;
-  int64_t end_us = 0;
+/// Where a bucket lies and what came before.
+struct BucketStart {
+  uint32_t committed_step = 0;
+  Device device{};
+  std::shared_ptr<DeviceState> state = nullptr;  ///< on a GPU: of all buckets
 };
 
 /// Owns the gradient, the payloads and both residual buffers of one bucket. Which of the two
@@ -23,25 +25,35 @@ struct BucketTimes {
 class Bucket {
  public:
   /// `plan_fingerprint` is that of `plan`, worked out once for all buckets.
-  Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, Transport& transport,
-         uint32_t committed_step);
+  Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGroups& groups,
+         const BucketStart& start);
   Bucket(const Bucket&) = delete;  // the exchange refers to its members
   Bucket& operator=(const Bucket&) = delete;
 
   /// The bucket's own memory, where gradients are written unless the caller hands over theirs.
   Gradient gradient() const { return gradient_; }
 
-  /// Compresses `gradient`, exchanges it and writes the mean into it: one task of the stream.
-  template <class Clock>
-  BucketTimes run(Gradient gradient, size_t parity, const Clock& now_us, Context& context) {
-    BucketTimes times{.begin_us = now_us(), .compressed_us = 0, .end_us = 0};
-    compress(gradient, parity, context);
-    times.compressed_us = now_us();
-    exchange_->run(slots_, report_, context);
-    times.end_us = now_us();
-    return times;
-  }
+  /// Compresses `gradient`: residual buffer `parity` is read, the other one written. Inside a task
+  /// of the context's stream. On a GPU parity is 0: which buffer is read is known there alone.
+  void compress(Gradient gradient, size_t parity, Context& context);
+  /// Exchanges what compress() made and writes the mean over its gradient. Inside a task of the
+  /// context's stream, which may be another one.
+  void exchange(Context& context) { exchange_->run(slots_, report_, context); }
   const ExchangeReport& report() const { return report_; }
+
+  /// Looks at some elements of the means that the last exchange left; inside a task as well.
+  void sample_union();
+  /// Of the group with this element, the share of elements that some rank had sent in the steps
+  /// since the bucket was made, as their means show it; 0: not known, as of groups that send every
+  /// element and of exchanges whose mean does not hold everything that was sent.
+  double union_density(size_t offset) const;
+
+  /// What the next exchanges leave: the mean, or payloads().
+  /// @throws InvalidArgument where the exchange leaves no payloads of the whole.
+  void deliver(Delivery delivery);
+  void keep_payloads();
+  /// Of the last committed step; empty when it left a mean.
+  std::span<const GroupPayloads> payloads() const { return payloads_; }
 
   /// Makes the last run final, the parity apart.
   void commit();
@@ -49,6 +61,23 @@ class Bucket {
   /// The residual of the elements [offset, offset + numel) of the bucket, which lie in one group;
   /// empty when that group has no feedback.
   Residual residual(size_t offset, size_t numel, size_t parity) const;
+
+  /// Their residual or, in a group without feedback, what carry_over() holds; may be empty.
+  ConstResidual kept(size_t offset, size_t numel, size_t parity) const;
+  /// Makes `values` what is kept for these elements, bit for bit: their residual, or, in a group
+  /// without feedback, what is added to the next gradient. Nothing when empty.
+  void set_kept(size_t offset, ConstResidual values, size_t parity);
+
+  /// What the exchange and then the compressors learned in committed steps.
+  std::vector<std::vector<uint64_t>> states() const;
+  /// @throws InvalidArgument for states of other shapes.
+  void set_states(std::span<const std::vector<uint64_t>> states);
+  /// Takes over what the compressors of another bucket of the same groups learned, where they
+  /// compress the same elements: what an exchange learned belongs to its group of ranks.
+  void learn_from(const Bucket& other);
+
+  /// Takes over the gradient's memory of a bucket of the same shape, so that views stay valid.
+  void take_gradient(Bucket& from);
 
   /// Adds `values` to these elements: to their residual, or, in a group without feedback, to the
   /// gradient of the next step that commits.
@@ -60,20 +89,32 @@ class Bucket {
   const std::string& label() const { return label_; }
 
  private:
-  void compress(Gradient gradient, size_t parity, Context& context);
   void add_carried(Gradient gradient) const;
+  void add_strays(Gradient gradient, size_t parity);
+  Residual share_of_residual(size_t g, size_t parity) const;
   size_t group_at(size_t offset) const;
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
+  bool by_node_;                // the exchange adds up by node and compresses
+  bool shows_union_;            // a mean holds what any rank sent
+  std::vector<Region> shares_;  // of each group: what this rank compresses
   Buffer gradient_memory_, payload_memory_;
   std::array<Buffer, 2> residuals_;
+  std::array<bool, 2> stray_{};           // whether they may hold something outside of the shares
   std::vector<size_t> residual_offsets_;  // of each group with feedback, in floats
   std::vector<float> carried_;            // of the whole bucket, or empty
   Gradient gradient_;
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;
+  /// Elements of a group's means that were looked at, and those of them that were not zero.
+  struct UnionSample {
+    uint64_t elements = 0, sent = 0;
+  };
+  std::vector<UnionSample> unions_;
+  Delivery delivery_ = Delivery::kMean;
+  std::vector<GroupPayloads> payloads_;
   ExchangeReport report_;
 };
 

@@ -5,18 +5,13 @@
 #include <cstring>
 #include <utility>
 
-#include "gradwire/comm/collectives.h"
-#include "gradwire/comm/transport/frame.h"
+#include "gradwire/comm/internal/checksum.h"
+#include "gradwire/comm/internal/collectives_closing.h"
 
 namespace gradwire {
 namespace {
 
 constexpr double kMostChunksAhead = 64;
-
-std::string name_of(Verb verb, const CallTag& tag) {
-  return tag.what.empty() ? std::string(to_string(verb))
-                          : concat(to_string(verb), " of ", tag.what);
-}
 
 }  // namespace
 
@@ -25,7 +20,7 @@ void Collectives::exchange(Verb verb, CallTag tag) {
   receives_.clear();
   sends_.clear();
   steps_sent_ = chunks_sent_ = 0;
-  try {
+  closing_on_error(verb, tag, [&] {
     post_receives(call);
     send_firsts(call);
     const auto begin = std::chrono::steady_clock::now();
@@ -43,18 +38,15 @@ void Collectives::exchange(Verb verb, CallTag tag) {
         send_chunks(call, step, c + ahead);
         engine_->wait(std::exchange(receives_[next++], 0), deadline());
       }
+      if (incoming_[step].length > kInlineBytes) {
+        const Incoming& message = incoming_[step];
+        verify_payload(message, message.into.first(message.length), message.checksum);
+      }
     }
     learn(std::chrono::steady_clock::now() - begin, ahead);
     send_chunks(call, outgoing_.size(), 0);
     wait_for(sends_);
-  } catch (const TransportError& error) {
-    const std::string reason = concat(name_of(verb, tag), ": ", error.what());
-    close(reason);
-    throw TransportError(reason, error.peer());
-  } catch (const std::exception& error) {
-    close(concat(name_of(verb, tag), ": ", error.what()));
-    throw;
-  }
+  });
 }
 
 // The caller's buffers may go away when this returns: nothing that was posted may still be moving.
@@ -112,33 +104,51 @@ void Collectives::post_receives(const Call& call) {
                                             first_tag(group_.id, call.sequence), frame(i));
   }
   for (const Incoming& message : incoming_) {
-    const FrameHeader expected = header_of(call, message.into.size());
-    for (size_t i = 0; i < chunk_count(message.into.size()); ++i) {
-      receives_.push_back(engine_->post_recv(engine_rank(message.peer), chunk_tag(expected, i),
-                                             chunk_of(message.into, message.into.size(), i)));
-    }
+    post_chunks(call, message);
+  }
+}
+
+void Collectives::post_chunks(const Call& call, const Incoming& message) {
+  const FrameHeader expected = header_of(call, message.into.size());
+  for (size_t i = 0; i < chunk_count(message.into.size()); ++i) {
+    receives_.push_back(engine_->post_recv(engine_rank(message.peer), chunk_tag(expected, i),
+                                           chunk_of(message.into, message.into.size(), i)));
   }
 }
 
 // All headers before any chunk, so that on a slow link nobody waits for a header behind others'
 // chunks.
 void Collectives::send_firsts(const Call& call) {
+  std::span<const std::byte> summed;
+  uint32_t checksum = payload_checksum(summed);
   for (size_t i = 0; i < outgoing_.size(); ++i) {
-    const Outgoing& message = outgoing_[i];
-    FrameHeader header = header_of(call, message.capacity);
-    header.source = static_cast<uint32_t>(engine_->rank());
-    header.bytes = message.bytes.size();
-    header.checksum = checksum_of(header);
-    const std::span<std::byte> first = frame(incoming_.size() + i);
-    std::memcpy(first.data(), &header, sizeof(header));
-    const auto head = message.bytes.first(std::min(message.bytes.size(), kInlineBytes));
-    std::copy(head.begin(), head.end(), first.begin() + kFrameHeaderBytes);
-    sends_.push_back(engine_->post_send(engine_rank(message.peer),
-                                        first_tag(group_.id, call.sequence),
-                                        first.first(kFrameHeaderBytes + head.size())));
-    bytes_sent_ += kFrameHeaderBytes + message.bytes.size();
-    frames_sent_ += 1;
+    const std::span<const std::byte> bytes = outgoing_[i].bytes;
+    if (bytes.data() != summed.data() || bytes.size() != summed.size()) {
+      summed = bytes;  // the same payload often goes to everybody
+      checksum = payload_checksum(bytes);
+    }
+    send_first(call, outgoing_[i], frame(incoming_.size() + i),
+               uint64_t{static_cast<uint32_t>(Covers::kPayload)} << 32 | checksum);
   }
+}
+
+void Collectives::send_first(const Call& call, const Outgoing& message, std::span<std::byte> first,
+                             uint64_t checksum) {
+  FrameHeader header = header_of(call, message.capacity);
+  header.source = static_cast<uint32_t>(engine_->rank());
+  header.bytes = message.bytes.size();
+  const auto head = message.bytes.first(std::min(message.bytes.size(), kInlineBytes));
+  header.reserved = checksum != 0 ? checksum
+                                  : uint64_t{static_cast<uint32_t>(Covers::kFirstMessage)} << 32 |
+                                        payload_checksum(head);
+  header.checksum = checksum_of(header);
+  std::memcpy(first.data(), &header, sizeof(header));
+  std::copy(head.begin(), head.end(), first.begin() + kFrameHeaderBytes);
+  sends_.push_back(engine_->post_send(engine_rank(message.peer),
+                                      first_tag(group_.id, call.sequence),
+                                      first.first(kFrameHeaderBytes + head.size())));
+  bytes_sent_ += kFrameHeaderBytes + message.bytes.size();
+  frames_sent_ += 1;
 }
 
 // A millisecond of the line, in chunks of this call.
@@ -196,35 +206,30 @@ void Collectives::accept(const Call& call, Incoming& message, std::span<const st
   message.length = header.bytes;
   const auto head = frame.subspan(kFrameHeaderBytes, std::min(message.length, kInlineBytes));
   std::copy(head.begin(), head.end(), message.into.begin());
+  message.checksum = static_cast<uint32_t>(header.reserved);
+  const auto covers = static_cast<Covers>(header.reserved >> 32);
+  if (covers == Covers::kFirstMessage || message.length <= kInlineBytes) {
+    verify_payload(message, message.into.first(head.size()), message.checksum);
+  }
   bytes_received_ += kFrameHeaderBytes + message.length;
+}
+
+void Collectives::verify_payload(const Incoming& message, std::span<const std::byte> bytes,
+                                 uint32_t checksum) const {
+  const uint32_t found = payload_checksum(bytes);
+  if (found != checksum) [[unlikely]] {
+    const int peer = engine_rank(message.peer);
+    throw TransportError(concat("rank ", peer, "'s payload of ", message.length,
+                                " bytes changed on the way: its checksum is ", found,
+                                ", expected ", checksum), peer);
+  }
 }
 
 void Collectives::verify(const Call& call, const Incoming& message,
                          const FrameHeader& header) const {
-  const int peer = engine_rank(message.peer);
-  const auto require = [peer](bool condition, const auto&... parts) {
-    if (!condition) [[unlikely]] {
-      throw TransportError(concat("rank ", peer, " sent ", parts...), peer);
-    }
-  };
-  require(header.magic == FrameHeader::kMagic && header.checksum == checksum_of(header),
-          "bytes that are no frame header");
-  require(header.version == FrameHeader::kVersion, "frame version ", header.version, ", expected ",
-          FrameHeader::kVersion);
-  require(header.source == static_cast<uint32_t>(peer) && header.group == group_.id &&
-              header.sequence == call.sequence,
-          "call ", header.sequence, " of group ", header.group, " as rank ", header.source,
-          ", expected call ", call.sequence, " of group ", group_.id);
-  require(header.verb == static_cast<uint8_t>(call.verb), to_string(static_cast<Verb>(header.verb)),
-          ", expected ", to_string(call.verb), ": ranks disagree on the order of calls");
-  require(header.fingerprint == call.tag.fingerprint, "fingerprint 0x", std::hex,
-          header.fingerprint, ", expected 0x", call.tag.fingerprint, std::dec,
-          ": ranks disagree on shape, dtype or spec");
-  const std::string_view up_to = message.exact ? "" : "up to ";
-  require(header.capacity == message.into.size(), up_to, header.capacity, " bytes, expected ",
-          up_to, message.into.size(), ": ranks disagree on sizes");
-  require(header.bytes <= header.capacity && (!message.exact || header.bytes == header.capacity),
-          header.bytes, " bytes, expected ", up_to, header.capacity);
+  FrameHeader expected = header_of(call, message.into.size());
+  expected.source = static_cast<uint32_t>(engine_rank(message.peer));
+  check_frame(header, expected, message.exact ? FrameFill::kExact : FrameFill::kUpTo);
 }
 
 }  // namespace gradwire

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -17,8 +16,8 @@
 #include <vector>
 
 #include "gradwire/comm/internal/gloo_plugin_doorbell.h"
-#include "gradwire/comm/internal/gloo_plugin_process.h"
-#include "gradwire/comm/transport/gloo_plugin_abi.h"
+#include "gradwire/comm/internal/gloo_plugin_store.h"
+#include "gradwire/comm/internal/plugin_process.h"
 
 using std::chrono::milliseconds;
 
@@ -32,18 +31,16 @@ struct Slot {
   bool late = false;  // the deadline has passed
 };
 
-inline void write_error(gradwire_gloo_error* error, const char* text) {
-  std::snprintf(error->text, sizeof(error->text), "%s", text);
-}
-
 // Tags of messages stay below it.
 constexpr uint64_t kFarewellTag = ~uint64_t{0};
 constexpr milliseconds kNoTimeout{int64_t{1} << 40};  // 35 years
 constexpr milliseconds kFarewellTimeout{1000};
 
 /// Closing from any thread wakes all waits; the context is not used after it, only destroyed.
-struct gradwire_gloo_engine {
-  explicit gradwire_gloo_engine(const gradwire_gloo_options& options) {
+struct gradwire_plugin_engine {
+  static constexpr const char* kTransport = "gloo";
+
+  explicit gradwire_plugin_engine(const gradwire_plugin_options& options) {
     gloo::transport::tcp::attr attributes;
     attributes.iface = options.network_interface;
     attributes.ai_family = AF_INET;
@@ -62,7 +59,7 @@ struct gradwire_gloo_engine {
     timer_thread_ = std::thread([this] { watch_deadlines(); });
   }
 
-  ~gradwire_gloo_engine() {
+  ~gradwire_plugin_engine() {
     say_farewell();
     withdraw();
     for (Watch& watch : watches_) {
@@ -76,10 +73,10 @@ struct gradwire_gloo_engine {
     timer_thread_.join();
   }
 
-  // Gloo's thread starts it: Gloo polls a pair again and again, a core's worth, while another thread
-  // holds the pair, be it to write or because the scheduler took that thread's core away.
+  // Gloo's thread starts it: Gloo polls a pair again and again, a core's worth, while another
+  // thread holds the pair, be it to write or because the scheduler took that thread's core away.
   int post(bool sends, int peer, uint64_t tag, std::pair<void*, size_t> bytes, uint64_t* message,
-           gradwire_gloo_error* error) {
+           gradwire_plugin_error* error) {
     auto buffer = context_->createUnboundBuffer(bytes.first, bytes.second);
     {
       std::lock_guard lock(mutex_);
@@ -88,14 +85,14 @@ struct gradwire_gloo_engine {
         *message = keep(std::move(buffer), sends, peer);
         queue_.push_back({posted, sends, peer, tag});
         doorbell_->ring();
-        return GRADWIRE_GLOO_DONE;
+        return GRADWIRE_PLUGIN_DONE;
       }
     }
     withdraw();
     return closed_outcome(error);
   }
 
-  int wait(uint64_t message, int64_t timeout_ms, gradwire_gloo_error* error) {
+  int wait(uint64_t message, int64_t timeout_ms, gradwire_plugin_error* error) {
     gloo::transport::UnboundBuffer* buffer = nullptr;
     bool sends = false;
     {
@@ -115,8 +112,8 @@ struct gradwire_gloo_engine {
       withdraw();
       return closed_outcome(error);
     }
-    // Without a timeout: when Gloo's own passes, the waiting thread closes all pairs, which is not safe
-    // while Gloo's thread starts something (see close()). watch_deadlines() does it instead.
+    // Without a timeout: when Gloo's own passes, the waiting thread closes all pairs, which is not
+    // safe while Gloo's thread starts something (see close()). watch_deadlines() does it instead.
     bool done = false;
     std::string failure;
     try {
@@ -126,7 +123,7 @@ struct gradwire_gloo_engine {
     }
     if (done) {
       release(message);
-      return GRADWIRE_GLOO_DONE;
+      return GRADWIRE_PLUGIN_DONE;
     }
     {
       std::lock_guard lock(mutex_);
@@ -142,7 +139,8 @@ struct gradwire_gloo_engine {
     return closed_outcome(error);
   }
 
-  void close() {
+  /// Peers learn of it from their connections, which carry no reason.
+  void close(const char* = nullptr) {
     {
       std::unique_lock lock(mutex_);
       if (closed_) {
@@ -158,7 +156,7 @@ struct gradwire_gloo_engine {
       for (Watch& watch : watches_) {
         watch.buffer->abortWaitRecv();
       }
-      // Closing a pair holds it and waits for Gloo's thread, which must not be waiting for the pair.
+      // Closing a pair holds it and waits for Gloo's thread, which must not wait for the pair.
       idle_.wait(lock, [this] { return starting_ == nullptr; });
     }
     std::lock_guard lock(closing_);
@@ -227,6 +225,11 @@ struct gradwire_gloo_engine {
     char farewell = 0;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
     std::thread thread;
+    bool over = false;  // the peer has left or died
+    // Our farewell to the peer; none for one that has gone before.
+    char last_word = 0;
+    bool told = false;
+    std::unique_ptr<gloo::transport::UnboundBuffer> goodbye;
   };
 
   void watch_peers(int rank, int world_size) {
@@ -245,57 +248,77 @@ struct gradwire_gloo_engine {
 
   void await_farewell(Watch& watch) {
     const WithoutPipeSignal quiet;
+    std::string lost;
     try {
       watch.buffer->waitRecv(nullptr, kNoTimeout);  // left in peace, or this engine was closed
     } catch (const std::exception& exception) {
-      {
-        std::lock_guard lock(mutex_);
-        if (closed_) {
-          return;
-        }
-        lost_peer_ = watch.peer;
-        lost_why_ = exception.what();
+      lost = exception.what();
+    }
+    {
+      std::lock_guard lock(mutex_);
+      watch.over = true;
+      if (watch.goodbye) {
+        watch.goodbye->abortWaitSend();  // Gloo can lose its completion, and nobody hears it
       }
-      try {
-        close();
-      } catch (const std::exception&) {
-        // The waits are woken already; pairs that fail to close end with the context.
+      // Who is leaving has nothing more to hear, and others must still get its farewell.
+      if (lost.empty() || closed_ || leaving_) {
+        return;
       }
+      lost_peer_ = watch.peer;
+      lost_why_ = lost;
+    }
+    try {
+      close();
+    } catch (const std::exception&) {
+      // The waits are woken already; pairs that fail to close end with the context.
     }
   }
 
-  // Peers must not take the end of this engine for a death while they still talk to others.
+  // Peers must not take the end of this engine for a death while they still talk to others. Each is
+  // told, whatever has become of the connections to the rest.
   void say_farewell() {
     {
       std::lock_guard lock(mutex_);
       if (closed_) {
         return;
       }
+      leaving_ = true;
+      for (Watch& watch : watches_) {
+        if (!watch.over) {
+          watch.goodbye = context_->createUnboundBuffer(&watch.last_word, 1);
+        }
+      }
     }
-    char farewell = 0;
-    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers;
+    for (Watch& watch : watches_) {
+      watch.told = watch.goodbye && reached([&] { watch.goodbye->send(watch.peer, kFarewellTag); });
+    }
+    for (const Watch& watch : watches_) {
+      if (watch.told) {
+        reached([&] { watch.goodbye->waitSend(nullptr, kFarewellTimeout); });
+      }
+    }
+  }
+
+  /// False when the peer has left in the meantime.
+  template <class F>
+  static bool reached(const F& call) {
     try {
-      for (const Watch& watch : watches_) {
-        buffers.push_back(context_->createUnboundBuffer(&farewell, 1));
-        buffers.back()->send(watch.peer, kFarewellTag);
-      }
-      for (const auto& buffer : buffers) {
-        buffer->waitSend(nullptr, kFarewellTimeout);
-      }
+      call();
+      return true;
     } catch (const std::exception&) {
-      // A peer has gone already; those not yet told learn it from the connection.
+      return false;
     }
   }
 
   /// What to answer when the engine is closed: names the peer whose loss closed it.
-  int closed_outcome(gradwire_gloo_error* error) {
+  int closed_outcome(gradwire_plugin_error* error) {
     std::lock_guard lock(mutex_);
     if (lost_peer_ < 0) {
-      return GRADWIRE_GLOO_CLOSED;
+      return GRADWIRE_PLUGIN_CLOSED;
     }
     error->peer = lost_peer_;
     write_error(error, lost_why_.c_str());
-    return silent_ ? GRADWIRE_GLOO_TIMED_OUT : GRADWIRE_GLOO_FAILED;
+    return silent_ ? GRADWIRE_PLUGIN_TIMED_OUT : GRADWIRE_PLUGIN_FAILED;
   }
 
   /// Wakes those whose deadline has passed; they name the peer and close the engine.
@@ -357,6 +380,7 @@ struct gradwire_gloo_engine {
   std::vector<uint64_t> free_;  // places in it
   std::deque<Watch> watches_;  // their places must not move
   bool closed_ = false;
+  bool leaving_ = false;
   int lost_peer_ = -1;
   std::string lost_why_;
   bool silent_ = false;

@@ -61,6 +61,17 @@ std::string list_interfaces() {
   return list;
 }
 
+std::string ipv4_of(const std::string& wanted) {
+  std::string found;
+  for_each_interface([&](const std::string& name, int family, const std::string& address) {
+    if (family == AF_INET && name == wanted) {
+      found = address;
+    }
+    return !found.empty();
+  });
+  return found;
+}
+
 bool has_interface(const std::string& wanted) {
   bool found = false;
   for_each_interface([&](const std::string& name, int family, const std::string&) {

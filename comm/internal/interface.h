@@ -12,6 +12,9 @@ std::string interface_of(const std::string& address);
 /// "lo, eth0": interfaces with an IPv4 address.
 std::string list_interfaces();
 
+/// The first IPv4 address of an interface ("lo" -> "127.0.0.1"); empty when it has none.
+std::string ipv4_of(const std::string& name);
+
 /// Whether `name` is one of them.
 bool has_interface(const std::string& name);
 

@@ -13,9 +13,9 @@ namespace fs = std::filesystem;
 
 // The address-space tricks of sanitizers do not survive a private scope.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
+constexpr int kOwnSymbols = 0;
 #else
-constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+constexpr int kOwnSymbols = RTLD_DEEPBIND;
 #endif
 
 /// The folder of the library, module or program this code was linked into.
@@ -38,7 +38,9 @@ fs::path own_folder() {
 std::vector<std::string> plugin_candidates(std::string_view file,
                                            const std::string& explicit_path) {
   if (!explicit_path.empty()) {
-    return {explicit_path};
+    const fs::path path = explicit_path;
+    const bool is_file = path.filename().string().find(".so") != std::string::npos;
+    return {is_file ? explicit_path : (path / file).string()};
   }
   const fs::path folder = own_folder();
   std::vector<std::string> candidates;
@@ -48,12 +50,13 @@ std::vector<std::string> plugin_candidates(std::string_view file,
   return candidates;
 }
 
-void* open_plugin(const std::vector<std::string>& candidates) {
+void* open_plugin(const std::vector<std::string>& candidates, PluginSymbols symbols) {
+  const int flags = RTLD_NOW | RTLD_LOCAL | (symbols == PluginSymbols::kOwn ? kOwnSymbols : 0);
   std::string list;
   for (const std::string& path : candidates) {
     std::error_code error;
     if (fs::exists(path, error)) {
-      void* const plugin = dlopen(path.c_str(), kFlags);
+      void* const plugin = dlopen(path.c_str(), flags);
       // dlerror() is only asked after a failure, where it is never null.
       check(plugin != nullptr, "plug-in: cannot open ", path, ": ",
             plugin == nullptr ? dlerror() : "");

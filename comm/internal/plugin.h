@@ -7,14 +7,20 @@
 
 namespace gradwire {
 
-/// Where a plug-in may lie: `explicit_path` alone when given, else beside the object that holds
-/// this code, and in lib/, ../lib/ and ../ of it (libraries, a Python package and its programs).
+/// Where a plug-in may lie: `explicit_path` alone when given (the file, or the folder it lies in),
+/// else beside the object that holds this code, and in lib/, ../lib/ and ../ of it (libraries, a
+/// Python package and its programs).
 std::vector<std::string> plugin_candidates(std::string_view file, const std::string& explicit_path);
 
-/// Opens the first candidate that exists, with names of its own: what it links to does not mix with
-/// other copies in the process, such as the one inside libtorch. Stays open until the process ends.
+/// Whose copy of a library a plug-in uses where the process has another one already.
+enum class PluginSymbols {
+  kOwn,    ///< its own: Gloo's, since libtorch has one inside that differs
+  kShared  ///< the process's: MPI's, whose objects an application shares with it
+};
+
+/// Opens the first candidate that exists. Stays open until the process ends.
 /// @throws InvalidArgument listing the candidates, or why the loader refused.
-void* open_plugin(const std::vector<std::string>& candidates);
+void* open_plugin(const std::vector<std::string>& candidates, PluginSymbols symbols);
 
 /// @throws InvalidArgument when the object has no such symbol.
 void* plugin_symbol(void* plugin, const char* name);

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gradwire/comm/internal/agree.h"
-
 namespace gradwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kNamedParameters = 5;  // in a message about missing ones
+constexpr int kMostStreams = 16;
 
 void check_plan(const Plan& plan) {
   check(!plan.buckets.empty(), "reducer: the plan has 0 buckets, expected at least one");
@@ -28,54 +26,91 @@ void check_plan(const Plan& plan) {
 
 // What ranks must agree on before the first payload travels.
 std::string agreement_text(const Plan& plan, const ReducerOptions& options) {
-  return plan.describe() + (options.on_nonfinite == OnNonFinite::kSkip ? "on_nonfinite: skip\n"
-                                                                       : "on_nonfinite: error\n");
+  return concat(plan.describe(), "on_nonfinite: ",
+                options.on_nonfinite == OnNonFinite::kSkip ? "skip" : "error",
+                "\nunused: ", options.unused == UnusedParameters::kZero ? "zero" : "error",
+                "\nstreams: ", options.streams, "\n");
 }
 
 }  // namespace
 
 Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions the_options)
     : plan(std::move(the_plan)),
-      transport(the_transport),
+      transport(&the_transport),
       options(the_options),
+      device(the_transport.traits().device),
       trace(options.trace_steps),
-      stream(make_cpu_stream({.threads = options.threads, .name = "gw-reducer"})),
-      context{*stream, workspace} {
-  check_everywhere(plan);
-  buckets = make_buckets(plan);
-  begin_step();
+      residual_ranks(the_transport.world_size()),
+      pool(std::make_shared<ThreadPool>(options.threads)),
+      compression(device, pool, "gw-compress") {
+  check(options.streams >= 1 && options.streams <= kMostStreams, "reducer: streams is ",
+        options.streams, ", must be in [1, ", kMostStreams, "]");
+  check_device_options();
+  check_everywhere(plan, *transport);
+  lanes = make_lanes(*transport);
+  if (device.type == DeviceType::kCuda) {
+    gpu = std::make_unique<DevicePipeline>(*options.stream, plan.buckets.size(), lanes.size());
+  }
+  buckets = make_buckets(plan, lanes, committed);
+  begin_plan();
 }
 
 Reducer::State::~State() {
   // Peers cannot finish a step this rank has left; better they hear of it now.
   if (launched > 0) {
-    transport.abort(
-        concat("rank ", transport.rank(), "'s reducer ended in the middle of step ", step));
+    transport->abort(
+        concat("rank ", transport->rank(), "'s reducer ended in the middle of step ", step));
   }
 }
 
-void Reducer::State::check_everywhere(const Plan& candidate) {
+void Reducer::State::check_everywhere(const Plan& candidate, Transport& over) {
   check_plan(candidate);
-  check_agreement("plan", agreement_text(candidate, options), transport, context);
+  over.agree("plan", agreement_text(candidate, options), compression.context);
+}
+
+std::vector<Lane> Reducer::State::make_lanes(Transport& over) {
+  std::vector<Lane> made_lanes;
+  for (int s = 0; s < options.streams; ++s) {
+    Lane& lane = made_lanes.emplace_back();
+    lane.own = s == 0 ? nullptr : over.split(0);
+    lane.transport = s == 0 ? &over : lane.own.get();
+    lane.groups = std::make_unique<SubGroups>(*lane.transport);
+    lane.worker = std::make_unique<Worker>(device, pool, concat("gw-exchange-", s));
+  }
+  return made_lanes;
 }
 
 int64_t Reducer::State::now_us() const {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - made).count();
 }
 
-std::deque<Bucket> Reducer::State::make_buckets(const Plan& from) {
+std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<const Lane> over,
+                                                uint64_t committed_steps) const {
   std::deque<Bucket> made_buckets;
   const uint64_t fingerprint = from.fingerprint();
   for (BucketId b = 0; b < from.buckets.size(); ++b) {
-    made_buckets.emplace_back(from, fingerprint, b, transport, static_cast<uint32_t>(committed));
+    made_buckets.emplace_back(from, fingerprint, b, *over[b % over.size()].groups,
+                              BucketStart{.committed_step = static_cast<uint32_t>(committed_steps),
+                                          .device = device,
+                                          .state = gpu == nullptr ? nullptr : gpu->state()});
   }
   return made_buckets;
+}
+
+void Reducer::State::replace_buckets(std::deque<Bucket> by) {
+  for (size_t b = 0; b < by.size(); ++b) {
+    by[b].take_gradient(buckets[b]);
+  }
+  buckets = std::move(by);
 }
 
 void Reducer::State::begin_step() {
   launched = 0;
   any_ready = false;
-  ready.assign(plan.parameters.size(), 0);
+  begun = false;
+  given.assign(plan.parameters.size(), Given::kNothing);
+  reached.assign(plan.parameters.size(), 1);
+  ready_us.assign(plan.parameters.size(), 0);
   progress.assign(buckets.size(), {});
   for (const Plan::Place& place : plan.places) {
     ++progress[place.bucket].missing;
@@ -84,6 +119,7 @@ void Reducer::State::begin_step() {
   for (size_t b = 0; b < buckets.size(); ++b) {
     progress[b].gradient = buckets[b].gradient();
     progress[b].trace.bucket = static_cast<BucketId>(b);
+    progress[b].trace.stream = static_cast<int>(b % lanes.size());
   }
 }
 
@@ -95,7 +131,7 @@ void Reducer::State::throw_if_finished() const {
 
 void Reducer::State::note_ready(BucketId b, int64_t now) {
   if (!any_ready) {
-    any_ready = true;
+    any_ready = begun = true;
     first_ready_us = now;
   }
   if (progress[b].missing == 0) {
@@ -104,76 +140,95 @@ void Reducer::State::note_ready(BucketId b, int64_t now) {
   }
 }
 
-// The order of leaving is the plan's on every rank, whatever the order of readiness.
+// The order of leaving is the plan's on every rank, whatever the order of readiness. One worker
+// compresses; each lane takes its buckets (every streams-th one) in that same order.
 void Reducer::State::launch_full_buckets() {
   while (launched < buckets.size() && progress[launched].missing == 0) {
-    stream->enqueue([this, b = launched] { run_bucket(b); });
-    ++launched;
+    const size_t b = launched++;
+    if (gpu != nullptr) {
+      compress_bucket(b);  // which enqueues
+    } else {
+      compression.stream->enqueue([this, b] { compress_bucket(b); });
+    }
   }
 }
 
-void Reducer::State::run_bucket(size_t b) {
-  if (failure) {
-    return;
-  }
-  try {
-    Progress& p = progress[b];
-    const BucketTimes times =
-        buckets[b].run(p.gradient, parity, [this] { return now_us(); }, context);
-    p.trace.begin_us = times.begin_us;
-    p.trace.compressed_us = times.compressed_us;
-    p.trace.end_us = times.end_us;
-  } catch (const TransportError& error) {
-    fail(b, error.what(), error.peer());
-  } catch (const std::exception& error) {
-    fail(b, error.what(), -1);
-  }
+void Reducer::State::compress_bucket(size_t b) {
+  guarded(b, [this, b] {
+    BucketTrace& times_of = progress[b].trace;
+    times_of.begin_us = now_us();
+    Stream& lane = *lane_of(b).worker->stream;
+    if (gpu != nullptr) {
+      gpu->begin_bucket(b, *compression.stream);
+    }
+    buckets[b].compress(progress[b].gradient, parity, compression.context);
+    times_of.compressed_us = now_us();
+    if (gpu != nullptr) {
+      gpu->hand_over(b, *compression.stream, lane);
+      exchange_bucket(b);
+    } else {
+      lane.enqueue([this, b] { exchange_bucket(b); });
+    }
+  });
+}
+
+void Reducer::State::exchange_bucket(size_t b) {
+  guarded(b, [this, b] {
+    BucketTrace& times_of = progress[b].trace;
+    times_of.exchange_us = now_us();
+    buckets[b].exchange(lane_of(b).worker->context);
+    buckets[b].sample_union();
+    times_of.end_us = now_us();
+  });
 }
 
 // The first failure of any bucket ends the group for everyone, with the words of the rank that saw
 // it: a reason that came from there already names its bucket.
 void Reducer::State::fail(size_t b, std::string_view what, int peer) {
+  std::lock_guard lock(failing);
+  if (failure) {
+    return;  // what followed from it
+  }
   const std::string& label = buckets[b].label();
   const bool labelled = what.find(label) != std::string_view::npos;
-  failure.emplace(labelled ? std::string(what) : concat(label, ", step ", step, ": ", what), peer);
-  transport.abort(failure->what());
-}
-
-void Reducer::State::check_all_ready() const {
-  const auto missing = std::count(ready.begin(), ready.end(), 0);
-  if (missing == 0) {
-    return;
-  }
-  std::string names;
-  size_t named = 0;
-  for (size_t p = 0; p < ready.size() && named < kNamedParameters; ++p) {
-    if (ready[p] == 0) {
-      names += concat(named++ == 0 ? "" : ", ", "'", plan.parameters[p].name, "'");
-    }
-  }
-  const bool more = static_cast<size_t>(missing) > named;
-  throw InvalidArgument(concat("wait: ", missing, " of ", ready.size(),
-                               " parameters have no gradient in step ", step, ": ", names,
-                               more ? ", ..." : "", ", expected grad_ready() for each"));
+  const auto elapsed_ms = (now_us() - progress[b].trace.begin_us) / 1000;
+  failure.emplace(labelled ? std::string(what)
+                           : concat(label, ", step ", step, ", rank ", transport->rank(),
+                                    ", after ", elapsed_ms, " ms: ", what),
+                  peer);
+  failed = true;
+  transport->abort(failure->what());
 }
 
 void Reducer::State::drain() {
-  try {
-    stream->wait();
-  } catch (const std::exception& error) {
-    if (!failure) {
-      failure.emplace(error.what());
+  const auto empty = [this](Worker& worker) {
+    try {
+      worker.stream->wait();
+    } catch (const std::exception& error) {
+      std::lock_guard lock(failing);
+      if (!failure) {
+        failure.emplace(error.what());
+      }
     }
+  };
+  empty(compression);  // first: it feeds the lanes
+  for (Lane& lane : lanes) {
+    empty(*lane.worker);
   }
 }
 
-void Reducer::State::record(StepTrace& times) {
+void Reducer::State::record() {
+  const auto since_wait = [this](int64_t begin_us, int64_t end_us) {
+    return std::max<int64_t>(0, end_us - std::max(begin_us, times.wait_begin_us));
+  };
+  times.buckets.clear();
   for (size_t b = 0; b < buckets.size(); ++b) {
     const ExchangeReport& report = buckets[b].report();
     BucketTrace bucket = progress[b].trace;
-    const int64_t exposed_from = std::max(bucket.begin_us, times.wait_begin_us);
-    bucket.exposed_us = std::max<int64_t>(0, bucket.end_us - exposed_from);
-    bucket.hidden_us = bucket.end_us - bucket.begin_us - bucket.exposed_us;
+    bucket.exposed_us = since_wait(bucket.begin_us, bucket.compressed_us) +
+                        since_wait(bucket.exchange_us, bucket.end_us);
+    bucket.hidden_us = bucket.compressed_us - bucket.begin_us + bucket.end_us - bucket.exchange_us -
+                       bucket.exposed_us;
     bucket.transfer_us = report.transfer_us;
     bucket.codec_us = bucket.compressed_us - bucket.begin_us + report.codec_us;
     bucket.bytes_sent = report.bytes_sent;
@@ -198,6 +253,7 @@ void Reducer::State::commit() {
   }
   parity = 1 - parity;
   ++committed;
+  has_parameters = true;
 }
 
 void Reducer::State::zero_means() {

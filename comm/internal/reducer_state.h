@@ -1,17 +1,26 @@
 #pragma once
-// What a Reducer is made of: the state of the current step and the buckets at work.
+// What a Reducer is made of: the state of the current step, the buckets at work, and the workers
+// that move them.
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/internal/bucket.h"
+#include "gradwire/comm/internal/device_pipeline.h"
 #include "gradwire/comm/reducer.h"
+#include "gradwire/comm/subgroups.h"
 
 namespace gradwire {
+
+/// What has become of a parameter's gradient in the current step.
+enum class Given : uint8_t { kNothing, kAccumulated, kReady };
 
 /// A bucket in the current step.
 struct Progress {
@@ -21,53 +30,157 @@ struct Progress {
   BucketTrace trace;
 };
 
+/// A queue of work with its scratch memory. All workers of a reducer on the CPU share one pool of
+/// threads.
+struct Worker {
+  Worker(Device device, const std::shared_ptr<ThreadPool>& pool, const std::string& name)
+      : stream(device.type == DeviceType::kCpu ? make_cpu_stream({.name = name, .shared_pool = pool})
+                                               : cuda::make_stream(device.index)),
+        workspace(device.type == DeviceType::kCpu ? std::make_unique<Workspace>()
+                                                  : std::make_unique<Workspace>(*stream)),
+        context{*stream, *workspace} {}
+  // A queue runs dry before what its tasks use goes; memory in a GPU's stream order goes on it.
+  ~Worker() {
+    if (stream->device().type == DeviceType::kCpu) {
+      stream.reset();
+    }
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Workspace> workspace;
+  Context context;
+};
+
+/// One exchange in flight. The first lane uses the caller's transport, the others one split from
+/// it: their calls need no order among each other.
+struct Lane {
+  std::unique_ptr<Transport> own;  // none: the caller's
+  Transport* transport = nullptr;
+  std::unique_ptr<SubGroups> groups;  // parts of it, shared by the lane's buckets
+  std::unique_ptr<Worker> worker;
+};
+
 struct Reducer::State {
   State(Plan the_plan, Transport& the_transport, ReducerOptions the_options);
   ~State();
 
   /// Collective: a plan whose parts fit together, the same on every rank.
-  void check_everywhere(const Plan& candidate);
-  std::deque<Bucket> make_buckets(const Plan& from);
+  void check_everywhere(const Plan& candidate, Transport& over);
+  /// Collective: one lane for each exchange in flight.
+  std::vector<Lane> make_lanes(Transport& over);
+  std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
+                                  uint64_t committed_steps) const;
+  void scale_kept(std::deque<Bucket>& into, double scale) const;
+  /// By buckets of the same plan; views of gradients stay valid.
+  void replace_buckets(std::deque<Bucket> by);
+  Lane& lane_of(size_t b) { return lanes[b % lanes.size()]; }
 
   int64_t now_us() const;
+  void begin_plan();
   void begin_step();
+  uint64_t frames_sent() const;
+  void measure();
+  BucketCost bucket_cost(const LinkCosts& link) const;
+  /// Of the exchange that a bucket of the next plan should take: its row in the registry.
+  uint32_t choose_row(const Plan& next, const PlanBucket& bucket,
+                      const ReplanOptions& how) const;
   void throw_if_finished() const;
   void note_ready(BucketId b, int64_t now);
   void launch_full_buckets();
+  void check_not_ready(std::string_view call, ParamId p) const;
+  void set_ready(ParamId p);
+  /// Ready with a zero gradient, or with what was accumulated.
+  void set_unused(ParamId p);
+  /// Parameters never ready become unused, or are an error.
+  void complete_gradients();
   void check_all_ready() const;
-  /// Blocks until the stream is empty.
+  /// Enqueues the comparison of what ranks did not use, behind all buckets.
+  void compare_unused();
+  void read_unused();
+  /// Blocks until nothing is on its way.
   void drain();
-  void record(StepTrace& times);
+  void record();
   const Bucket* first_nonfinite() const;
   void commit();
   void zero_means();
 
-  // On the stream's thread.
-  void run_bucket(size_t b);
+  // On a GPU (reducer_device.cc).
+  void check_device_options() const;
+  void refuse_on_gpu(std::string_view call) const;
+  StepOutcome end_step_on_device();
+  void throw_if_transport_failed();
+  /// What the words of a step that is over say; `advice` goes behind it.
+  void throw_faults(const cuda::StepWords& words, std::string_view advice);
+
+  // On the workers' threads; on a GPU in the caller.
+  void compress_bucket(size_t b);
+  void exchange_bucket(size_t b);
+  template <class Work>
+  void guarded(size_t b, const Work& work);
   void fail(size_t b, std::string_view what, int peer);
+  void exchange_unused();
 
   Plan plan;
-  Transport& transport;
+  Transport* transport;
   const ReducerOptions options;
+  const Device device;  // of gradients, payloads and residuals
   const std::chrono::steady_clock::time_point made = std::chrono::steady_clock::now();
   Trace trace;
-  Workspace workspace;
+  StepTrace times;  // of the step that wait() concludes; kept for its memory
 
   size_t parity = 0;  // which residual buffer is the committed one
   uint64_t committed = 0, skipped = 0;
-  std::optional<TransportError> failure;   // written on the stream, read when it is empty
+  int residual_ranks;              // the world size that residuals are scaled for
+  bool has_parameters = true;      // false: rebuild() committed a step whose mean never came
+  std::mutex failing;                      // guards failure while workers run
+  std::atomic<bool> failed{false};         // failure is set
+  std::optional<TransportError> failure;   // of this step
   std::optional<TransportError> finished;  // as reported to the caller
 
   uint64_t step = 0;
   size_t launched = 0;  // buckets on their way or done
+  int no_sync = 0;         // scopes that live
+  bool begun = false;      // something was accumulated or is ready
   bool any_ready = false;
   int64_t first_ready_us = 0;
-  std::vector<uint8_t> ready;  // of each parameter
+  std::vector<Given> given;      // of each parameter
+  std::vector<uint8_t> reached;  // of each parameter: has a gradient of its own
+  std::vector<int64_t> ready_us;
+  std::vector<uint8_t> unused_everywhere;
+
+  /// What the steps since the last plan have shown.
+  struct Measured {
+    std::vector<double> ready_us;  // of each parameter, since the first of its step: sum
+    std::vector<uint32_t> times;   // that it was reached
+    double buckets = 0, gradient_bytes = 0, bytes_sent = 0, codec_us = 0;
+    uint64_t frames_before = 0;
+  } measured;
+  Messages reached_bits{0, 0};  // of all ranks, a bit each
   std::deque<Bucket> buckets;
   std::vector<Progress> progress;
 
-  std::unique_ptr<Stream> stream;  // after all its tasks use
-  Context context;
+  // After all that their tasks use, and the first to enqueue last.
+  std::shared_ptr<ThreadPool> pool;
+  std::vector<Lane> lanes;
+  Worker compression;
+  std::unique_ptr<DevicePipeline> gpu;  // null on the CPU; goes first, and waits
 };
+
+// A failed step does no further work.
+template <class Work>
+void Reducer::State::guarded(size_t b, const Work& work) {
+  if (failed) {
+    return;
+  }
+  try {
+    work();
+  } catch (const TransportError& error) {
+    fail(b, error.what(), error.peer());
+  } catch (const std::exception& error) {
+    fail(b, error.what(), -1);
+  }
+}
 
 }  // namespace gradwire

@@ -33,11 +33,6 @@ Addresses resolve(const std::string& host, const std::string& port, int flags) {
   return {found, &freeaddrinfo};
 }
 
-int remaining_ms(Deadline deadline) {
-  const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
-  return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1000000000));
-}
-
 /// Waits for `events`; false at the deadline.
 bool ready(int fd, short events, Deadline deadline) {
   for (;;) {
@@ -82,7 +77,29 @@ int try_connect(const Socket& socket, const addrinfo& address, Deadline deadline
   return error;
 }
 
+/// "10.0.0.1" and "29500"; empty when `name_of` (getsockname or getpeername) fails.
+std::pair<std::string, std::string> numeric_name(const Socket& socket,
+                                                 int (*name_of)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  if (name_of(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port,
+                  sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {};
+  }
+  return {host, port};
+}
+
 }  // namespace
+
+int remaining_ms(Deadline deadline) {
+  if (deadline == Deadline::max()) {
+    return -1;
+  }
+  const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
+  return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1000000000));
+}
 
 Socket::~Socket() {
   if (fd_ >= 0) {
@@ -104,11 +121,10 @@ Socket listen_on(const std::string& host, const std::string& port) {
 }
 
 Socket connect_to(const std::string& host, const std::string& port, Deadline deadline) {
-  const Addresses addresses = resolve(host, port, 0);
   milliseconds pause(1);
   for (;;) {
-    Socket socket = open_socket(*addresses);
-    const int error = try_connect(socket, *addresses, deadline);
+    Socket socket;
+    const int error = connect_once(host, port, deadline, socket);
     if (error == 0) {
       return socket;
     }
@@ -121,16 +137,39 @@ Socket connect_to(const std::string& host, const std::string& port, Deadline dea
   }
 }
 
+int connect_once(const std::string& host, const std::string& port, Deadline deadline,
+                 Socket& socket) {
+  const Addresses addresses = resolve(host, port, 0);
+  socket = open_socket(*addresses);
+  return try_connect(socket, *addresses, deadline);
+}
+
+int start_connecting(const std::string& host, const std::string& port, Socket& socket) {
+  const Addresses addresses = resolve(host, port, 0);
+  socket = open_socket(*addresses);
+  return ::connect(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) == 0 ||
+                 errno == EINPROGRESS
+             ? 0
+             : errno;
+}
+
+int read_once(const Socket& socket, char& byte) {
+  const ssize_t count = ::recv(socket.fd(), &byte, 1, 0);
+  return count > 0 ? 0 : count == 0 ? ECONNRESET : errno;
+}
+
 std::string local_address_of(const Socket& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  char host[NI_MAXHOST] = "";
-  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), nullptr, 0,
-                  NI_NUMERICHOST) != 0) {
-    return {};
-  }
-  return host;
+  return numeric_name(socket, &getsockname).first;
+}
+
+int local_port_of(const Socket& socket) {
+  const std::string port = numeric_name(socket, &getsockname).second;
+  return port.empty() ? 0 : std::stoi(port);
+}
+
+std::string remote_address_of(const Socket& socket) {
+  const auto [host, port] = numeric_name(socket, &getpeername);
+  return concat(host, ":", port);
 }
 
 void write_all(const Socket& socket, std::span<const char> bytes, Deadline deadline) {

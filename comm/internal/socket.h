@@ -1,5 +1,5 @@
 #pragma once
-// The few socket calls the TCP store needs, with deadlines.
+// The few socket calls that rendezvous and rebuilding need, with deadlines.
 
 #include <span>
 #include <string>
@@ -27,14 +27,30 @@ class Socket {
   int fd_ = -1;
 };
 
-/// @throws TransportError "<host>:<port>: why" when the name does not resolve or the port is taken.
+/// Port "0" is any free one. @throws TransportError "<host>:<port>: why" when the name does not resolve or the port is taken.
 Socket listen_on(const std::string& host, const std::string& port);
 
 /// Tries until it succeeds. @throws TransportError with the last reason at the deadline.
 Socket connect_to(const std::string& host, const std::string& port, Deadline deadline);
 
-/// Numeric address of this end of a connected socket.
+/// One attempt. Returns 0 and the socket, or the errno of why not: ECONNREFUSED says that no process
+/// listens there, ETIMEDOUT that the deadline passed.
+int connect_once(const std::string& host, const std::string& port, Deadline deadline,
+                 Socket& socket);
+
+/// Begins one attempt: 0, or the errno when that much is known already.
+int start_connecting(const std::string& host, const std::string& port, Socket& socket);
+/// Reads a byte that poll() has announced: 0, or the errno of why there is none, ECONNREFUSED when
+/// the attempt to connect was refused.
+int read_once(const Socket& socket, char& byte);
+
+/// Numeric address of this end of a connected socket; port of a bound one; both of the other end.
 std::string local_address_of(const Socket& socket);
+int local_port_of(const Socket& socket);
+std::string remote_address_of(const Socket& socket);
+
+/// For poll(): not below 0, -1 for Deadline::max().
+int remaining_ms(Deadline deadline);
 
 /// @throws TransportError when the other side closed or the deadline passed.
 void write_all(const Socket& socket, std::span<const char> bytes, Deadline deadline);

@@ -1,162 +1,108 @@
 #include "gradwire/comm/internal/tcp_store.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <thread>
 
-#include "gradwire/comm/internal/socket.h"
+#include "gradwire/comm/internal/handshake.h"
+#include "gradwire/comm/internal/server.h"
 
 namespace gradwire {
 namespace {
 
-// A request is a Request, the key and the value; an answer is an Answer and the value.
-enum class Verb : uint32_t { kSet = 1, kGet = 2 };
-enum class Outcome : uint32_t { kDone = 0, kMissing = 1, kExists = 2 };
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 
-struct Request {
-  uint32_t magic = 0x53575247;  // "GRWS"
-  Verb verb{};
-  uint32_t key_bytes = 0;
-  uint32_t value_bytes = 0;
-};
-struct Answer {
-  Outcome outcome{};
-  uint32_t value_bytes = 0;
-};
+// A request is a Verb, the length of the key, the key and the value; an answer is an Outcome and
+// the value.
+enum class Verb : uint8_t { kSet = 1, kGet = 2 };
+enum class Outcome : uint8_t { kDone = 0, kMissing = 1, kExists = 2, kNoRequest = 3 };
 
-// Far above any address; keeps a stranger's bytes from becoming an allocation.
-constexpr uint32_t kMaxBytes = 1 << 20;
+// How long the server outlives its owner while others still read, so that they hear of a failure
+// what the server's rank heard.
+constexpr milliseconds kLinger{300};
 
-/// Answers requests in a thread of its own until destroyed.
-class Server {
+// Past the deadline for the answer to a question asked before it: at the last look for the others,
+// silence must be theirs. The server's rank asks a thread of its own, which can only be late.
+constexpr milliseconds kLastAnswer{200}, kOwnLastAnswer{2000};
+
+/// The table, on the rank that serves it.
+class Table {
  public:
-  explicit Server(Socket listener)
-      : listener_(std::move(listener)),
-        stop_(::eventfd(0, EFD_CLOEXEC)),
-        thread_([this] { run(); }) {}
-  ~Server() {
-    const uint64_t one = 1;
-    // An eventfd at zero takes eight bytes without blocking.
-    [[maybe_unused]] const ssize_t written = ::write(stop_.fd(), &one, sizeof(one));
-    thread_.join();
-  }
+  Table(Socket listener, std::string name, const StoreAccess& access)
+      : server_(std::move(listener), {std::move(name), access.secret, access.clients, access.log},
+                {.request = [this](Server::Client client, const std::string& request) {
+                  server_.send(client, answer(request));
+                }}) {}
+  ~Table() { server_.drain(kLinger); }
 
  private:
-  struct Connection {
-    Socket socket;
-    std::vector<char> input;
-  };
-
-  void run() {
-    std::vector<pollfd> polled;
-    for (;;) {
-      polled.assign({{stop_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}});
-      for (const Connection& connection : connections_) {
-        polled.push_back({connection.socket.fd(), POLLIN, 0});
-      }
-      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
-        return;  // clients see their connections end
-      }
-      if (polled[0].revents != 0) {
-        return;
-      }
-      for (size_t i = connections_.size(); i-- > 0;) {
-        if (polled[i + 2].revents != 0 && !serve(connections_[i])) {
-          connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
-        }
-      }
-      if (polled[1].revents != 0) {
-        Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (socket) {
-          connections_.push_back({std::move(socket), {}});
-        }
-      }
+  std::string answer(const std::string& request) {
+    uint32_t key_bytes = 0;
+    constexpr size_t kHead = 1 + sizeof(key_bytes);
+    if (request.size() < kHead) {
+      return {static_cast<char>(Outcome::kNoRequest)};
     }
+    std::memcpy(&key_bytes, request.data() + 1, sizeof(key_bytes));
+    if (key_bytes > request.size() - kHead) {
+      return {static_cast<char>(Outcome::kNoRequest)};
+    }
+    const std::string key = request.substr(kHead, key_bytes);
+    if (static_cast<Verb>(request[0]) == Verb::kSet) {
+      const bool added = values_.emplace(key, request.substr(kHead + key_bytes)).second;
+      return {static_cast<char>(added ? Outcome::kDone : Outcome::kExists)};
+    }
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::string{static_cast<char>(Outcome::kMissing)}
+                                  : static_cast<char>(Outcome::kDone) + found->second;
   }
 
-  /// False when the connection is over.
-  bool serve(Connection& connection) {
-    char bytes[4096];
-    const ssize_t count = ::recv(connection.socket.fd(), bytes, sizeof(bytes), 0);
-    if (count < 0) {
-      return errno == EAGAIN || errno == EINTR;
-    }
-    if (count == 0) {
-      return false;
-    }
-    connection.input.insert(connection.input.end(), bytes, bytes + count);
-    try {
-      while (answer_one(connection)) {
-      }
-      return true;
-    } catch (const TransportError&) {
-      return false;  // a stranger, or a client that went away: it sees the connection end
-    }
-  }
-
-  bool answer_one(Connection& connection) {
-    std::vector<char>& input = connection.input;
-    Request request;
-    if (input.size() < sizeof(request)) {
-      return false;
-    }
-    std::memcpy(&request, input.data(), sizeof(request));
-    if (request.magic != Request{}.magic || request.key_bytes > kMaxBytes ||
-        request.value_bytes > kMaxBytes) {
-      throw TransportError("not a store request");
-    }
-    const size_t total = sizeof(request) + request.key_bytes + request.value_bytes;
-    if (input.size() < total) {
-      return false;
-    }
-    const char* key_begin = input.data() + sizeof(request);
-    const std::string key(key_begin, request.key_bytes);
-    std::vector<char> value(key_begin + request.key_bytes,
-                            key_begin + request.key_bytes + request.value_bytes);
-    input.erase(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(total));
-    answer(connection, request.verb, key, std::move(value));
-    return true;
-  }
-
-  void answer(Connection& connection, Verb verb, const std::string& key, std::vector<char> value) {
-    Answer answer;
-    if (verb == Verb::kSet) {
-      answer.outcome =
-          values_.emplace(key, std::move(value)).second ? Outcome::kDone : Outcome::kExists;
-      value.clear();
-    } else if (const auto found = values_.find(key); found != values_.end()) {
-      value = found->second;
-    } else {
-      answer.outcome = Outcome::kMissing;
-    }
-    answer.value_bytes = static_cast<uint32_t>(value.size());
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    write_all(connection.socket, {reinterpret_cast<const char*>(&answer), sizeof(answer)},
-              deadline);
-    write_all(connection.socket, value, deadline);
-  }
-
-  Socket listener_, stop_;
-  std::vector<Connection> connections_;
-  std::map<std::string, std::vector<char>> values_;
-  std::thread thread_;
+  std::map<std::string, std::string> values_;
+  Server server_;  // last: its thread uses the table
 };
 
 class TcpStore final : public Store {
  public:
-  TcpStore(std::string address, const std::string& host, const std::string& port, int rank,
-           Deadline deadline)
-      : Store(std::move(address), deadline) {
-    if (rank == 0) {
-      server_ = std::make_unique<Server>(listen_on(host, port));
+  TcpStore(std::string address, std::string host, std::string port, const StoreAccess& access,
+           Deadline deadline, int server)
+      : Store(std::move(address), deadline),
+        host_(std::move(host)),
+        port_(std::move(port)),
+        prefix_(key_prefix(access.secret)),
+        server_(server) {}
+  ~TcpStore() override { connection_ = Socket(); }  // before the table waits for its clients
+
+  void serve(Socket listener, const StoreAccess& access) {
+    table_ = std::make_unique<Table>(std::move(listener), concat("store ", address()), access);
+  }
+
+  // The server may not be up yet, and may drop a connection when too many wait.
+  void connect(const std::string& secret) {
+    milliseconds pause(1);
+    for (;;) {
+      std::string why;
+      const int error = connect_once(host_, port_, deadline(), connection_);
+      if (error != 0) {
+        why = std::strerror(error);
+      } else {
+        try {
+          prove(connection_, secret, deadline());
+          return;
+        } catch (const WrongPeer& wrong) {
+          throw TransportError(concat("store ", address(), ": rank ", server_,
+                                      " is not reached there: ", wrong.what()), server_);
+        } catch (const TransportError& failure) {
+          why = failure.what();
+        }
+      }
+      if (steady_clock::now() + pause >= deadline()) {
+        throw TransportError(
+            concat("rank ", server_, " does not answer at ", host_, ":", port_, ": ", why), server_);
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, milliseconds(50));
     }
-    connection_ = connect_to(host, port, deadline);
   }
 
   void set(std::string_view key, std::span<const char> value) override {
@@ -177,34 +123,36 @@ class TcpStore final : public Store {
  private:
   Outcome call(Verb verb, std::string_view key, std::span<const char> value,
                std::vector<char>& result) {
+    const Deadline until = std::max(
+        deadline(), steady_clock::now() + (table_ != nullptr ? kOwnLastAnswer : kLastAnswer));
     try {
-      Request request;
-      request.verb = verb;
-      request.key_bytes = static_cast<uint32_t>(key.size());
-      request.value_bytes = static_cast<uint32_t>(value.size());
-      std::vector<char> message(sizeof(request));
-      std::memcpy(message.data(), &request, sizeof(request));
-      message.insert(message.end(), key.begin(), key.end());
-      message.insert(message.end(), value.begin(), value.end());
-      write_all(connection_, message, deadline());
-      Answer answer;
-      read_all(connection_, {reinterpret_cast<char*>(&answer), sizeof(answer)}, deadline());
-      result.resize(answer.value_bytes);
-      read_all(connection_, result, deadline());
-      return answer.outcome;
+      const auto key_bytes = static_cast<uint32_t>(prefix_.size() + key.size());
+      std::string request{static_cast<char>(verb)};
+      request.append(reinterpret_cast<const char*>(&key_bytes), sizeof(key_bytes));
+      request.append(prefix_).append(key).append(value.data(), value.size());
+      write_frame(connection_, request, until);
+      const std::string answer = read_frame(connection_, until);
+      if (answer.empty() || static_cast<Outcome>(answer[0]) == Outcome::kNoRequest) {
+        throw TransportError("it does not understand the request");
+      }
+      result.assign(answer.begin() + 1, answer.end());
+      return static_cast<Outcome>(answer[0]);
     } catch (const TransportError& error) {
-      throw TransportError(concat("store ", address(), ": rank 0: ", error.what()), 0);
+      throw TransportError(concat("store ", address(), ": rank ", server_, ": ", error.what()),
+                           server_);
     }
   }
 
-  std::unique_ptr<Server> server_;
+  std::string host_, port_, prefix_;
+  int server_;  // the rank, for messages
+  std::unique_ptr<Table> table_;
   Socket connection_;
 };
 
 }  // namespace
 
-std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank,
-                                      std::chrono::milliseconds timeout) {
+std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Deadline deadline,
+                                      const StoreAccess& access, Socket listener, int server) {
   const size_t colon = host_port.rfind(':');
   std::string host(host_port.substr(0, colon == std::string_view::npos ? 0 : colon));
   const std::string port(colon == std::string_view::npos ? "" : host_port.substr(colon + 1));
@@ -216,8 +164,14 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank,
   check(!host.empty() && digits && std::stoi(port) >= 1 && std::stoi(port) <= 65535,
         "store: address is 'tcp:", host_port,
         "', expected tcp:HOST:PORT with a port of 1 to 65535");
-  return std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, rank,
-                                    std::chrono::steady_clock::now() + timeout);
+  auto store =
+      std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, deadline,
+                                 server);
+  if (rank == server) {
+    store->serve(listener ? std::move(listener) : listen_on(host, port), access);
+  }
+  store->connect(access.secret);
+  return store;
 }
 
 }  // namespace gradwire

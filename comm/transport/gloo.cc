@@ -1,13 +1,15 @@
 #include "gradwire/comm/transport/gloo.h"
 
 #include <algorithm>
-#include <exception>
 #include <mutex>
+#include <optional>
+#include <type_traits>
 
+#include "gradwire/comm/internal/control.h"
 #include "gradwire/comm/internal/interface.h"
-#include "gradwire/comm/internal/plugin.h"
+#include "gradwire/comm/internal/plugin_engine.h"
+#include "gradwire/comm/internal/tcp_store.h"
 #include "gradwire/comm/store.h"
-#include "gradwire/comm/transport/gloo_plugin_abi.h"
 #include "gradwire/comm/transport/point_to_point_transport.h"
 
 namespace gradwire {
@@ -15,173 +17,192 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const gradwire_gloo_table& load_table(const TransportOptions& options) {
-  void* const plugin = open_plugin(plugin_candidates("libgradwire_gloo.so", options.plugin_path));
-  const auto entry =
-      reinterpret_cast<gradwire_gloo_entry_function>(plugin_symbol(plugin, GRADWIRE_GLOO_ENTRY));
-  const gradwire_gloo_table* const table = entry(GRADWIRE_GLOO_ABI_VERSION);
-  check(table != nullptr && table->abi_version == GRADWIRE_GLOO_ABI_VERSION &&
-            table->table_bytes == sizeof(gradwire_gloo_table),
-        "gloo: the plug-in speaks another version, expected ", GRADWIRE_GLOO_ABI_VERSION,
-        ": it comes from a different gradwire");
-  return *table;
-}
+// For a peer that closed its connections to say why. One that died refuses at once; one that lives
+// answers at once, but for a machine with much else to do.
+constexpr milliseconds kForReasons{500};
 
-/// The plug-in's way to a Store; keeps the exception that must not cross the C interface.
-struct StoreCalls {
-  Store& store;
-  std::exception_ptr error;
-
-  gradwire_gloo_store table() { return {this, &set, &get}; }
-
-  template <class F>
-  int guarded(const F& body) {
-    try {
-      body();
-      return 0;
-    } catch (const std::exception&) {
-      error = std::current_exception();
-      return 1;
-    }
-  }
-  static int set(void* self, const char* key, const void* value, size_t bytes) {
-    auto& calls = *static_cast<StoreCalls*>(self);
-    return calls.guarded([&] {
-      calls.store.set(concat("gloo/", key), {static_cast<const char*>(value), bytes});
-    });
-  }
-  static int get(void* self, const char* key, void* value, size_t capacity, size_t* bytes) {
-    auto& calls = *static_cast<StoreCalls*>(self);
-    return calls.guarded([&] {
-      const std::vector<char> found = calls.store.get(concat("gloo/", key));
-      std::copy_n(found.data(), std::min(capacity, found.size()), static_cast<char*>(value));
-      *bytes = found.size();
-    });
-  }
-};
-
-/// Messages through the plug-in. Keeps the reason of the first failure, which Gloo does not.
-class GlooEngine final : public PointToPoint {
+/// Gloo's messages, with a control socket beside them: it tells who broke the group, which the ends
+/// of connections do not, and finds those that are left.
+class GlooGroup final : public PointToPoint {
  public:
-  GlooEngine(const gradwire_gloo_table& table, const TransportOptions& options, Store& store,
-             const std::string& network_interface)
-      : table_(table), rank_(options.rank), world_size_(options.world_size) {
-    StoreCalls calls{store, nullptr};
-    const auto left = std::chrono::duration_cast<milliseconds>(store.deadline() -
-                                                               std::chrono::steady_clock::now());
-    const gradwire_gloo_options plugin_options{rank_, world_size_, network_interface.c_str(),
-                                               left.count(), calls.table()};
-    gradwire_gloo_error error{{}, -1};
-    if (table_.open(&plugin_options, &engine_, &error) != GRADWIRE_GLOO_DONE) {
-      if (calls.error) {
-        std::rethrow_exception(calls.error);
-      }
-      throw TransportError(concat("gloo: connecting over ", network_interface, ": ", error.text));
+  GlooGroup(std::shared_ptr<PointToPoint> engine, std::shared_ptr<Control> control,
+            uint64_t generation, TransportOptions options)
+      : engine_(std::move(engine)),
+        control_(std::move(control)),
+        generation_(generation),
+        next_(std::move(options)),
+        next_generation_(generation) {
+    for (int r = 0; r < engine_->world_size(); ++r) {
+      next_members_.push_back(r);
     }
   }
-  ~GlooEngine() override { table_.destroy(engine_); }
-  GlooEngine(const GlooEngine&) = delete;
-  GlooEngine& operator=(const GlooEngine&) = delete;
 
-  int rank() const override { return rank_; }
-  int world_size() const override { return world_size_; }
+  int rank() const override { return engine_->rank(); }
+  int world_size() const override { return engine_->world_size(); }
 
   MessageHandle post_send(int destination, uint64_t tag,
                           std::span<const std::byte> bytes) override {
-    uint64_t message = 0;
-    gradwire_gloo_error error{{}, -1};
-    require(
-        table_.post_send(engine_, destination, tag, bytes.data(), bytes.size(), &message, &error),
-        destination, error);
-    return handle_of(message, destination);
+    return explained([&] { return engine_->post_send(destination, tag, bytes); });
   }
   MessageHandle post_recv(int source, uint64_t tag, std::span<std::byte> bytes) override {
-    uint64_t message = 0;
-    gradwire_gloo_error error{{}, -1};
-    require(table_.post_recv(engine_, source, tag, bytes.data(), bytes.size(), &message, &error),
-            source, error);
-    return handle_of(message, source);
+    return explained([&] { return engine_->post_recv(source, tag, bytes); });
   }
   void wait(MessageHandle message, Deadline deadline) override {
-    using std::chrono::steady_clock;
-    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
-    gradwire_gloo_error error{{}, -1};
-    require(table_.wait(engine_, (message & 0xFFFFFFFF) - 1,
-                        std::clamp<int64_t>(left, 0, int64_t{1} << 40), &error),
-            static_cast<int>(message >> 32), error);
+    explained([&] { return engine_->wait(message, deadline); });
   }
   void close(std::string_view reason) noexcept override {
-    keep_reason(reason, -1);
-    table_.close(engine_);
+    try {
+      std::lock_guard lock(mutex_);
+      keep(TransportError(std::string(reason.empty() ? "closed" : reason)));
+    } catch (const std::exception&) {
+      // Out of memory: the others hear of the end, but not why.
+    }
+    engine_->close(reason);
   }
+
+  Survivors rebuild(const RebuildOptions& options) override;
 
  private:
-  static MessageHandle handle_of(uint64_t message, int peer) {
-    return static_cast<uint64_t>(peer) << 32 | (message + 1);
-  }
-
-  void keep_reason(std::string_view reason, int peer) noexcept {
-    std::lock_guard lock(mutex_);
-    if (reason_.empty()) {
-      reason_ = reason.empty() ? "closed" : reason;
-      peer_ = peer;
+  template <class F>
+  std::invoke_result_t<const F&> explained(const F& call) {
+    try {
+      return call();
+    } catch (const SilentPeer& error) {
+      std::lock_guard lock(mutex_);
+      if (!failure_) {
+        keep(asked(error, [&] { return silence_behind(error); }));
+      }
+      throw *failure_;
+    } catch (const TransportError& error) {
+      std::lock_guard lock(mutex_);
+      if (!failure_) {
+        keep(error.peer() >= 0 ? asked(error, [&] { return cause_of(error); }) : error);
+      }
+      throw *failure_;
     }
   }
 
-  void require(int outcome, int peer, const gradwire_gloo_error& error) {
-    if (outcome == GRADWIRE_GLOO_DONE) {
-      return;
+  /// What asking the others says; where asking fails, as without descriptors, the error itself.
+  template <class Ask>
+  static TransportError asked(const TransportError& error, const Ask& ask) {
+    try {
+      return ask();
+    } catch (const TransportError&) {
+      return error;
     }
-    peer = error.peer >= 0 ? error.peer : peer;
-    if (outcome == GRADWIRE_GLOO_TIMED_OUT) {
-      keep_reason(concat("rank ", peer, " stayed silent past the deadline"), peer);
-    } else if (outcome == GRADWIRE_GLOO_FAILED) {
-      keep_reason(concat("rank ", peer, " died or closed the connection (", error.text, ")"), peer);
-    }
-    table_.close(engine_);
-    std::lock_guard lock(mutex_);
-    throw TransportError(reason_, peer_);
   }
 
-  const gradwire_gloo_table& table_;
-  const int rank_;
-  const int world_size_;
-  gradwire_gloo_engine* engine_ = nullptr;
+  /// A connection may have ended because its other end gave up, for a reason that it knows.
+  TransportError cause_of(const TransportError& error) {
+    const int peer = error.peer();
+    if (const auto reason = control_->ask(generation_, peer, kForReasons)) {
+      return TransportError(concat("rank ", peer, " closed the group: ", reason->text),
+                            reason->culprit >= 0 ? reason->culprit : peer);
+    }
+    // It may be too busy to say what happened to somebody else.
+    const auto [gone, silent] = control_->look();
+    if (contains(gone, peer) || (gone.empty() && (silent.empty() || contains(silent, peer)))) {
+      return error;
+    }
+    const int culprit = gone.empty() ? silent[0] : gone[0];
+    return TransportError(
+        concat("rank ", culprit, gone.empty() ? " does not answer" : " died",
+               ", upon which rank ", peer, " closed the group"), culprit);
+  }
+
+  /// The peer may be waiting itself, for one that is stopped.
+  TransportError silence_behind(const TransportError& error) {
+    const auto [gone, silent] = control_->look();
+    if (silent.empty() || contains(silent, error.peer()) || contains(gone, error.peer())) {
+      return error;
+    }
+    return TransportError(concat("rank ", silent[0], " stayed silent past the deadline, and rank ",
+                                 error.peer(), " with it"), silent[0]);
+  }
+
+  static bool contains(const std::vector<int>& ranks, int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+
+  void keep(const TransportError& error) {
+    if (!failure_) {
+      failure_ = error;
+      control_->closed(generation_, {error.what(), error.peer()});
+    }
+  }
+
+  std::shared_ptr<PointToPoint> engine_;
+  std::shared_ptr<Control> control_;
+  const uint64_t generation_;
   std::mutex mutex_;
-  std::string reason_;
-  int peer_ = -1;
+  std::optional<TransportError> failure_;
+  // Of the group that rebuild() agreed on last, which may have failed to connect.
+  TransportOptions next_;
+  uint64_t next_generation_;
+  std::vector<int> next_members_;  // its ranks as this group counts them
 };
+
+/// All of an engine that needs the store. Rank `server` keeps it until the others need it no more.
+std::shared_ptr<PointToPoint> connect(const TransportOptions& options, Store& store,
+                                      int server = 0) {
+  auto engine = make_plugin_engine(load_plugin("gloo", PluginSymbols::kOwn, options), options,
+                                   {&store, options.network_interface, store.deadline()});
+  if (options.rank == server) {
+    meet(store, "connected", server, options.world_size);
+    store.clear();
+  } else {
+    store.set(concat("connected/", options.rank), {});
+  }
+  return engine;
+}
+
+StoreAccess access_of(const TransportOptions& options) {
+  return {options.job_secret, options.log, static_cast<size_t>(options.world_size)};
+}
+
+GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
+  Control::Agreement agreement = control_->agree(next_generation_, options);
+  next_generation_ = agreement.generation;
+  std::vector<int> members;
+  for (const int member : agreement.members) {
+    members.push_back(next_members_[static_cast<size_t>(member)]);
+  }
+  next_members_ = members;
+  next_.rank = agreement.rank;
+  next_.world_size = static_cast<int>(members.size());
+  const Deadline deadline = std::chrono::steady_clock::now() + next_.timeout;
+  const auto store = make_tcp_store(agreement.store, next_.rank, deadline, access_of(next_),
+                                    std::move(agreement.listener), agreement.server);
+  meet(*store, "here", next_.rank, next_.world_size);
+  return {std::make_shared<GlooGroup>(connect(next_, *store, agreement.server), control_,
+                                      next_generation_, next_),
+          std::move(members)};
+}
 
 }  // namespace
 
 std::string gloo_unavailable_reason(const TransportOptions& options) {
-  try {
-    load_table(options);
-    return {};
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
+  return plugin_unavailable_reason("gloo", PluginSymbols::kOwn, options);
 }
 
-std::unique_ptr<Transport> make_gloo_transport(const TransportOptions& options) {
-  const gradwire_gloo_table& table = load_table(options);
+std::shared_ptr<PointToPoint> make_gloo_engine(const TransportOptions& options) {
+  load_plugin("gloo", PluginSymbols::kOwn, options);
   check(options.network_interface.empty() || has_interface(options.network_interface),
         "gloo: interface '", options.network_interface,
         "' has no IPv4 address here, known: ", list_interfaces());
-  const auto store = make_store(options.store, options.rank, options.timeout);
-  const std::string interface = options.network_interface.empty()
-                                    ? interface_of(store->local_address())
-                                    : options.network_interface;
-  meet(*store, "here", options.rank, options.world_size);
-  auto engine = std::make_shared<GlooEngine>(table, options, *store, interface);
-  // Rank 0 keeps the store until the others need it no more.
-  if (options.rank == 0) {
-    meet(*store, "connected", 0, options.world_size);
-    store->clear();
-  } else {
-    store->set(concat("connected/", options.rank), {});
+  const auto store = make_store(options.store, options.rank, options.timeout, access_of(options));
+  TransportOptions own = options;
+  if (own.network_interface.empty()) {
+    own.network_interface = interface_of(store->local_address());
   }
-  return make_point_to_point_transport("gloo", std::move(engine), options);
+  const auto control = std::make_shared<Control>(ipv4_of(own.network_interface), own);
+  control->set_addresses(
+      meet(*store, "here", own.rank, own.world_size, control->address()));
+  return std::make_shared<GlooGroup>(connect(own, *store), control, 0, own);
+}
+
+std::unique_ptr<Transport> make_gloo_transport(const TransportOptions& options) {
+  return make_point_to_point_transport("gloo", make_gloo_engine(options), options);
 }
 
 }  // namespace gradwire

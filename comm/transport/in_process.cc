@@ -1,8 +1,12 @@
 #include "gradwire/comm/transport/in_process.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+
+#include "gradwire/comm/internal/quorum.h"
+#include "gradwire/comm/transport.h"
 
 namespace gradwire {
 namespace {
@@ -22,7 +26,8 @@ struct Post {
 /// Whoever posts second finds the other and copies, outside the lock.
 class Mailboxes {
  public:
-  explicit Mailboxes(int world_size) : ranks_(static_cast<size_t>(world_size)) {}
+  explicit Mailboxes(int world_size)
+      : ranks_(static_cast<size_t>(world_size)), round_(std::make_shared<Round>(ranks_.size())) {}
 
   int world_size() const { return static_cast<int>(ranks_.size()); }
 
@@ -63,7 +68,7 @@ class Mailboxes {
 
   void close(int rank, std::string_view reason) noexcept {
     std::lock_guard lock(mutex_);
-    close_locked(rank, rank, reason);
+    close_locked(rank, -1, reason);
   }
 
   void leave(int rank) noexcept {
@@ -71,6 +76,34 @@ class Mailboxes {
     withdraw(lock, rank);
     at(rank).left = true;
     notify_all();
+  }
+
+  struct Next {
+    std::shared_ptr<Mailboxes> mailboxes;
+    std::vector<int> members;
+  };
+
+  /// The mailboxes of the ranks that call this, agreed on by all of them.
+  Next rebuild(int rank, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    if (!next_.members.empty()) {
+      throw TransportError(left_behind(rank, next_.members));
+    }
+    const std::shared_ptr<Round> round = round_;
+    round->presence[static_cast<size_t>(rank)] = Presence::kJoined;
+    round->deadline = std::min(round->deadline, deadline);
+    notify_all();
+    Rank& self = at(rank);
+    while (!round->over && !complete(*round) &&
+           self.changed.wait_until(lock, round->deadline) != std::cv_status::timeout) {
+    }
+    if (!round->over) {
+      decide(*round);
+    }
+    if (!round->failure.empty()) {
+      throw TransportError(round->failure);
+    }
+    return next_;
   }
 
  private:
@@ -81,6 +114,37 @@ class Mailboxes {
     std::condition_variable changed;
     bool left = false;
   };
+
+  /// One attempt to rebuild. A failed one is followed by another.
+  struct Round {
+    explicit Round(size_t world_size) : presence(world_size, Presence::kUnknown) {}
+    std::vector<Presence> presence;
+    Deadline deadline = Deadline::max();
+    bool over = false;
+    std::string failure;
+  };
+
+  /// Nobody is left to wait for. Marks those that are gone.
+  bool complete(Round& round) {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].left && round.presence[r] == Presence::kUnknown) {
+        round.presence[r] = Presence::kGone;
+      }
+    }
+    return std::count(round.presence.begin(), round.presence.end(), Presence::kUnknown) == 0;
+  }
+
+  void decide(Round& round) {
+    round.over = true;
+    round.failure = why_too_few(round.presence);
+    if (round.failure.empty()) {
+      next_.members = joined_ranks(round.presence);
+      next_.mailboxes = std::make_shared<Mailboxes>(static_cast<int>(next_.members.size()));
+    } else {
+      round_ = std::make_shared<Round>(ranks_.size());
+    }
+    notify_all();
+  }
 
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
@@ -162,7 +226,7 @@ class Mailboxes {
     if (closed_) {
       throw TransportError(
           rank == closer_ ? reason_ : concat("rank ", closer_, " closed the group: ", reason_),
-          rank == closer_ ? peer_ : closer_);
+          rank == closer_ || peer_ >= 0 ? peer_ : closer_);
     }
   }
 
@@ -178,6 +242,8 @@ class Mailboxes {
   int closer_ = -1;
   int peer_ = -1;
   std::string reason_;
+  std::shared_ptr<Round> round_;
+  Next next_;
 };
 
 class InProcessEngine final : public PointToPoint {
@@ -203,6 +269,15 @@ class InProcessEngine final : public PointToPoint {
     mailboxes_->wait(rank_, message, deadline);
   }
   void close(std::string_view reason) noexcept override { mailboxes_->close(rank_, reason); }
+
+  Survivors rebuild(const RebuildOptions& options) override {
+    Mailboxes::Next next =
+        mailboxes_->rebuild(rank_, std::chrono::steady_clock::now() + options.timeout);
+    const auto place = std::find(next.members.begin(), next.members.end(), rank_);
+    const auto rank = static_cast<int>(place - next.members.begin());
+    return {std::make_shared<InProcessEngine>(std::move(next.mailboxes), rank),
+            std::move(next.members)};
+  }
 
  private:
   std::shared_ptr<Mailboxes> mailboxes_;

@@ -55,7 +55,7 @@ struct Message {
 class PacedEngine final : public PointToPoint {
  public:
   PacedEngine(std::shared_ptr<PointToPoint> engine, const Pacing& pacing)
-      : engine_(std::move(engine)), egress_(pacing), ingress_(pacing) {}
+      : engine_(std::move(engine)), pacing_(pacing), egress_(pacing), ingress_(pacing) {}
 
   ~PacedEngine() override {
     bool pending = false;
@@ -144,6 +144,12 @@ class PacedEngine final : public PointToPoint {
       fail_locked(reason, -1);
     }
     engine_->close(reason);
+  }
+
+  Survivors rebuild(const RebuildOptions& options) override {
+    Survivors next = engine_->rebuild(options);
+    next.engine = std::make_shared<PacedEngine>(std::move(next.engine), pacing_);
+    return next;
   }
 
  private:
@@ -237,6 +243,9 @@ class PacedEngine final : public PointToPoint {
       lane.header = read_frame_header({message.data, message.size});
       return kFrameHeaderBytes + std::min<uint64_t>(lane.header.bytes, kInlineBytes);
     }
+    if (is_checksum(message.tag)) {
+      return message.size;
+    }
     const size_t chunk = chunk_bytes(lane.header.capacity);
     const uint64_t before = kInlineBytes + chunk_index(message.tag) * chunk;
     return lane.header.bytes <= before ? 0
@@ -269,6 +278,7 @@ class PacedEngine final : public PointToPoint {
   }
 
   std::shared_ptr<PointToPoint> engine_;
+  Pacing pacing_;
   std::mutex mutex_;
   std::condition_variable changed_;
   TokenBucket egress_, ingress_;

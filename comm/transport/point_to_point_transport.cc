@@ -1,155 +1,74 @@
 #include "gradwire/comm/transport/point_to_point_transport.h"
 
-#include <atomic>
-#include <mutex>
-#include <optional>
-
 #include "gradwire/comm/collectives.h"
+#include "gradwire/comm/internal/stream_transport.h"
 #include "gradwire/comm/transport/paced.h"
 
 namespace gradwire {
 namespace {
 
-/// What a transport and those split from it share: the engine, the group ids and the first failure.
-struct Wire {
+/// The engine under a transport and those split from it, and the group ids of its messages.
+struct Wire final : World {
   explicit Wire(std::shared_ptr<PointToPoint> e) : engine(std::move(e)) {}
+  void close(const TransportError& reason) noexcept override { engine->close(reason.what()); }
 
   std::shared_ptr<PointToPoint> engine;
-  uint16_t next_group = 1;
-
-  void throw_if_failed() {
-    std::lock_guard lock(mutex);
-    if (failure) {
-      throw *failure;
-    }
-  }
-  /// Keeps the first failure and throws it.
-  [[noreturn]] void fail(const TransportError& error) {
-    std::lock_guard lock(mutex);
-    if (!failure) {
-      failure = error;
-    }
-    throw *failure;
-  }
-
   std::mutex splits;  // guards next_group
-  std::mutex mutex;
-  std::optional<TransportError> failure;
+  uint16_t next_group = 1;
+  bool rebuilt = false;  // the engine's survivors have another
 };
 
-class PointToPointTransport final : public Transport {
+class PointToPointTransport final : public StreamTransport<Collectives> {
  public:
   PointToPointTransport(std::string_view name, std::shared_ptr<Wire> wire, RankGroup group,
-                        std::chrono::milliseconds timeout)
-      : name_(name),
+                        std::chrono::milliseconds timeout, std::vector<int> old_ranks = {})
+      : StreamTransport(name, wire, wire->engine, std::move(group), timeout),
         wire_(std::move(wire)),
         timeout_(timeout),
-        collectives_(wire_->engine, std::move(group), timeout) {}
-
-  std::string_view name() const override { return name_; }
-  int rank() const override { return collectives_.group().rank; }
-  int world_size() const override { return collectives_.group().size(); }
-
-  void all_gather(const size_t& length, std::span<const std::byte> mine, Parts all, CallTag tag,
-                  Context& context) override {
-    check_parts("all_gather", all);
-    enqueue(context, [this, length = &length, mine, all, tag] {
-      check(*length <= mine.size(), "all_gather: length is ", *length, ", the buffer has ",
-            mine.size(), " bytes");
-      collectives_.all_gather(mine.first(*length), all, tag);
-    });
-  }
-  void all_to_all(Parts send, Parts receive, CallTag tag, Context& context) override {
-    check_parts("all_to_all", send);
-    check_parts("all_to_all", receive);
-    enqueue(context, [this, send, receive, tag] { collectives_.all_to_all(send, receive, tag); });
-  }
-  void reduce_scatter(std::span<const float> values, std::span<float> out, CallTag tag,
-                      Context& context) override {
-    const size_t expected = shard_begin(values.size(), world_size(), rank() + 1) -
-                            shard_begin(values.size(), world_size(), rank());
-    check(out.size() == expected, "reduce_scatter: out has ", out.size(), " elements, expected ",
-          expected);
-    enqueue(context,
-            [this, values, out, tag, workspace = &context.workspace, stream = &context.stream] {
-              Context inner{*stream, *workspace};
-              collectives_.reduce_scatter(values, out, tag, inner);
-            });
-  }
-  void all_reduce_sum(std::span<float> values, CallTag tag, Context& context) override {
-    enqueue(context, [this, values, tag, workspace = &context.workspace, stream = &context.stream] {
-      Context inner{*stream, *workspace};
-      collectives_.all_reduce_sum(values, tag, inner);
-    });
-  }
-  void broadcast(std::span<std::byte> bytes, int root, CallTag tag, Context& context) override {
-    check(root >= 0 && root < world_size(), "broadcast: root is ", root, ", must be 0 to ",
-          world_size() - 1);
-    enqueue(context, [this, bytes, root, tag] { collectives_.broadcast(bytes, root, tag); });
-  }
-  void barrier(CallTag tag, Context& context) override {
-    enqueue(context, [this, tag] { collectives_.barrier(tag); });
-  }
+        old_ranks_(std::move(old_ranks)) {}
 
   std::unique_ptr<Transport> split(int color) override {
     check(color >= 0, "split: color is ", color, ", must be at least 0");
     RankGroup group;
     run([&] {
       std::lock_guard lock(wire_->splits);
-      group = collectives_.split(color, wire_->next_group);
+      group = verbs().split(color, wire_->next_group);
     });
-    return std::make_unique<PointToPointTransport>(name_, wire_, std::move(group), timeout_);
+    return std::make_unique<PointToPointTransport>(name(), wire_, std::move(group), timeout_);
   }
 
-  void abort(std::string_view reason) noexcept override {
-    try {
-      wire_->fail(TransportError(std::string(reason)));
-    } catch (const std::exception&) {
-      // fail() throws for its other callers; here the reason only has to be kept.
-    }
-    wire_->engine->close(reason);
+  std::unique_ptr<Transport> rebuild(const RebuildOptions& options) override {
+    check(verbs().group().id == 0,
+          "rebuild: this group was made by split(), call it on the one that was split");
+    check(options.timeout.count() >= 0 && options.silence.count() >= 0, "rebuild: timeout is ",
+          options.timeout.count(), " ms and silence ", options.silence.count(),
+          " ms, must not be negative");
+    abort("the group is being rebuilt");
+    const auto lock = between_calls();
+    check(!wire_->rebuilt, "rebuild: this group has been rebuilt already");
+    RebuildOptions own = options;
+    own.timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
+    PointToPoint::Survivors next = wire_->engine->rebuild(own);
+    wire_->rebuilt = true;
+    RankGroup group = RankGroup::everyone(*next.engine);
+    return std::make_unique<PointToPointTransport>(
+        name(), std::make_shared<Wire>(std::move(next.engine)), std::move(group), timeout_,
+        std::move(next.old_ranks));
   }
 
-  TrafficCounters counters() const override { return collectives_.counters(); }
+  std::span<const int> old_ranks() const override { return old_ranks_; }
 
  private:
-  void check_parts(std::string_view verb, const Parts& parts) const {
-    const auto size = static_cast<size_t>(world_size());
-    check(parts.lengths.size() == size && parts.bytes.size() >= parts.stride * size, verb, ": ",
-          parts.bytes.size(), " bytes and ", parts.lengths.size(), " lengths for ", size,
-          " parts of ", parts.stride, " bytes");
-  }
-
-  template <class F>
-  void enqueue(Context& context, F call) {
-    context.stream.enqueue([this, call] { run(call); });
-  }
-
-  template <class F>
-  void run(const F& call) {
-    std::lock_guard lock(calls_);
-    wire_->throw_if_failed();
-    try {
-      call();
-    } catch (const TransportError& error) {
-      wire_->engine->close(error.what());
-      wire_->fail(error);
-    } catch (const std::exception& error) {
-      // A fault of this rank alone, such as a length above capacity: the others must not wait for
-      // the call that it will never make.
-      abort(error.what());
-      throw;
-    }
-  }
-
-  std::string_view name_;
   std::shared_ptr<Wire> wire_;
   std::chrono::milliseconds timeout_;
-  std::mutex calls_;  // one at a time: split() runs in its caller, verbs on streams
-  Collectives collectives_;
+  std::vector<int> old_ranks_;
 };
 
 }  // namespace
+
+PointToPoint::Survivors PointToPoint::rebuild(const RebuildOptions&) {
+  throw InvalidArgument("rebuild: this engine cannot be rebuilt, start the job again");
+}
 
 std::unique_ptr<Transport> make_point_to_point_transport(std::string_view name,
                                                          std::shared_ptr<PointToPoint> engine,

@@ -27,8 +27,9 @@ struct CompressorShape {
   DType dtype = DType::kFloat32;  ///< of the gradient
   Device device{};
   std::vector<Segment> segments = {};  ///< tile the group; empty: one parameter with id 0
-  uint64_t seed = 0;                   ///< of stochastic rounding
+  uint64_t seed = 0;                   ///< of stochastic rounding and of randomk's choice
   int rank = 0;
+  int world_size = 1;  ///< senders whose payloads become one mean: dgc clips by it
   /// On a GPU: what commits together shares one (device_state.h). None: a state of its own.
   std::shared_ptr<DeviceState> state = nullptr;
 };
@@ -45,6 +46,24 @@ struct MergeInput {
   /// On a GPU: the e that compress() was passed beside e_next, so that the parity chooses between
   /// them. Empty: e_next itself is written.
   ConstResidual e = {};
+  /// Of compressors that choose among all elements (topk, threshold): at most so many entries, the
+  /// largest sums, instead of the region's share. 0: that share. CPU only.
+  size_t most_entries = 0;
+};
+
+/// What decompress_region() writes: the sum of the parts over a region.
+struct RegionSum {
+  std::span<const ConstPayload> parts;
+  Region region;
+  float scale = 1.0f;
+  Gradient sum;
+};
+
+/// What slice_at_most() copies.
+struct SliceInput {
+  ConstPayload payload;
+  Region region;
+  size_t most_entries = 0;  ///< of the slice
 };
 
 /// Compresses the gradients of one group. Every method enqueues on the context's stream and
@@ -58,7 +77,7 @@ struct MergeInput {
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one rounding
-/// of float32). Without feedback both
+/// of float32). Compressors that keep a velocity u: (momentum u + g) + e == D + e_next. Without feedback both
 /// residual spans are empty and what the payload leaves out is lost.
 class Compressor {
  public:
@@ -87,7 +106,8 @@ class Compressor {
   /// holds g + e and becomes e_next; the payload is the one compress() would write. NOT
   /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
   /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
-  /// restore() is exact. @throws InvalidArgument for a spec without error feedback.
+  /// restore() is exact. @throws InvalidArgument for a spec without error feedback, and for one that
+  /// keeps a velocity, whose gradient must be known apart from what is accumulated.
   virtual void compress_accumulated(Residual x, Payload out, Context& context) = 0;
 
   /// x += D, after an exchange that failed or a step that was skipped: undoes what
@@ -100,11 +120,32 @@ class Compressor {
   /// be slices that together tile the group, or whole payloads of several ranks; elements no part
   /// covers become 0. Each part is checked before any of its bytes is used.
   /// Errors (from wait()): InvalidArgument naming the part and the field that is wrong.
-  virtual void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
-                          Context& context) = 0;
+  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
+                  Context& context) {
+    decompress_region({parts, {0, shape_.numel}, scale, sum}, context);
+  }
+
+  /// The same for the elements of a region alone, of which sum.sum has region.numel().
+  virtual void decompress_region(const RegionSum& sum, Context& context) = 0;
 
   /// Upper bound of slice() or merge() for `region`, in bytes.
   virtual size_t slice_capacity_bytes(Region region) const = 0;
+
+  /// Upper bound of slice_at_most() for `region`, or of merge() with that many most_entries.
+  /// Compressors that send every element: slice_capacity_bytes().
+  virtual size_t capacity_for_entries(Region region, size_t most_entries) const;
+
+  /// counts[i] += entries of chunk i of the group, for a whole payload of a compressor that selects;
+  /// one count per chunk of 4096 elements. Where entries lie decides how regions are cut.
+  /// @throws InvalidArgument from compressors that do not select, and on a GPU.
+  virtual void count_entries(ConstPayload payload, std::span<float> counts, Context& context);
+
+  /// As slice(), with at most input.most_entries entries. The others are given back:
+  /// e_next[i] += their values (e_next: the whole group's, not empty). Which chunks find room first
+  /// changes with step(), so that none waits for ever.
+  /// @throws InvalidArgument as count_entries().
+  virtual void slice_at_most(const SliceInput& input, Residual e_next, Payload out,
+                             Context& context);
 
   /// Copies what `payload` says about `region` into `out`, as a payload of its own and without
   /// re-encoding (the values' bits stay).
@@ -124,6 +165,14 @@ class Compressor {
   /// For checkpoints: sets the committed step. What was learned in steps before is forgotten.
   virtual void set_step(uint32_t step) { step_ = step; }
 
+  /// What earlier committed steps taught this one beyond step(); empty for most. Part of a
+  /// checkpoint: after set_step() and set_state() of what state() said, the same calls write the
+  /// same bytes. @throws InvalidArgument for a state of another shape.
+  virtual std::vector<uint64_t> state() const { return {}; }
+  virtual void set_state(std::span<const uint64_t> state) {
+    check(state.empty(), spec_.name, ": its state has ", state.size(), " words, expected none");
+  }
+
  protected:
   Compressor(CompressorSpec spec, CompressorShape shape)
       : spec_(std::move(spec)), shape_(std::move(shape)) {}
@@ -135,8 +184,8 @@ class Compressor {
 };
 
 /// @throws InvalidArgument for a bad spec or shape (segments that do not tile numel, numel above
-/// 2^31, a negative rank); DeviceError for a CUDA shape where there is no such GPU, or in a build
-/// without CUDA.
+/// 2^31, a negative rank); DeviceError for a CUDA shape where there is no such GPU, in a build
+/// without CUDA, or of a row that has no form for GPUs.
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
 
 /// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.
@@ -146,10 +195,15 @@ struct CompressorRow {
   std::string_view example;  ///< a spec string that uses it
   bool selector;             ///< takes a density and a value codec
   bool per_chunk = false;    ///< its density is K/4096
+  bool shared_choice = false;  ///< all ranks choose the same elements: values alone travel
+  bool on_cuda = true;         ///< has a form for GPUs
+  bool keeps_velocity = false; ///< takes "momentum=", "clip=" and "warmup="
   ValueCodec default_values;
   bool default_error_feedback;
   bool takes_rounding;      ///< "nearest" or "stochastic"
+  Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
   bool takes_block;         ///< "block=N"
+  bool takes_levels = false;  ///< ":S"
   std::string_view source;  ///< paper or definition
   std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
 };

@@ -42,7 +42,9 @@ class CudaQuantized final : public CudaCompressor {
          .block = spec().block,
          .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
          .first = what.region.begin,
-         .scale = what.scale},
+         .scale = what.scale,
+         .format = code_format(spec().values),
+         .levels = static_cast<int>(spec().levels)},
         {.records = what.body,
          .e_next = what.e_next,
          .put_back = what.put_back,
@@ -57,7 +59,8 @@ class CudaQuantized final : public CudaCompressor {
                       .block = spec().block,
                       .first = what.region.begin,
                       .faults = faults_of_parts(),
-                      .onto = what.onto},
+                      .onto = what.onto,
+                      .format = code_format(spec().values)},
                      what.scale, what.sum, context.stream);
   }
 

@@ -22,6 +22,10 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, IndexCodec indices) {
         return cuda::SparseValues::kInt8;
       case ValueCodec::kInt4:
         return cuda::SparseValues::kInt4;
+      case ValueCodec::kE4M3:
+        return cuda::SparseValues::kE4M3;
+      case ValueCodec::kE5M2:
+        return cuda::SparseValues::kE5M2;
       default:
         return cuda::SparseValues::kFloat32;
     }

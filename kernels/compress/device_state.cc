@@ -8,7 +8,7 @@
 namespace gradwire {
 namespace {
 
-constexpr std::array<std::string_view, 13> kReasons = {
+constexpr std::array<std::string_view, 14> kReasons = {
     "a payload did not fit into its buffer",
     "it has fewer bytes than a header",
     "its magic is wrong",
@@ -21,8 +21,9 @@ constexpr std::array<std::string_view, 13> kReasons = {
     "its region does not fit the group and the call",
     "its body's length is not what its elements and counts give",
     "a scale is not finite or negative",
-    "the indices of a chunk do not increase, or leave it"};
-static_assert(kReasons.size() == static_cast<size_t>(cuda::FaultReason::kIndex) + 1);
+    "the indices of a chunk do not increase, or leave it",
+    "its variant is not 0"};
+static_assert(kReasons.size() == static_cast<size_t>(cuda::FaultReason::kVariant) + 1);
 
 }  // namespace
 
@@ -52,8 +53,9 @@ cuda::StepWords DeviceState::read(Stream& stream) const {
   return words;
 }
 
-void DeviceState::check(Stream& stream) const {
-  const cuda::StepWords words = read(stream);
+void DeviceState::check(Stream& stream) const { check(read(stream)); }
+
+void DeviceState::check(const cuda::StepWords& words) {
   const size_t reason = words.fault & 0xFF;
   gradwire::check((words.status & cuda::kStatusMalformed) == 0 || reason != 0, kReasons[0]);
   gradwire::check((words.status & cuda::kStatusMalformed) == 0, "payload part ", words.fault >> 8,

@@ -36,6 +36,8 @@ class DeviceState {
   /// Waits for the stream. @throws InvalidArgument naming the part and what is wrong with it, or
   /// the non-finite values; the state stays as it is until clear().
   void check(Stream& stream) const;
+  /// The same of words that have been read.
+  static void check(const cuda::StepWords& words);
 
  private:
   Buffer words_;

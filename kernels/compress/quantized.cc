@@ -1,5 +1,6 @@
-// int8, int4 and 2bit: blocks of elements share one float32 scale (kernels/ops/quantize.h has the
-// equations). A chunk's record is its scales, then its codes.
+// int8, int4, 2bit, e4m3, e5m2, ternary, natural and qsgd: blocks of elements share one float32 scale
+// (kernels/ops/quantize.h has the equations). A chunk's record is its scales, then its codes. ternary
+// is 2bit that always rounds by chance: the same kernels, the same bytes behind the header.
 
 #include <algorithm>
 
@@ -19,6 +20,7 @@ class BlockQuantized final : public FixedCompressor {
   BlockQuantized(const CompressorSpec& spec, CompressorShape shape)
       : FixedCompressor(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
         bits_(value_bits(spec.values, DType::kFloat32)),
+        format_(code_format(spec.values)),
         block_(spec.block) {
     for (const Segment& segment : this->shape().segments) {
       segment_ends_.push_back(segment.numel + (segment_ends_.empty() ? 0 : segment_ends_.back()));
@@ -41,6 +43,14 @@ class BlockQuantized final : public FixedCompressor {
   void check_record(const std::byte* record, size_t chunk, PartName name) const override;
 
  private:
+  /// With nothing drawn yet.
+  cpu::Quantizer quantizer() const {
+    return {.bits = bits_,
+            .block = block_,
+            .random = {},
+            .format = format_,
+            .levels = static_cast<int>(spec().levels)};
+  }
   size_t scale_count(size_t numel) const { return (numel + block_ - 1) / block_; }
   /// The random numbers of `region` from its first element on, and how many of them there are: to
   /// the end of the region or of the parameter's segment.
@@ -52,6 +62,7 @@ class BlockQuantized final : public FixedCompressor {
   void draw_random(Region region, Draw draw, std::span<uint16_t> out) const;
 
   const int bits_;
+  const CodeFormat format_;
   const size_t block_;
   std::vector<size_t> segment_ends_;  // of each segment, in the group
 };
@@ -81,7 +92,7 @@ void BlockQuantized::draw_random(Region region, Draw draw, std::span<uint16_t> o
 bool BlockQuantized::encode_chunk(const Chunk& chunk, std::byte* record) const {
   const Region region = chunk.region;
   alignas(64) uint16_t random[kChunk];
-  cpu::Quantizer how{.bits = bits_, .block = block_, .random = {}};
+  cpu::Quantizer how = quantizer();
   Run run{};
   if (spec().rounding == Rounding::kStochastic) {
     run = random_run(region, chunk.draw);
@@ -103,7 +114,7 @@ bool BlockQuantized::encode(std::span<const float> x, Region region, Draw draw, 
   float scales[kMaxScales];
   alignas(64) int8_t codes[kChunk];
   alignas(64) uint16_t random[kChunk];
-  cpu::Quantizer how{.bits = bits_, .block = block_, .random = {}};
+  cpu::Quantizer how = quantizer();
   if (spec().rounding == Rounding::kStochastic) {
     draw_random(region, draw, {random, x.size()});
     how.random = {random, x.size()};
@@ -123,12 +134,12 @@ void BlockQuantized::decode(const std::byte* record, std::span<float> sum) const
   const std::byte* packed = record + count * sizeof(float);
   if (bits_ == 8) {
     const std::span codes(reinterpret_cast<const int8_t*>(packed), sum.size());
-    cpu::add_dequantized(codes, {scales, count}, block_, sum);
+    cpu::add_dequantized(codes, {scales, count}, block_, sum, format_);
     return;
   }
   alignas(64) int8_t codes[kChunk];
   cpu::unpack_codes(packed, bits_, {codes, sum.size()});
-  cpu::add_dequantized({codes, sum.size()}, {scales, count}, block_, sum);
+  cpu::add_dequantized({codes, sum.size()}, {scales, count}, block_, sum, format_);
 }
 
 void BlockQuantized::sum_records(std::span<const std::byte* const> records, float scale,
@@ -139,7 +150,8 @@ void BlockQuantized::sum_records(std::span<const std::byte* const> records, floa
   }
   cpu::dequantize_sum(
       {parts, records.size()},
-      {.bits = bits_, .block = block_, .factor = scale, .streaming = streaming}, out);
+      {.bits = bits_, .block = block_, .factor = scale, .streaming = streaming, .format = format_},
+      out);
 }
 
 void BlockQuantized::check_record(const std::byte* record, size_t chunk, PartName name) const {

@@ -5,23 +5,46 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
 
 namespace gradwire {
 namespace {
 
-constexpr std::array<std::string_view, 8> kCodecNames = {"fp32", "fp16", "bf16",  "int8",
-                                                         "int4", "raw",  "int2", "sign"};
+constexpr std::array<std::string_view, 11> kCodecNames = {
+    "fp32", "fp16", "bf16", "int8", "int4", "raw", "int2", "sign", "e4m3", "e5m2", "pow2"};
 constexpr uint32_t kMinBlock = 8;
+constexpr uint32_t kMaxLevels = 127;
+constexpr double kDefaultMomentum = 0.9;
+
+/// Those that selectors take: a value of its own per entry, and a scale per chunk at most.
+constexpr bool is_of_selectors(ValueCodec codec) {
+  return codec < ValueCodec::kRaw || codec == ValueCodec::kE4M3 || codec == ValueCodec::kE5M2;
+}
 
 std::optional<ValueCodec> find_codec(std::string_view text) {
-  for (size_t i = 0; i < 5; ++i) {  // those from "raw" on are not something a user writes
-    if (kCodecNames[i] == text) {
+  for (size_t i = 0; i < kCodecNames.size(); ++i) {
+    if (kCodecNames[i] == text && is_of_selectors(static_cast<ValueCodec>(i))) {
       return static_cast<ValueCodec>(i);
     }
   }
   return std::nullopt;
+}
+
+/// "a, b and c": the rows for which `which` holds.
+std::string names_of_rows(bool CompressorRow::*which) {
+  std::vector<std::string_view> names;
+  for (const CompressorRow& row : compressor_registry()) {
+    if (row.*which) {
+      names.push_back(row.name);
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    text.append(i == 0 ? "" : i + 1 < names.size() ? ", " : " and ").append(names[i]);
+  }
+  return text;
 }
 
 template <class T>
@@ -68,7 +91,7 @@ std::string print_chunk_density(double density) {
 }
 
 /// What an option decides; giving two options that decide the same thing is an error.
-enum class Aspect { kValues, kRounding, kBlock, kFeedback };
+enum class Aspect { kValues, kRounding, kBlock, kFeedback, kMomentum, kClip, kWarmup };
 
 Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   if (const auto codec = find_codec(option)) {
@@ -87,18 +110,32 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.error_feedback = option == "ef";
     return Aspect::kFeedback;
   }
+  if (option.starts_with("momentum=")) {
+    spec.momentum = parse_number<double>(spec.name, "momentum", option.substr(9));
+    return Aspect::kMomentum;
+  }
+  if (option.starts_with("clip=")) {
+    spec.clip = parse_number<double>(spec.name, "clip", option.substr(5));
+    return Aspect::kClip;
+  }
+  if (option.starts_with("warmup=")) {
+    spec.warmup = parse_number<uint32_t>(spec.name, "warmup", option.substr(7));
+    return Aspect::kWarmup;
+  }
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
-                               "', known: fp32, fp16, bf16, int8, int4, nearest, stochastic, "
-                               "block=N, ef, noef"));
+                               "', known: fp32, fp16, bf16, int8, int4, e4m3, e5m2, nearest, "
+                               "stochastic, block=N, ef, noef, momentum=M, clip=NORM, warmup=STEPS"));
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
   check(aspect != Aspect::kValues || row.selector, row.name, ": option is '", option,
         "', but its values have one fixed type; only selectors take a value codec");
   check(aspect != Aspect::kRounding || row.takes_rounding, row.name, ": option is '", option,
-        "', but it has one way to round; int8, int4 and 2bit have two");
+        "', but it has one way to round; ", names_of_rows(&CompressorRow::takes_rounding), " have two");
   check(aspect != Aspect::kBlock || row.takes_block, row.name, ": option is '", option,
-        "', but it has no blocks; int8, int4, 2bit and 1bit have");
+        "', but it has no blocks; ", names_of_rows(&CompressorRow::takes_block), " have");
+  check(aspect < Aspect::kMomentum || row.keeps_velocity, row.name, ": option is '", option,
+        "', but it keeps no velocity; dgc does");
 }
 
 }  // namespace
@@ -111,6 +148,9 @@ int value_bits(ValueCodec codec, DType dtype) {
     case ValueCodec::kBFloat16:
       return 16;
     case ValueCodec::kInt8:
+    case ValueCodec::kE4M3:
+    case ValueCodec::kE5M2:
+    case ValueCodec::kPowerOfTwo:
       return 8;
     case ValueCodec::kInt4:
       return 4;
@@ -121,8 +161,26 @@ int value_bits(ValueCodec codec, DType dtype) {
     case ValueCodec::kRaw:
       return static_cast<int>(8 * size_of(dtype));
   }
-  throw InvalidArgument(
-      concat("value codec: code is ", static_cast<int>(codec), ", must be 0 to 7"));
+  throw InvalidArgument(concat("value codec: code is ", static_cast<int>(codec), ", must be 0 to ",
+                               kCodecNames.size() - 1));
+}
+
+std::string_view to_string(ValueCodec codec) {
+  const auto code = static_cast<size_t>(codec);
+  check(code < kCodecNames.size(), "value codec: code is ", code, ", must be 0 to ",
+        kCodecNames.size() - 1);
+  return kCodecNames[code];
+}
+
+CodeFormat code_format(ValueCodec codec) {
+  return codec == ValueCodec::kE4M3         ? CodeFormat::kE4M3
+         : codec == ValueCodec::kE5M2       ? CodeFormat::kE5M2
+         : codec == ValueCodec::kPowerOfTwo ? CodeFormat::kPowerOfTwo
+                                            : CodeFormat::kInteger;
+}
+
+ValueCodec codec_of_levels(uint32_t levels) {
+  return levels == 1 ? ValueCodec::kInt2 : levels <= 7 ? ValueCodec::kInt4 : ValueCodec::kInt8;
 }
 
 CompressorSpec parse_spec(std::string_view text) {
@@ -135,8 +193,16 @@ CompressorSpec parse_spec(std::string_view text) {
   CompressorSpec spec;
   spec.name = row.name;
   spec.values = row.default_values;
+  spec.rounding = row.rounding;
   spec.error_feedback = row.default_error_feedback;
-  check(row.selector || colon == std::string_view::npos, row.name, ": density is '",
+  spec.momentum = row.keeps_velocity ? kDefaultMomentum : 0;
+  if (row.takes_levels) {
+    check(colon != std::string_view::npos, row.name, ": number of levels is missing, expected for "
+          "example ", row.example);
+    spec.levels = parse_number<uint32_t>(row.name, "number of levels", head.substr(colon + 1));
+    spec.values = codec_of_levels(spec.levels);
+  }
+  check(row.selector || row.takes_levels || colon == std::string_view::npos, row.name, ": density is '",
         colon == std::string_view::npos ? "" : head.substr(colon + 1),
         "', but only selectors take one");
   check(!row.selector || colon != std::string_view::npos, row.name,
@@ -148,7 +214,7 @@ CompressorSpec parse_spec(std::string_view text) {
     }
   }
 
-  std::array<bool, 4> seen{};
+  std::array<bool, 7> seen{};
   while (has_options) {
     const std::string_view option = options.substr(0, options.find(','));
     const Aspect aspect = apply_option(spec, option);
@@ -165,6 +231,23 @@ CompressorSpec parse_spec(std::string_view text) {
   return spec;
 }
 
+namespace {
+
+void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
+  if (!row.keeps_velocity) {
+    check(spec.momentum == 0 && spec.clip == 0 && spec.warmup == 0, spec.name, ": momentum is ",
+          spec.momentum, ", clip is ", spec.clip, ", warmup is ", spec.warmup,
+          ", must all be 0: it keeps no velocity");
+    return;
+  }
+  check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
+        ", must be in [0, 1)");
+  check(spec.clip >= 0 && std::isfinite(spec.clip), spec.name, ": clip is ", spec.clip,
+        ", must be finite and not negative");
+}
+
+}  // namespace
+
 void validate(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
   if (row.selector) {
@@ -172,22 +255,27 @@ void validate(const CompressorSpec& spec) {
           ", must be in (0, 1]");
     check(!row.per_chunk || spec.density == chunk_density(spec.density), spec.name,
           ": density is ", spec.density, ", must be K/4096 with K from 1 to 4096");
-    check(static_cast<int>(spec.values) < static_cast<int>(ValueCodec::kRaw), spec.name,
-          ": value codec is ", static_cast<int>(spec.values),
-          ", must be fp32, fp16, bf16, int8 or int4");
+    check(static_cast<size_t>(spec.values) < kCodecNames.size() && is_of_selectors(spec.values),
+          spec.name, ": value codec is ", static_cast<int>(spec.values),
+          ", must be fp32, fp16, bf16, int8, int4, e4m3 or e5m2");
   } else {
     check(spec.density == 1, spec.name, ": density is ", spec.density,
           ", must be 1: only selectors take one");
-    check(spec.values == row.default_values, spec.name, ": value codec is ",
-          static_cast<int>(spec.values), ", must be ", static_cast<int>(row.default_values));
+    check(row.takes_levels ? spec.levels >= 1 && spec.levels <= kMaxLevels : spec.levels == 0,
+          spec.name, ": number of levels is ", spec.levels, ", must be ",
+          row.takes_levels ? "1 to 127" : "0: only qsgd has levels");
+    const ValueCodec values = row.takes_levels ? codec_of_levels(spec.levels) : row.default_values;
+    check(spec.values == values, spec.name, ": value codec is ", static_cast<int>(spec.values),
+          ", must be ", static_cast<int>(values));
   }
   const CompressorSpec defaults;
   if (row.takes_rounding) {
     check(spec.rounding == Rounding::kNearest || spec.rounding == Rounding::kStochastic, spec.name,
           ": rounding is ", static_cast<int>(spec.rounding), ", must be nearest or stochastic");
   } else {
-    check(spec.rounding == defaults.rounding, spec.name,
-          ": rounding is stochastic, must be nearest");
+    const bool nearest = row.rounding == Rounding::kNearest;
+    check(spec.rounding == row.rounding, spec.name, ": rounding is ",
+          nearest ? "stochastic, must be nearest" : "nearest, must be stochastic");
   }
   if (row.takes_block) {
     check(spec.block >= kMinBlock && spec.block <= kChunk && (spec.block & (spec.block - 1)) == 0,
@@ -197,6 +285,7 @@ void validate(const CompressorSpec& spec) {
     check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
           defaults.block, ": it has no blocks");
   }
+  validate_velocity(spec, row);
 }
 
 std::string to_string(const CompressorSpec& spec) {
@@ -207,18 +296,28 @@ std::string to_string(const CompressorSpec& spec) {
     text.append(":").append(row.per_chunk ? print_chunk_density(spec.density)
                                           : print_density(spec.density));
   }
-  if (spec.values != row.default_values) {
-    const size_t codec = std::min(static_cast<size_t>(spec.values), kCodecNames.size() - 1);
-    text.append(",").append(kCodecNames[codec]);
+  if (row.takes_levels) {
+    text.append(":").append(std::to_string(spec.levels));
+  } else if (spec.values != row.default_values) {
+    text.append(",").append(to_string(spec.values));
   }
-  if (spec.rounding != defaults.rounding) {
-    text += ",stochastic";
+  if (spec.rounding != row.rounding) {
+    text += spec.rounding == Rounding::kStochastic ? ",stochastic" : ",nearest";
   }
   if (spec.block != defaults.block) {
     text.append(",block=").append(std::to_string(spec.block));
   }
   if (spec.error_feedback != row.default_error_feedback) {
     text += spec.error_feedback ? ",ef" : ",noef";
+  }
+  if (row.keeps_velocity && spec.momentum != kDefaultMomentum) {
+    text.append(",momentum=").append(print_number(spec.momentum));
+  }
+  if (spec.clip != defaults.clip) {
+    text.append(",clip=").append(print_number(spec.clip));
+  }
+  if (spec.warmup != defaults.warmup) {
+    text.append(",warmup=").append(std::to_string(spec.warmup));
   }
   return text;
 }

@@ -1,19 +1,27 @@
 #pragma once
 // What a user asks for: "topk:1%", "topk:1%,int4", "int8,stochastic", parsed and printed.
 //
-//   spec   := name [":" density] { "," option }
+//   spec   := name [":" density | ":" S] { "," option }
 //   density:= NUMBER "%" | NUMBER | K "/4096"        in (0, 1]; only selectors take one. chunktopk
-//                                                    rounds up to K/4096, K from 1 to 4096
-//   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"   value codec of a selector
-//           | "nearest" | "stochastic"                     rounding of int8, int4 and 2bit
+//                                                    and randomk round up to K/4096, K from 1
+//                                                    to 4096
+//   S      := 1 .. 127                               levels of qsgd
+//   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"
+//           | "e4m3" | "e5m2"                              value codec of a selector
+//           | "nearest" | "stochastic"                     rounding of int8, int4, 2bit, e4m3, e5m2
 //           | "block=" N                                   elements per scale: 8, 16 .. 4096
 //           | "ef" | "noef"                                error feedback on or off
+//           | "momentum=" NUMBER                           dgc: of the velocity, in [0, 1)
+//           | "clip=" NUMBER                               dgc: largest norm of a gradient, over
+//                                                          the root of the world size
+//           | "warmup=" STEPS                              dgc: of each stage (warmup.h)
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "gradwire/kernels/core/dtype.h"
+#include "gradwire/kernels/ops/small_float.h"
 
 namespace gradwire {
 
@@ -26,6 +34,9 @@ enum class ValueCodec : uint8_t {
   kRaw = 5,  ///< the gradient's own dtype, unchanged ("none")
   kInt2 = 6,
   kSign = 7,
+  kE4M3 = 8,
+  kE5M2 = 9,
+  kPowerOfTwo = 10,
 };
 enum class Rounding : uint8_t { kNearest = 0, kStochastic = 1 };
 
@@ -36,11 +47,16 @@ int value_bits(ValueCodec codec, DType dtype);
 struct CompressorSpec {
   std::string name = "none";  ///< a row of the registry
   double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector;
-                              ///< chunktopk: a multiple of 1/4096
+                              ///< chunktopk, randomk: a multiple of 1/4096
   ValueCodec values = ValueCodec::kRaw;
   Rounding rounding = Rounding::kNearest;
-  uint32_t block = 256;         ///< elements sharing one scale (int8, int4, 2bit and 1bit)
+  uint32_t block = 256;         ///< elements sharing one scale (where the row takes one)
+  uint32_t levels = 0;          ///< S of qsgd, from 1 to 127; 0 of all others
   bool error_feedback = false;  ///< keeps a float32 residual per element
+  // Of rows that keep a velocity; all others have 0.
+  double momentum = 0;
+  double clip = 0;      ///< 0: none
+  uint32_t warmup = 0;  ///< steps of each stage; 0: no warm-up
 
   bool operator==(const CompressorSpec&) const = default;
 };
@@ -57,10 +73,19 @@ void validate(const CompressorSpec& spec);
 /// The canonical text; parse_spec(to_string(s)) == s. Options at their default are left out.
 std::string to_string(const CompressorSpec& spec);
 
+/// What a spec calls it: "int8"; those that no spec names are "raw", "int2", "sign" and "pow2".
+std::string_view to_string(ValueCodec codec);
+
+/// What the codes of `codec` are, where it has a scale per block.
+CodeFormat code_format(ValueCodec codec);
+
+/// The narrowest integers that hold -levels to levels, of 2, 4 or 8 bits.
+ValueCodec codec_of_levels(uint32_t levels);
+
 /// FNV-1a over the canonical text: travels in every payload header.
 uint32_t fingerprint(const CompressorSpec& spec);
 
-/// `density` rounded up to K/4096: what every chunk of chunktopk keeps.
+/// `density` rounded up to K/4096: what every chunk of chunktopk and randomk keeps.
 double chunk_density(double density);
 
 /// k = max(1, ceil(density * n)) for n > 0, else 0.

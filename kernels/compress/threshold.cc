@@ -5,6 +5,7 @@
 //   D = values of the chosen elements, 0 elsewhere;   e_next = (g + e) - D
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -30,15 +31,24 @@ class Threshold final : public SelectingCompressor {
     SelectingCompressor::set_step(step);
     state_ = next_ = {};
   }
+  std::vector<uint64_t> state() const override {
+    return {std::bit_cast<uint32_t>(state_.tau), state_.age};
+  }
+  void set_state(std::span<const uint64_t> state) override {
+    check(state.size() == 2, "threshold: its state has ", state.size(), " words, expected 2");
+    const auto tau = std::bit_cast<float>(static_cast<uint32_t>(state[0]));
+    check(tau >= 0.0f && std::isfinite(tau), "threshold: tau is ", tau, ", must be 0 or positive");
+    state_ = next_ = {tau, static_cast<uint32_t>(state[1])};
+  }
 
  protected:
-  size_t most_entries(Region region) const override {
-    return std::min(capacity_, region.numel());
+  size_t most_entries(Scope scope) const override {
+    return std::min(capacity_, scope.region.numel());
   }
   /// A merge has no threshold of its own: the k largest, exactly.
-  cpu::Selection choose(cpu::SelectInput input, Region region, Workspace::Frame& frame,
+  cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
                         ThreadPool& pool) const override {
-    input.k = kept_elements(spec().density, region.numel());
+    input.k = kept_elements(spec().density, scope.region.numel());
     return cpu::select_largest(input, frame, pool);
   }
   cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
@@ -59,7 +69,7 @@ cpu::Selection Threshold::choose_in_step(cpu::SelectInput input, Workspace::Fram
                                          const Work& work) {
   next_ = state_;
   if (searches_exactly(state_)) {
-    const cpu::Selection chosen = choose(input, whole(), frame, work.pool);
+    const cpu::Selection chosen = choose(input, {whole(), 0}, frame, work.pool);
     if (chosen.finite) {
       float smallest = std::numeric_limits<float>::infinity();
       for (const cpu::Selection::Chunk& chunk : chosen.chunks) {

@@ -23,10 +23,12 @@ class TopK final : public SelectingCompressor {
         kept_(kept_elements(spec.density, shape.numel)) {}
 
  protected:
-  size_t most_entries(Region region) const override { return std::min(kept_, region.numel()); }
-  cpu::Selection choose(cpu::SelectInput input, Region region, Workspace::Frame& frame,
+  size_t most_entries(Scope scope) const override {
+    return std::min(kept_, scope.region.numel());
+  }
+  cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
                         ThreadPool& pool) const override {
-    input.k = kept_elements(spec().density, region.numel());
+    input.k = kept_elements(spec().density, scope.region.numel());
     return cpu::select_largest(input, frame, pool);
   }
 
@@ -51,10 +53,10 @@ class ChunkTopK final : public SelectingCompressor {
         per_chunk_(kept_per_chunk(spec)) {}
 
  protected:
-  size_t most_entries(Region region) const override {
-    return kept_of_all_chunks(per_chunk_, region.numel());
+  size_t most_entries(Scope scope) const override {
+    return kept_of_all_chunks(per_chunk_, scope.region.numel());
   }
-  cpu::Selection choose(cpu::SelectInput input, Region, Workspace::Frame& frame,
+  cpu::Selection choose(cpu::SelectInput input, Scope, Workspace::Frame& frame,
                         ThreadPool& pool) const override {
     input.k = per_chunk_;
     return cpu::select_largest_in_chunks(input, frame, pool);

@@ -1,4 +1,7 @@
 #include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/core/pinned.h"
+
+#include <cstring>
 
 #include "gradwire/kernels/core/internal/cuda_call.h"
 
@@ -44,6 +47,21 @@ std::byte* allocate_in_order(size_t bytes, int device_index, void* native_stream
 void deallocate_in_order(std::byte* data, void* native_stream) noexcept {
   if (data != nullptr) {
     (void)cudaFreeAsync(data, static_cast<cudaStream_t>(native_stream));  // fails after sticky errors
+  }
+}
+
+std::byte* allocate_pinned(size_t bytes) {
+  void* data = nullptr;
+  // Portable: pinned for all GPUs, whichever is current now.
+  check_call(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "cuda::allocate_pinned",
+             "cudaHostAlloc");
+  std::memset(data, 0, bytes);
+  return static_cast<std::byte*>(data);
+}
+
+void deallocate_pinned(std::byte* data) noexcept {
+  if (data != nullptr) {
+    (void)cudaFreeHost(data);  // fails only after a sticky error
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "gradwire/kernels/core/event.h"
 #include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/core/pinned.h"
 #include "gradwire/kernels/core/stream.h"
 
 namespace gradwire::cuda {
@@ -21,6 +22,12 @@ std::string unavailable_reason() { return kReason; }
 
 std::unique_ptr<Stream> make_stream(int) { throw_unavailable("cuda::make_stream"); }
 
+int exchange_device(int) { throw_unavailable("cuda::exchange_device"); }
+
+bool is_capturing(const Stream&) { throw_unavailable("cuda::is_capturing"); }
+
+void exempt_thread_from_captures() { throw_unavailable("cuda::exempt_thread_from_captures"); }
+
 std::unique_ptr<Event> make_event(int) { throw_unavailable("cuda::make_event"); }
 
 std::byte* allocate(size_t, int) { throw_unavailable("cuda::allocate"); }
@@ -32,5 +39,9 @@ std::byte* allocate_in_order(size_t, int, void*) { throw_unavailable("cuda::allo
 void deallocate_in_order(std::byte*, void*) noexcept {}
 
 void copy(std::byte*, const std::byte*, size_t, void*) { throw_unavailable("cuda::copy"); }
+
+std::byte* allocate_pinned(size_t) { throw_unavailable("cuda::allocate_pinned"); }
+
+void deallocate_pinned(std::byte*) noexcept {}
 
 }  // namespace gradwire::cuda

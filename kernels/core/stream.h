@@ -36,6 +36,8 @@ class Stream {
 struct CpuStreamOptions {
   int threads = 1;                 ///< of each loop inside a task
   std::string name = "gw-stream";  ///< of the worker thread, as debuggers show it (15 characters)
+  /// The threads of loops, shared with other streams (they take turns). None: `threads` of its own.
+  std::shared_ptr<ThreadPool> shared_pool = nullptr;
 };
 
 /// A queue served by one worker thread.
@@ -55,6 +57,16 @@ std::string unavailable_reason();
 /// A non-blocking stream on GPU `device_index`. @throws DeviceError naming the call that failed,
 /// InvalidArgument for an index that is out of range.
 std::unique_ptr<Stream> make_stream(int device_index);
+
+/// Makes a GPU the calling thread's current one and returns the one before, for libraries that work
+/// on the current one. In a build without CUDA it and the two below throw DeviceError.
+int exchange_device(int device_index);
+
+/// Whether what is enqueued on this GPU's stream goes into a graph and does not run now.
+bool is_capturing(const Stream& stream);
+
+/// From now on calls of this thread (queries of events) do not break captures on other threads.
+void exempt_thread_from_captures();
 
 }  // namespace cuda
 }  // namespace gradwire

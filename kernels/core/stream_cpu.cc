@@ -59,7 +59,10 @@ class TaskRing {
 class QueueStream final : public Stream {
  public:
   explicit QueueStream(CpuStreamOptions options)
-      : name_(std::move(options.name)), pool_(options.threads), worker_([this] { work(); }) {}
+      : name_(std::move(options.name)),
+        pool_(options.shared_pool ? std::move(options.shared_pool)
+                                  : std::make_shared<ThreadPool>(options.threads)),
+        worker_([this] { work(); }) {}
 
   ~QueueStream() override {
     {
@@ -71,7 +74,7 @@ class QueueStream final : public Stream {
   }
 
   Device device() const override { return {}; }
-  ThreadPool& pool() override { return pool_; }
+  ThreadPool& pool() override { return *pool_; }
 
   void enqueue(Task task) override {
     check(static_cast<bool>(task), "stream '", name_, "': the task is empty, must be callable");
@@ -135,7 +138,7 @@ class QueueStream final : public Stream {
   }
 
   const std::string name_;
-  ThreadPool pool_;
+  const std::shared_ptr<ThreadPool> pool_;
   std::mutex mutex_;
   std::condition_variable queued_, passed_;
   TaskRing ring_;

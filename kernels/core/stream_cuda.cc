@@ -77,4 +77,25 @@ std::unique_ptr<Stream> make_stream(int device_index) {
   return std::make_unique<CudaStream>(device_index);
 }
 
+int exchange_device(int device_index) {
+  constexpr const char* kWhat = "cuda::exchange_device";
+  int outer = 0;
+  check_call(cudaGetDevice(&outer), kWhat, "cudaGetDevice");
+  check_call(cudaSetDevice(device_index), kWhat, "cudaSetDevice");
+  return outer;
+}
+
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_call(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native_handle()), &status),
+             "cuda::is_capturing", "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void exempt_thread_from_captures() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check_call(cudaThreadExchangeStreamCaptureMode(&mode), "cuda::exempt_thread_from_captures",
+             "cudaThreadExchangeStreamCaptureMode");
+}
+
 }  // namespace gradwire::cuda

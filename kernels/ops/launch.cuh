@@ -63,11 +63,12 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   }
   const auto blocks = static_cast<unsigned>(shape.blocks);
 #if defined(GRADWIRE_SIMT)
-  simt::launch({.kernel = name,
-                .grid = blocks,
-                .block = shape.threads,
-                .dynamic_shared_bytes = shape.dynamic_shared_bytes},
-               [&] { kernel(args...); });
+  simt::enqueue(shape.stream.native_handle(),
+                {.kernel = name,
+                 .grid = blocks,
+                 .block = shape.threads,
+                 .dynamic_shared_bytes = shape.dynamic_shared_bytes},
+                [kernel, args...] { kernel(args...); });
 #else
   const DeviceScope scope(shape.stream.device().index, name);  // a launch goes to the current GPU
   kernel<<<blocks, shape.threads, shape.dynamic_shared_bytes,

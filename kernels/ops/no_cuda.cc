@@ -38,6 +38,14 @@ void open_parts(std::span<const std::span<const std::byte>>, const ExpectedParts
 
 void slice_records(const RecordSlice&, Stream&) { throw_unavailable("cuda::slice_records"); }
 
+void clear_headers(std::span<std::byte>, size_t, Stream&) {
+  throw_unavailable("cuda::clear_headers");
+}
+
+void zero_after_fault(const StepWords*, TensorView, Stream&) {
+  throw_unavailable("cuda::zero_after_fault");
+}
+
 void commit_step(StepWords*, bool, Stream&) { throw_unavailable("cuda::commit_step"); }
 
 void clear_faults(StepWords*, Stream&) { throw_unavailable("cuda::clear_faults"); }

@@ -6,6 +6,7 @@
 namespace gradwire::cuda {
 
 inline constexpr unsigned kPartThreads = 64;
+inline constexpr unsigned kClearThreads = 256;
 
 /// Payloads as a kernel argument: their addresses and lengths need no copy to the device.
 struct PayloadList {
@@ -54,6 +55,9 @@ __device__ inline FaultReason fault_of(const PayloadHeader& header, uint64_t byt
   }
   if (header.spec_fingerprint != right.spec_fingerprint) {
     return FaultReason::kFingerprint;
+  }
+  if (header.variant != right.variant) {
+    return FaultReason::kVariant;
   }
   const uint64_t begin = uint64_t{header.first_chunk} * kChunk;
   const uint64_t group = expected.group_numel;
@@ -115,6 +119,27 @@ __global__ void __launch_bounds__(kSliceThreads)
   if (begin_slice(part, out, header)) {
     copy_share(part.body + (header.first_chunk - part.first_chunk) * record_bytes,
                out + sizeof header, header.bytes - sizeof header);
+  }
+}
+
+/// A thread per word of each header.
+__global__ void __launch_bounds__(kClearThreads)
+    clear_headers_kernel(std::byte* messages, uint64_t stride, uint64_t count) {
+  constexpr unsigned kWords = sizeof(PayloadHeader) / 4;
+  const uint64_t at = uint64_t{blockIdx.x} * kClearThreads + threadIdx.x;
+  if (at < count * kWords) {
+    store_word(messages + at / kWords * stride + at % kWords * 4, 0u);
+  }
+}
+
+__global__ void __launch_bounds__(kClearThreads)
+    zero_after_fault_kernel(const StepWords* step, std::byte* x, uint64_t bytes) {
+  if (step->status == 0) {
+    return;
+  }
+  const uint64_t all = uint64_t{gridDim.x} * kClearThreads;
+  for (uint64_t i = uint64_t{blockIdx.x} * kClearThreads + threadIdx.x; i < bytes; i += all) {
+    x[i] = std::byte{0};
   }
 }
 

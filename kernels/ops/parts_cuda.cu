@@ -53,6 +53,30 @@ LaunchShape one_thread(const char* op, const StepWords* step, Stream& stream) {
 
 }  // namespace
 
+void clear_headers(std::span<std::byte> messages, size_t stride, Stream& stream) {
+  const char* const op = "cuda::clear_headers";
+  check_cuda_stream(op, stream);
+  check(stride >= sizeof(PayloadHeader), op, ": stride is ", stride,
+        " bytes, must be at least a header's ", sizeof(PayloadHeader));
+  const size_t count = (messages.size() + stride - sizeof(PayloadHeader)) / stride;
+  check_pointer(op, "messages", messages.data(), messages.size(), 1);
+  const size_t words = count * sizeof(PayloadHeader) / 4;
+  GRADWIRE_LAUNCH(clear_headers_kernel,
+                  (LaunchShape{(words + kClearThreads - 1) / kClearThreads, kClearThreads, stream}),
+                  messages.data(), stride, count);
+}
+
+void zero_after_fault(const StepWords* step, TensorView x, Stream& stream) {
+  const char* const op = "cuda::zero_after_fault";
+  constexpr size_t kMostBlocks = 1024;
+  check(step != nullptr, op, ": step is null, must be device memory");
+  check_view(op, "x", x, stream);
+  const size_t blocks = (x.size_bytes() + kClearThreads - 1) / kClearThreads;
+  GRADWIRE_LAUNCH(zero_after_fault_kernel,
+                  (LaunchShape{std::min(blocks, kMostBlocks), kClearThreads, stream}), step,
+                  static_cast<std::byte*>(x.data), x.size_bytes());
+}
+
 void commit_step(StepWords* step, bool skip, Stream& stream) {
   GRADWIRE_LAUNCH(commit_step_kernel, one_thread("cuda::commit_step", step, stream), step, skip);
 }

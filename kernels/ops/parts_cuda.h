@@ -26,6 +26,7 @@ enum class FaultReason : uint8_t {
   kBody,         ///< its length is not what its counts or its elements give
   kScale,
   kIndex,
+  kVariant,
 };
 
 /// A part that may be added up. Without chunks: there is nothing to add.
@@ -47,7 +48,7 @@ enum class PartsWanted : uint8_t {
 
 /// What every part has to agree with.
 struct ExpectedParts {
-  PayloadHeader header{};       ///< format, values and spec_fingerprint count
+  PayloadHeader header{};       ///< format, values, spec_fingerprint, variant count
   uint64_t group_numel = 0;
   uint64_t record_bytes = 0;    ///< of a full chunk; 0: bodies are not records of fixed length
   uint64_t tail_bytes = 0;      ///< of the group's last chunk, where it is shorter
@@ -77,6 +78,14 @@ struct RecordSlice {
   std::byte* out = nullptr;
 };
 void slice_records(const RecordSlice& slice, Stream& stream);
+
+/// The first 32 bytes of every `stride` bytes of `messages` become 0: headers that every reader
+/// refuses, so that what never arrives is not mistaken for what came before.
+void clear_headers(std::span<std::byte> messages, size_t stride, Stream& stream);
+
+/// `x` becomes 0 where any status bit is set: the mean of a step that will not be committed. Else it
+/// is not touched.
+void zero_after_fault(const StepWords* step, TensorView x, Stream& stream);
 
 /// The commit of a step: parity and step move on where no status bit is set. Non-finite values
 /// alone leave the step out: with `skip` they are forgotten and counted, else they stay.

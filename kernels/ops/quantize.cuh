@@ -118,21 +118,29 @@ struct QuantizeArguments {
   size_t first;  // of g in the group
   RoundingSource source;
   Seal seal;
+  int32_t levels;  // of codes that have some
 };
 
-/// Codes and residual of the thread's 8 elements from `mine` of the chunk on; `largest` is their
-/// block's largest magnitude, hand_over(x) gives the elements.
-template <class T, int kBits, bool kStochastic, class HandOver>
+/// What a thread knows of its elements' block.
+struct BlockFacts {
+  uint32_t largest;  // magnitude, as bits
+  BlockScale scale;
+};
+
+/// Codes and residual of the thread's 8 elements from `mine` of the chunk on; hand_over(x) gives the
+/// elements.
+template <class T, class C, bool kStochastic, class HandOver>
 __device__ __forceinline__ void write_codes(const QuantizeArguments& a, const ChunkRecord& record,
-                                            unsigned mine, uint32_t largest,
+                                            unsigned mine, const BlockFacts& block,
                                             const HandOver& hand_over) {
-  constexpr int32_t kLimit = (1 << (kBits - 1)) - 1;
+  constexpr int kBits = C::kBits;
+  const int32_t limit = C::kHasLevels ? a.levels : (1 << (kBits - 1)) - 1;
+  const BlockScale scale = block.scale;
   if (mine >= record.numel) {
     return;
   }
   const EncodeMemory& m = a.memory;
   const size_t first = record.begin + mine;
-  const BlockScale scale = block_scale(largest, static_cast<float>(kLimit));
   uint32_t random[kPerThread / 2];
   if constexpr (kStochastic) {
     draw_random(a.source, a.first + first, a.first + m.numel, random);
@@ -144,19 +152,20 @@ __device__ __forceinline__ void write_codes(const QuantizeArguments& a, const Ch
   for (int i = 0; i < kPerThread; ++i) {
     if constexpr (kStochastic) {
       const uint32_t half = random[i / 2] >> (i % 2 * 16) & 0xFFFFu;
-      codes[i] = stochastic_code(x[i], scale, kLimit, half);
+      codes[i] = stochastic_code_of(C::kFormat, x[i], scale, limit, half);
     } else {
-      codes[i] = nearest_code(x[i], scale);
+      codes[i] = nearest_code_of(C::kFormat, x[i], scale);
     }
     codes[i] = mine + i < record.numel ? codes[i] : 0;
   }
   if ((mine & (a.block - 1)) == 0) {
     store_word(m.records + record.scales + (mine >> a.shift) * 4, __float_as_uint(scale.scale));
-    if (largest > kLargestFinite) {
+    if (block.largest > kLargestFinite) {
       atomicOr(m.flags, kStatusNonFinite);
     }
   }
-  store_residual<T>(m, first, x, [&](int i) { return code_value(codes[i], scale.scale); });
+  store_residual<T>(m, first, x,
+                    [&](int i) { return code_value_of(C::kFormat, codes[i], scale.scale); });
   const CodeWord<kBits> word = pack_codes<kBits>(codes);
   std::byte* const out = m.records + record.codes + mine * kBits / 8;
   if (mine + kPerThread <= record.numel) {
@@ -185,10 +194,30 @@ __device__ __forceinline__ uint32_t largest_of(const float (&x)[kPerThread], siz
   return largest;
 }
 
+/// The sum of the squares of factor * x over a thread's 8 elements from `first` on.
+__device__ __forceinline__ float squares_of(const float (&x)[kPerThread], float factor, size_t first,
+                                            size_t numel) {
+  float t[kPerThread];
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    t[i] = first + i < numel ? x[i] * factor : 0.0f;
+    t[i] *= t[i];
+  }
+  return ((t[0] + t[4]) + (t[2] + t[6])) + ((t[1] + t[5]) + (t[3] + t[7]));
+}
+
+/// Adds up what each of `threads` neighbouring threads has; all of them get the sum.
+__device__ __forceinline__ float add_threads(float mine, unsigned threads) {
+  for (unsigned width = threads / 2; width > 0; width /= 2) {
+    mine += __shfl_xor_sync(kAllLanes, mine, static_cast<int>(width));
+  }
+  return mine;
+}
+
 /// kWide: blocks of more than 256 elements.
-template <class T, int kBits, bool kStochastic, bool kWide>
+template <class T, class C, bool kStochastic, bool kWide>
 __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArguments a) {
-  const ChunkRecord record = record_of(blockIdx.x, a.memory.numel, kBits, a.block);
+  const ChunkRecord record = record_of(blockIdx.x, a.memory.numel, C::kBits, a.block);
   if constexpr (kWide) {
     GRADWIRE_SHARED(maxima, uint32_t[kChunk / kWarpElements]);
     GRADWIRE_SHARED(held, float[kRecordRounds][kPerThread][kRecordThreads]);
@@ -206,21 +235,62 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
     }
     __syncthreads();
     const unsigned warps = a.block / kWarpElements;
-#pragma unroll 1
-    for (unsigned round = 0; round < kRecordRounds; ++round) {
-      const unsigned begin = (round * kRecordWarps + warp_index()) / warps * warps;
+    const auto begin_of = [&](unsigned round) {
+      return (round * kRecordWarps + warp_index()) / warps * warps;
+    };
+    const auto largest_in = [&](unsigned round) {
       uint32_t largest = 0;
 #pragma unroll 1
-      for (unsigned warp = begin; warp < begin + warps; ++warp) {
+      for (unsigned warp = begin_of(round); warp < begin_of(round) + warps; ++warp) {
         largest = maxima[warp] > largest ? maxima[warp] : largest;
       }
-      const unsigned mine = round * kRoundElements + threadIdx.x * kPerThread;
-      write_codes<T, kBits, kStochastic>(a, record, mine, largest, [&](float (&x)[kPerThread]) {
+      return largest;
+    };
+    const auto take_up = [&](unsigned round, float (&x)[kPerThread]) {
 #pragma unroll
-        for (int i = 0; i < kPerThread; ++i) {
-          x[i] = held[round][i][threadIdx.x];
+      for (int i = 0; i < kPerThread; ++i) {
+        x[i] = held[round][i][threadIdx.x];
+      }
+    };
+    [[maybe_unused]] const BlockScale* scales = nullptr;
+    if constexpr (C::kHasLevels) {
+      GRADWIRE_SHARED(squares, float[kChunk / kWarpElements]);
+      GRADWIRE_SHARED(scales_of_blocks, BlockScale[kRecordWarps]);
+#pragma unroll 1
+      for (unsigned round = 0; round < kRecordRounds; ++round) {
+        const size_t first = record.begin + round * kRoundElements + threadIdx.x * kPerThread;
+        float x[kPerThread];
+        take_up(round, x);
+        const float factor = square_factor(largest_in(round));
+        squares[round * kRecordWarps + warp_index()] =
+            add_threads(squares_of(x, factor, first, a.memory.numel), kWarp);
+      }
+      __syncthreads();
+      // A thread per block: the root and the divisions take registers that all would pay for below.
+      if (threadIdx.x * a.block < kChunk) {
+        uint32_t largest = 0;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (unsigned warp = threadIdx.x * warps; warp < (threadIdx.x + 1) * warps; ++warp) {
+          largest = maxima[warp] > largest ? maxima[warp] : largest;
+          sum += squares[warp];
         }
-      });
+        scales_of_blocks[threadIdx.x] = norm_scale(largest, sum, square_factor(largest), a.levels);
+      }
+      __syncthreads();
+      scales = scales_of_blocks;
+    }
+#pragma unroll 1
+    for (unsigned round = 0; round < kRecordRounds; ++round) {
+      BlockFacts block{largest_in(round), {}};
+      if constexpr (C::kHasLevels) {
+        block.scale = scales[begin_of(round) / warps];
+      } else {
+        block.scale = block_scale_of(C::kFormat, C::kBits, block.largest);
+      }
+      const unsigned mine = round * kRoundElements + threadIdx.x * kPerThread;
+      write_codes<T, C, kStochastic>(a, record, mine, block,
+                                     [&](float (&x)[kPerThread]) { take_up(round, x); });
     }
   } else {
     for (unsigned mine = threadIdx.x * kPerThread;
@@ -236,7 +306,15 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
           largest = other > largest ? other : largest;
         }
       }
-      write_codes<T, kBits, kStochastic>(a, record, mine, largest, [&](float (&to)[kPerThread]) {
+      BlockFacts block{largest, {}};
+      if constexpr (C::kHasLevels) {
+        const float factor = square_factor(largest);
+        const float squares = squares_of(x, factor, record.begin + mine, a.memory.numel);
+        block.scale = norm_scale(largest, add_threads(squares, a.block / kPerThread), factor, a.levels);
+      } else {
+        block.scale = block_scale_of(C::kFormat, C::kBits, largest);
+      }
+      write_codes<T, C, kStochastic>(a, record, mine, block, [&](float (&to)[kPerThread]) {
 #pragma unroll
         for (int i = 0; i < kPerThread; ++i) {
           to[i] = x[i];
@@ -247,8 +325,9 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
   seal_payload(a.seal);
 }
 
-template <class T, int kBits>
+template <class T, class C>
 __global__ void __launch_bounds__(kRecordThreads) dequantize_kernel(SumArguments a) {
+  constexpr int kBits = C::kBits;
   const ChunkRecord in_sum = record_of(blockIdx.x, a.numel, kBits, a.block);
   const size_t chunk = a.first_chunk + blockIdx.x;
   const size_t record_bytes = quantized_record_bytes(kChunk, kBits, a.block);
@@ -287,7 +366,7 @@ __global__ void __launch_bounds__(kRecordThreads) dequantize_kernel(SumArguments
       unpack_codes<kBits>(word, codes);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        sum[i] += code_value(codes[i], __uint_as_float(scale_bits));
+        sum[i] += code_value_of(C::kFormat, codes[i], __uint_as_float(scale_bits));
       }
     }
     store_sum<T>(a, in_sum.begin + mine, sum);

@@ -1,13 +1,26 @@
 #pragma once
-// Block-wise linear quantization of float32 to 8, 4 or 2 bits (2 bits: -1, 0 and 1 times the scale).
+// Block-wise quantization of float32: a scale per block, and a code per element that is an integer of 8,
+// 4 or 2 bits (2 bits: -1, 0 and 1 times the scale) or a float of eight bits (small_float.h).
 //
+// Integers:
 //   scale = max|x| / q,  q = 2^(bits-1) - 1,  over the elements of a block
 //   code  = rint(x * (q / max|x|))                  nearest, ties to even
 //         = floor(x * (q / max|x|) + (r + 0.5) / 2^16), limited to [-q, q]    stochastic
 //   value = code * scale
 //
-// A block whose maximum is below kSmallestMaximum counts as zero: scale and codes are 0. Where
-// q * scale would round to infinity the scale is the next smaller float.
+// E4M3 and E5M2: the same with q = 448 and 57344, and with the codes' values in the place of integers.
+// Powers of two: scale = 2^floor(log2 max|x|), at most 2^126; code = that of x / scale, stochastic.
+// Stochastic floats go away from zero with the probability of what lies above the smaller code.
+//
+// Levels (QSGD, Alistarh et al., arXiv:1610.02132): integers, stochastic, with q = levels and with the
+// block's Euclidean norm in the place of max|x|. The norm, in float32: t = x / 2^e with 2^e <= max|x| <
+// 2^(e+1), e from -126 to 126; of each eight elements the squares of t, j and j + 4, j + 2, j + 1; of 32
+// such sums (as many as the block has) i and i + 16, i + 8, .., i + 1; those of 256 elements in order;
+// the square root, times 2^e, at most FLT_MAX.
+//
+// A block whose maximum (or norm) is below kSmallestMaximum (of floats: SmallFloat::smallest_maximum) counts as
+// zero: scale and codes are 0. Where q * scale would round to infinity the scale is the next smaller
+// float.
 //
 // x - value is exact for nearest codes, so that nothing is lost; but at 2 bits, where max|x| is above
 // 2^126 and its reciprocal subnormal, it is so to one rounding.
@@ -19,6 +32,7 @@
 
 #include "gradwire/kernels/core/tensor.h"
 #include "gradwire/kernels/ops/random.h"
+#include "gradwire/kernels/ops/small_float.h"
 
 namespace gradwire::cpu {
 
@@ -32,6 +46,10 @@ struct Quantizer {
   int bits = 8;
   size_t block = 256;
   std::span<const uint16_t> random;  ///< one number per element: stochastic. Empty: nearest.
+  CodeFormat format = CodeFormat::kInteger;
+  /// Of integers, at most largest_code(bits), and stochastic: codes up to so many, and in the place
+  /// of max|x| the block's Euclidean norm. 0: none of that.
+  int levels = 0;
 };
 
 /// What quantize() writes; spans the caller does not want stay empty.
@@ -82,6 +100,7 @@ struct DequantizedSum {
   size_t block = 256;
   float factor = 1.0f;
   bool streaming = false;  ///< as in QuantizedSum
+  CodeFormat format = CodeFormat::kInteger;
 };
 
 /// out = factor * (the parts' values, added in order from 0 on), at most 4096 elements.
@@ -92,9 +111,17 @@ void dequantize_sum(std::span<const EncodedBlocks> parts, const DequantizedSum& 
 /// Scale 0 gives zeros.
 void quantize_with_scale(std::span<const float> x, float scale, int limit, std::span<int8_t> codes);
 
-/// sum[i] += codes[i] * scale of i's block.
+/// The small floats of x / scale, to nearest, for a scale chosen by the caller. Scale 0 gives zeros.
+void round_with_scale(std::span<const float> x, float scale, CodeFormat format,
+                      std::span<int8_t> codes);
+
+/// out[i] = what codes[i] says, times scale.
+void dequantize_with_scale(std::span<const int8_t> codes, float scale, CodeFormat format,
+                           std::span<float> out);
+
+/// sum[i] += what codes[i] says, times the scale of i's block.
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,
-                     std::span<float> sum);
+                     std::span<float> sum, CodeFormat format = CodeFormat::kInteger);
 
 /// Codes of 8, 4 or 2 bits in two's complement, the first element in the lowest bits of a byte; the
 /// last byte is padded with zeros.

@@ -4,6 +4,7 @@
 #include "gradwire/kernels/ops/internal/blocks_x86.h"
 #include "gradwire/kernels/ops/internal/philox_x86.h"
 #include "gradwire/kernels/ops/internal/quantize_blocks.h"
+#include "gradwire/kernels/ops/internal/small_float_x86.h"
 
 #ifdef GRADWIRE_X86
 
@@ -36,6 +37,26 @@ GRADWIRE_INLINE_AVX2 uint32_t load_block(const FusedBlocks& in, size_t at, float
     most = lane > most ? lane : most;
   }
   return most;
+}
+
+/// The sum of the squares of factor * x, in the order that quantize.h gives.
+GRADWIRE_INLINE_AVX2 float squares_of(const float* x, float factor) {
+  constexpr int kEights = kFusedBlock / 8;
+  const __m256 scale = _mm256_set1_ps(factor);
+  __m256 sums[kEights];  // each in all lanes
+  for (int j = 0; j < kEights; ++j) {
+    const __m256 t = _mm256_mul_ps(_mm256_load_ps(x + 8 * j), scale);
+    __m256 sum = _mm256_mul_ps(t, t);
+    sum = _mm256_add_ps(sum, _mm256_permute2f128_ps(sum, sum, 1));
+    sum = _mm256_add_ps(sum, _mm256_permute_ps(sum, _MM_SHUFFLE(1, 0, 3, 2)));
+    sums[j] = _mm256_add_ps(sum, _mm256_permute_ps(sum, _MM_SHUFFLE(2, 3, 0, 1)));
+  }
+  for (int width = kEights / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) {
+      sums[j] = _mm256_add_ps(sums[j], sums[j + width]);
+    }
+  }
+  return _mm256_cvtss_f32(sums[0]);
 }
 
 GRADWIRE_INLINE_AVX2 __m256 uniform8(const uint16_t* random) {
@@ -72,6 +93,16 @@ GRADWIRE_INLINE_AVX2 void store_codes(std::byte* out, const __m256i (&codes)[4])
   }
 }
 
+/// What codes say, before their scale.
+template <class C>
+GRADWIRE_INLINE_AVX2 __m256 values_of(__m256i codes) {
+  if constexpr (C::kIsInteger) {
+    return _mm256_cvtepi32_ps(codes);
+  } else {
+    return small_values8<C::kFormat>(codes);
+  }
+}
+
 /// A block's 256 numbers: those the caller has drawn, or drawn into `room` now.
 GRADWIRE_INLINE_AVX2 const uint16_t* random_of(const FusedBlocks& in, size_t at, uint16_t* room) {
   if (in.random != nullptr) {
@@ -87,12 +118,13 @@ GRADWIRE_INLINE_AVX2 const uint16_t* random_of(const FusedBlocks& in, size_t at,
   return room;
 }
 
-template <int kBits, bool kStochastic>
+template <class C, bool kStochastic>
 GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
+  constexpr int kBits = C::kBits;
   constexpr size_t kCodeBytes = 4 * kBits;  // of 32 elements
-  constexpr int kLimit = largest_code(kBits);
-  const __m256i lowest = _mm256_set1_epi32(-kLimit);
-  const __m256i highest = _mm256_set1_epi32(kLimit);
+  const int limit = C::kHasLevels ? in.levels : largest_code(kBits);
+  const __m256i lowest = _mm256_set1_epi32(-limit);
+  const __m256i highest = _mm256_set1_epi32(limit);
   alignas(64) uint16_t room[kFusedBlock];
   alignas(64) float x[kFusedBlock];
   bool finite = true;
@@ -101,7 +133,13 @@ GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
     const uint16_t* const random = kStochastic ? random_of(in, at, room) : nullptr;
     const uint32_t bits = load_block(in, at, x);
     finite = finite && bits <= kFiniteBits;
-    const BlockScale s = block_scale(bits, static_cast<float>(kLimit));
+    BlockScale s;
+    if constexpr (C::kHasLevels) {
+      const float factor = square_factor(bits);
+      s = norm_scale(bits, squares_of(x, factor), factor, limit);
+    } else {
+      s = block_scale_of(C::kFormat, kBits, bits);
+    }
     const int sent = s.scale > 0 ? -1 : 0;  // none of a block that counts as zero
     std::memcpy(in.scales + 4 * block, &s.scale, 4);
     const __m256i mask = _mm256_set1_epi32(sent);
@@ -114,7 +152,10 @@ GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
       for (size_t j = 0; j < 4; ++j) {
         const __m256 value = _mm256_load_ps(x + i + 8 * j);
         const __m256 y = _mm256_mul_ps(value, inverse);
-        if constexpr (kStochastic) {
+        if constexpr (!C::kIsInteger) {
+          const __m256 uniform = kStochastic ? uniform8(random + i + 8 * j) : _mm256_setzero_ps();
+          codes[j] = _mm256_and_si256(small_codes8<C::kFormat, kStochastic>(y, uniform), mask);
+        } else if constexpr (kStochastic) {
           const __m256 drawn = _mm256_add_ps(y, uniform8(random + i + 8 * j));
           codes[j] = _mm256_and_si256(_mm256_cvttps_epi32(_mm256_floor_ps(drawn)), mask);
           codes[j] = _mm256_min_epi32(_mm256_max_epi32(codes[j], lowest), highest);
@@ -123,7 +164,7 @@ GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
         }
         if (in.e_next != nullptr) {
           const __m256 left =
-              _mm256_sub_ps(value, _mm256_mul_ps(_mm256_cvtepi32_ps(codes[j]), scale));
+              _mm256_sub_ps(value, _mm256_mul_ps(values_of<C>(codes[j]), scale));
           float* const to = in.e_next + at + i + 8 * j;
           in.streaming ? _mm256_stream_ps(to, left) : _mm256_storeu_ps(to, left);
         }
@@ -135,12 +176,12 @@ GRADWIRE_AVX2 bool encode(const FusedBlocks& in) {
 }
 
 /// Eight codes as floats.
-template <int kBits>
+template <class C>
 GRADWIRE_INLINE_AVX2 __m256 load_codes(const std::byte* from) {
-  if constexpr (kBits == 8) {
-    return _mm256_cvtepi32_ps(
+  if constexpr (C::kBits == 8) {
+    return values_of<C>(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-  } else if constexpr (kBits == 4) {
+  } else if constexpr (C::kBits == 4) {
     int packed;
     std::memcpy(&packed, from, sizeof packed);
     const __m256i shift = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
@@ -155,8 +196,9 @@ GRADWIRE_INLINE_AVX2 __m256 load_codes(const std::byte* from) {
   }
 }
 
-template <int kBits>
+template <class C>
 GRADWIRE_AVX2 void sum_blocks(const FusedSum& sum) {
+  constexpr int kBits = C::kBits;
   constexpr int kVectors = 8;  // of 64 elements, which stay in registers
   const __m256 factor = _mm256_set1_ps(sum.factor);
   for (size_t at = 0; at < sum.blocks * kFusedBlock; at += 64) {
@@ -173,7 +215,7 @@ GRADWIRE_AVX2 void sum_blocks(const FusedSum& sum) {
 #pragma GCC unroll 8
       for (int j = 0; j < kVectors; ++j) {
         total[j] =
-            _mm256_add_ps(total[j], _mm256_mul_ps(load_codes<kBits>(codes + j * kBits), scale));
+            _mm256_add_ps(total[j], _mm256_mul_ps(load_codes<C>(codes + j * kBits), scale));
       }
     }
 #pragma GCC unroll 8
@@ -187,14 +229,19 @@ GRADWIRE_AVX2 void sum_blocks(const FusedSum& sum) {
 
 }  // namespace
 
-bool encode_blocks_avx2(const FusedBlocks& in, int bits, bool stochastic) {
-  return with_bits(bits, [&](auto b) {
-    return stochastic ? encode<b(), true>(in) : encode<b(), false>(in);
+bool encode_blocks_avx2(const FusedBlocks& in, CodeKind kind, bool stochastic) {
+  return with_code(kind, [&](auto code) {
+    using C = decltype(code);
+    if constexpr (C::kOnlyStochastic) {
+      return encode<C, true>(in);
+    } else {
+      return stochastic ? encode<C, true>(in) : encode<C, false>(in);
+    }
   });
 }
 
-void sum_blocks_avx2(const FusedSum& sum, int bits) {
-  with_bits(bits, [&](auto b) { sum_blocks<b()>(sum); });
+void sum_blocks_avx2(const FusedSum& sum, CodeKind kind) {
+  with_code(kind, [&](auto code) { sum_blocks<decltype(code)>(sum); });
 }
 
 }  // namespace gradwire::cpu

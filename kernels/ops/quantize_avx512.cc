@@ -3,6 +3,7 @@
 #include "gradwire/kernels/ops/internal/blocks_x86.h"
 #include "gradwire/kernels/ops/internal/philox_x86.h"
 #include "gradwire/kernels/ops/internal/quantize_blocks.h"
+#include "gradwire/kernels/ops/internal/small_float_x86.h"
 
 #ifdef GRADWIRE_X86
 
@@ -25,6 +26,29 @@ GRADWIRE_INLINE_AVX512 uint32_t largest_of(const __m512 (&x)[kVectors]) {
   }
   return static_cast<uint32_t>(
       _mm512_reduce_max_epi32(_mm512_max_epi32(largest[0], largest[1])));
+}
+
+/// The sum of the squares of factor * x, in the order that quantize.h gives.
+GRADWIRE_INLINE_AVX512 float squares_of(const __m512 (&x)[kVectors], float factor) {
+  const __m512 scale = _mm512_set1_ps(factor);
+  __m512 sums[kVectors];  // of eights, each in eight lanes
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) {
+    const __m512 t = _mm512_mul_ps(x[j], scale);
+    __m512 sum = _mm512_mul_ps(t, t);
+    sum = _mm512_add_ps(sum, _mm512_shuffle_f32x4(sum, sum, _MM_SHUFFLE(2, 3, 0, 1)));
+    sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, _MM_SHUFFLE(1, 0, 3, 2)));
+    sums[j] = _mm512_add_ps(sum, _mm512_permute_ps(sum, _MM_SHUFFLE(2, 3, 0, 1)));
+  }
+#pragma GCC unroll 4
+  for (int width = kVectors / 2; width > 0; width /= 2) {
+#pragma GCC unroll 8
+    for (int j = 0; j < width; ++j) {
+      sums[j] = _mm512_add_ps(sums[j], sums[j + width]);
+    }
+  }
+  return _mm_cvtss_f32(_mm_add_ss(_mm512_castps512_ps128(sums[0]),
+                                  _mm512_extractf32x4_ps(sums[0], 2)));
 }
 
 GRADWIRE_INLINE_AVX512 __m512 uniform16(const uint16_t* random) {
@@ -52,6 +76,16 @@ GRADWIRE_INLINE_AVX512 void store_codes(std::byte* out, __m512i codes) {
   }
 }
 
+/// What codes say, before their scale.
+template <class C>
+GRADWIRE_INLINE_AVX512 __m512 values_of(__m512i codes) {
+  if constexpr (C::kIsInteger) {
+    return _mm512_cvtepi32_ps(codes);
+  } else {
+    return small_values16<C::kFormat>(codes);
+  }
+}
+
 /// A block's 256 numbers: those the caller has drawn, or drawn into `room` now.
 GRADWIRE_INLINE_AVX512 const uint16_t* random_of(const FusedBlocks& in, size_t at, uint16_t* room) {
   if (in.random != nullptr) {
@@ -67,12 +101,13 @@ GRADWIRE_INLINE_AVX512 const uint16_t* random_of(const FusedBlocks& in, size_t a
   return room;
 }
 
-template <int kBits, bool kStochastic>
+template <class C, bool kStochastic>
 GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
+  constexpr int kBits = C::kBits;
   constexpr size_t kCodeBytes = 2 * kBits;  // of 16 elements
-  constexpr int kLimit = largest_code(kBits);
-  const __m512i lowest = _mm512_set1_epi32(-kLimit);
-  const __m512i highest = _mm512_set1_epi32(kLimit);
+  const int limit = C::kHasLevels ? in.levels : largest_code(kBits);
+  const __m512i lowest = _mm512_set1_epi32(-limit);
+  const __m512i highest = _mm512_set1_epi32(limit);
   alignas(64) uint16_t room[kFusedBlock];
   bool finite = true;
   for (size_t block = 0; block < in.blocks; ++block) {
@@ -82,7 +117,13 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
     load_block(in, at, x);
     const uint32_t bits = largest_of(x);
     finite = finite && bits <= kFiniteBits;
-    const BlockScale s = block_scale(bits, static_cast<float>(kLimit));
+    BlockScale s;
+    if constexpr (C::kHasLevels) {
+      const float factor = square_factor(bits);
+      s = norm_scale(bits, squares_of(x, factor), factor, limit);
+    } else {
+      s = block_scale_of(C::kFormat, kBits, bits);
+    }
     const __mmask16 sent = s.scale > 0 ? 0xFFFF : 0;  // none of a block that counts as zero
     std::memcpy(in.scales + 4 * block, &s.scale, 4);
     const __m512 scale = _mm512_set1_ps(s.scale);
@@ -92,7 +133,10 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
     for (int j = 0; j < kVectors; ++j) {
       const __m512 y = _mm512_mul_ps(x[j], inverse);
       __m512i code;
-      if constexpr (kStochastic) {
+      if constexpr (!C::kIsInteger) {
+        const __m512 uniform = kStochastic ? uniform16(random + 16 * j) : _mm512_setzero_ps();
+        code = _mm512_maskz_mov_epi32(sent, small_codes16<C::kFormat, kStochastic>(y, uniform));
+      } else if constexpr (kStochastic) {
         code = _mm512_maskz_cvt_roundps_epi32(sent, _mm512_add_ps(y, uniform16(random + 16 * j)),
                                               _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
         code = _mm512_min_epi32(_mm512_max_epi32(code, lowest), highest);
@@ -101,7 +145,7 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
                                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
       }
       store_codes<kBits>(codes + kCodeBytes * j, code);
-      const __m512 left = _mm512_sub_ps(x[j], _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale));
+      const __m512 left = _mm512_sub_ps(x[j], _mm512_mul_ps(values_of<C>(code), scale));
       store_left(in, at + 16 * j, left);
     }
   }
@@ -109,12 +153,12 @@ GRADWIRE_AVX512 bool encode(const FusedBlocks& in) {
 }
 
 /// Sixteen values of a block, code * scale. Codes of 4 and 2 bits are looked up in `products`.
-template <int kBits>
+template <class C>
 GRADWIRE_INLINE_AVX512 __m512 load_values(const std::byte* from, __m512 scale, __m512 products) {
-  if constexpr (kBits == 8) {
+  if constexpr (C::kBits == 8) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
-  } else if constexpr (kBits == 4) {
+    return _mm512_mul_ps(values_of<C>(_mm512_cvtepi8_epi32(codes)), scale);
+  } else if constexpr (C::kBits == 4) {
     // Both halves of 64 bits in turn: sixteen_in_order() undoes that once for all parts.
     const __m512i words =
         _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
@@ -145,8 +189,9 @@ GRADWIRE_INLINE_AVX512 __m512 products_of(__m512 scale) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(codes), scale);
 }
 
-template <int kBits>
+template <class C>
 GRADWIRE_AVX512 void sum_blocks(const FusedSum& sum) {
+  constexpr int kBits = C::kBits;
   constexpr size_t kCodeBytes = 2 * kBits;
   const __m512 factor = _mm512_set1_ps(sum.factor);
   for (size_t block = 0; block < sum.blocks; ++block) {
@@ -164,7 +209,7 @@ GRADWIRE_AVX512 void sum_blocks(const FusedSum& sum) {
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
         total[j] = _mm512_add_ps(total[j],
-                                 load_values<kBits>(codes + kCodeBytes * j, scale, products));
+                                 load_values<C>(codes + kCodeBytes * j, scale, products));
       }
     }
     float* const out = sum.out + block * kFusedBlock;
@@ -178,14 +223,19 @@ GRADWIRE_AVX512 void sum_blocks(const FusedSum& sum) {
 
 }  // namespace
 
-bool encode_blocks_avx512(const FusedBlocks& in, int bits, bool stochastic) {
-  return with_bits(bits, [&](auto b) {
-    return stochastic ? encode<b(), true>(in) : encode<b(), false>(in);
+bool encode_blocks_avx512(const FusedBlocks& in, CodeKind kind, bool stochastic) {
+  return with_code(kind, [&](auto code) {
+    using C = decltype(code);
+    if constexpr (C::kOnlyStochastic) {
+      return encode<C, true>(in);
+    } else {
+      return stochastic ? encode<C, true>(in) : encode<C, false>(in);
+    }
   });
 }
 
-void sum_blocks_avx512(const FusedSum& sum, int bits) {
-  with_bits(bits, [&](auto b) { sum_blocks<b()>(sum); });
+void sum_blocks_avx512(const FusedSum& sum, CodeKind kind) {
+  with_code(kind, [&](auto code) { sum_blocks<decltype(code)>(sum); });
 }
 
 }  // namespace gradwire::cpu

@@ -6,6 +6,7 @@
 
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/small_float_blocks.h"
 #include "gradwire/kernels/ops/quantize_element.h"
 
 namespace gradwire::cpu {
@@ -34,8 +35,7 @@ struct Stochastic {
 GRADWIRE_CLONES void encode_stochastic(const float* x, size_t count, BlockScale s, Stochastic how,
                                        int8_t* codes) {
   for (size_t i = 0; i < count; ++i) {
-    const float uniform = (static_cast<float>(how.random[i]) + 0.5f) * 0x1p-16f;
-    const int32_t code = floor_to_int(x[i] * s.inverse + uniform);
+    const int32_t code = floor_to_int(x[i] * s.inverse + uniform_of(how.random[i]));
     codes[i] = static_cast<int8_t>(std::clamp(code, -how.limit, how.limit));
   }
 }
@@ -87,17 +87,58 @@ GRADWIRE_CLONES void unpack_pairs(const uint8_t* packed, size_t pairs, int8_t* c
   }
 }
 
+/// Sums of the squares of eight elements each, in their order; elements that are not there count as 0.
+GRADWIRE_CLONES void square_eights(const float* x, size_t count, float factor, float* sums) {
+  for (size_t begin = 0; begin < count; begin += 8) {
+    float t[8] = {};
+    for (size_t j = 0; j < std::min<size_t>(8, count - begin); ++j) {
+      t[j] = x[begin + j] * factor;
+    }
+    for (float& y : t) {
+      y *= y;
+    }
+    const float even = (t[0] + t[4]) + (t[2] + t[6]);
+    const float odd = (t[1] + t[5]) + (t[3] + t[7]);
+    sums[begin / 8] = even + odd;
+  }
+}
+
+BlockScale scale_by_norm(std::span<const float> x, uint32_t maximum_bits, const Quantizer& how) {
+  constexpr size_t kRun = 256;
+  const float factor = square_factor(maximum_bits);
+  float squares = 0;
+  for (size_t begin = 0; begin < x.size(); begin += kRun) {
+    float sums[kRun / 8] = {};
+    square_eights(x.data() + begin, std::min(kRun, x.size() - begin), factor, sums);
+    for (size_t width = std::min(how.block, kRun) / 16; width > 0; width /= 2) {
+      for (size_t i = 0; i < width; ++i) {
+        sums[i] += sums[i + width];
+      }
+    }
+    squares += sums[0];
+  }
+  return norm_scale(maximum_bits, squares, factor, how.levels);
+}
+
 void encode_block(std::span<const float> x, const Quantizer& how, size_t begin, BlockScale s,
                   const Quantized& out) {
   int8_t* const codes = out.codes.data() + begin;
   const float* const block = x.data() + begin;
   const size_t count = std::min(how.block, x.size() - begin);
-  if (how.random.empty() && out.decoded.empty()) {
+  const uint16_t* const random = how.random.empty() ? nullptr : how.random.data() + begin;
+  if (how.format != CodeFormat::kInteger) {
+    const SmallFloat format = small_float(how.format);
+    encode_small_floats(block, count, s, format, random, codes);
+    if (!out.decoded.empty()) {
+      decode_small_floats(codes, count, s.scale, format, out.decoded.data() + begin);
+    }
+  } else if (how.random.empty() && out.decoded.empty()) {
     encode_nearest(block, count, s, codes);
   } else if (how.random.empty()) {
     encode_nearest_decoded(block, count, s, codes, out.decoded.data() + begin);
   } else {
-    encode_stochastic(block, count, s, {how.random.data() + begin, largest_code(how.bits)}, codes);
+    const int limit = how.levels > 0 ? how.levels : largest_code(how.bits);
+    encode_stochastic(block, count, s, {random, limit}, codes);
     if (!out.decoded.empty()) {
       decode_block(codes, count, s.scale, out.decoded.data() + begin);
     }
@@ -108,13 +149,14 @@ void encode_block(std::span<const float> x, const Quantizer& how, size_t begin, 
 
 bool quantize(std::span<const float> x, const Quantizer& how, const Quantized& out) {
   assert(out.codes.size() == x.size());
-  const float limit = static_cast<float>(largest_code(how.bits));
   bool finite = true;
   for (size_t begin = 0; begin < x.size(); begin += how.block) {
     const size_t count = std::min(how.block, x.size() - begin);
     const uint32_t bits = max_magnitude_bits(x.subspan(begin, count));
     finite = finite && bits <= kFiniteBits;
-    const BlockScale scale = block_scale(bits, limit);
+    const BlockScale scale = how.levels > 0
+                                 ? scale_by_norm(x.subspan(begin, count), bits, how)
+                                 : block_scale_of(how.format, how.bits, bits);
     if (scale.scale == 0) {
       out.scales[begin / how.block] = 0;
       std::fill_n(out.codes.data() + begin, count, int8_t{0});
@@ -139,12 +181,27 @@ void quantize_with_scale(std::span<const float> x, float scale, int limit,
   divide_to_codes(x.data(), x.size(), scale, limit, codes.data());
 }
 
+void dequantize_with_scale(std::span<const int8_t> codes, float scale, CodeFormat format,
+                           std::span<float> out) {
+  assert(codes.size() == out.size());
+  if (format == CodeFormat::kInteger) {
+    decode_block(codes.data(), codes.size(), scale, out.data());
+  } else {
+    decode_small_floats(codes.data(), codes.size(), scale, small_float(format), out.data());
+  }
+}
+
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,
-                     std::span<float> sum) {
+                     std::span<float> sum, CodeFormat format) {
   assert(codes.size() == sum.size());
   for (size_t begin = 0; begin < sum.size(); begin += block) {
-    add_block(codes.data() + begin, std::min(block, sum.size() - begin), scales[begin / block],
-              sum.data() + begin);
+    const size_t count = std::min(block, sum.size() - begin);
+    const float scale = scales[begin / block];
+    if (format == CodeFormat::kInteger) {
+      add_block(codes.data() + begin, count, scale, sum.data() + begin);
+    } else {
+      add_small_floats(codes.data() + begin, count, scale, small_float(format), sum.data() + begin);
+    }
   }
 }
 

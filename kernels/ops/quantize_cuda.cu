@@ -1,29 +1,15 @@
-#include "gradwire/kernels/ops/quantize.cuh"
-#include "gradwire/kernels/ops/record_checks.cuh"
+#include "gradwire/kernels/ops/quantize_launch.cuh"
 
 namespace gradwire::cuda {
 namespace {
 
-/// Calls f.operator()<bits>() with the compile-time value.
-template <class F>
-void dispatch_bits(const char* op, int bits, F&& f) {
-  check(bits == 8 || bits == 4 || bits == 2, op, ": bits is ", bits, ", must be 8, 4 or 2");
-  if (bits == 8) {
-    f.template operator()<8>();
-  } else if (bits == 4) {
-    f.template operator()<4>();
-  } else {
-    f.template operator()<2>();
-  }
-}
-
-template <class T, int kBits, bool kStochastic>
-void launch_quantize(const QuantizeArguments& arguments, const LaunchShape& shape) {
-  if (arguments.block > kWarpElements) {
-    GRADWIRE_LAUNCH((quantize_kernel<T, kBits, kStochastic, true>), shape, arguments);
-  } else {
-    GRADWIRE_LAUNCH((quantize_kernel<T, kBits, kStochastic, false>), shape, arguments);
-  }
+void check_codes(const char* op, int bits, CodeFormat format) {
+  const bool integer = format == CodeFormat::kInteger;
+  constexpr int kLast = static_cast<int>(CodeFormat::kPowerOfTwo);
+  check(static_cast<int>(format) <= kLast, op, ": format is ", static_cast<int>(format),
+        ", must be 0 to ", kLast);
+  check(bits == 8 || (integer && (bits == 4 || bits == 2)), op, ": bits is ", bits,
+        integer ? ", must be 8, 4 or 2" : ", must be 8 for floats");
 }
 
 }  // namespace
@@ -40,30 +26,43 @@ void quantize(const QuantizeInput& input, const QuantizeOutput& output, Stream& 
           ": stochastic rounding has no segments, must have some");
     check(source.step != nullptr, op, ": stochastic rounding has no step, must have one");
   }
-  dispatch_bits(op, input.bits, [&]<int kBits>() {
-    const EncodeMemory memory = encode_memory(
-        op, input, output, quantized_bytes(numel, kBits, input.block), stream);
-    const QuantizeArguments arguments{memory,      static_cast<unsigned>(input.block), shift_of(input.block),
-                                      input.first, source,                             output.seal};
-    const LaunchShape shape = encode_shape(numel, output.seal, stream);
-    dispatch(input.g.dtype, [&]<class T>() {
-      if (input.stochastic != nullptr) {
-        launch_quantize<T, kBits, true>(arguments, shape);
-      } else {
-        launch_quantize<T, kBits, false>(arguments, shape);
-      }
-    });
-  });
+  check_codes(op, input.bits, input.format);
+  check(input.levels >= 0 && input.levels <= cpu::largest_code(input.bits), op, ": levels is ",
+        input.levels, ", must be 0 to ", cpu::largest_code(input.bits));
+  check(input.levels == 0 || input.format == CodeFormat::kInteger, op, ": format is ",
+        static_cast<int>(input.format), ", must be 0 where there are levels");
+  check(input.stochastic != nullptr ||
+            (input.levels == 0 && input.format != CodeFormat::kPowerOfTwo),
+        op, ": rounding is to nearest, must be stochastic for levels and powers of two");
+  const EncodeMemory memory = encode_memory(
+      op, input, output, quantized_bytes(numel, input.bits, input.block), stream);
+  const QuantizeArguments arguments{memory,      static_cast<unsigned>(input.block), shift_of(input.block),
+                                    input.first, source,                             output.seal,
+                                    input.levels};
+  const LaunchShape shape = encode_shape(numel, output.seal, stream);
+  const QuantizeLaunch launch{arguments, input.g.dtype, input.stochastic != nullptr, shape};
+  if (input.format != CodeFormat::kInteger) {
+    quantize_small_floats(input.format, launch);
+    return;
+  }
+  if (input.levels > 0) {
+    quantize_levels(input.bits, launch);
+    return;
+  }
+  dispatch_integer<false>(input.bits, [&]<class C>() { launch_quantize<C>(launch); });
 }
 
 void dequantize(const QuantizedParts& parts, float scale, TensorView sum, Stream& stream) {
   const char* const op = "cuda::dequantize";
   const SumArguments arguments = sum_arguments(op, parts, scale, sum, stream);
-  dispatch_bits(op, parts.bits, [&]<int kBits>() {
-    dispatch(sum.dtype, [&]<class T>() {
-      GRADWIRE_LAUNCH((dequantize_kernel<T, kBits>), sum_shape(sum.numel, stream), arguments);
-    });
-  });
+  check_codes(op, parts.bits, parts.format);
+  const LaunchShape shape = sum_shape(sum.numel, stream);
+  if (parts.format != CodeFormat::kInteger) {
+    dequantize_small_floats(parts.format, arguments, sum.dtype, shape);
+    return;
+  }
+  dispatch_integer<false>(parts.bits,
+                          [&]<class C>() { launch_dequantize<C>(arguments, sum.dtype, shape); });
 }
 
 }  // namespace gradwire::cuda

@@ -9,6 +9,7 @@
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/seal.h"
+#include "gradwire/kernels/ops/small_float.h"
 
 namespace gradwire::cuda {
 
@@ -46,6 +47,8 @@ struct QuantizeInput {
   const RoundingSource* stochastic = nullptr;  ///< nullptr: to nearest, ties to even
   uint64_t first = 0;  ///< g's first element in the group, on a chunk: which random numbers it takes
   float scale = 1.0f;  ///< of g, where e is empty
+  CodeFormat format = CodeFormat::kInteger;  ///< of others bits is 8
+  int levels = 0;  ///< of integers, stochastic: scaled by the norm (quantize.h); 0: by the maximum
 };
 
 struct QuantizeOutput {
@@ -57,8 +60,8 @@ struct QuantizeOutput {
   Seal seal{};
 };
 
-/// Encodes x = scale * g + e. @throws InvalidArgument for sizes, pointers, bits, blocks, scale or
-/// devices that do not fit.
+/// Encodes x = scale * g + e. @throws InvalidArgument for sizes, pointers, bits, format, blocks,
+/// scale or devices that do not fit.
 void quantize(const QuantizeInput& input, const QuantizeOutput& output, Stream& stream);
 
 struct QuantizedParts {
@@ -68,6 +71,7 @@ struct QuantizedParts {
   uint64_t first = 0;   ///< the sum's first element in the group; on a chunk
   PartFaults faults{};  ///< `flags` is not used
   bool onto = false;    ///< one part, which is added to what the sum holds; the rest stays
+  CodeFormat format = CodeFormat::kInteger;
 };
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype; `sum` ends on a

@@ -69,21 +69,21 @@ bool quantize_rest(const Summands& x, const Quantizer& how, const RandomRun* run
                             out.e_next.empty() ? out.e_next : out.e_next.subspan(begin)});
 }
 
-bool encode_blocks(const FusedBlocks& blocks, int bits, bool stochastic) {
+bool encode_blocks(const FusedBlocks& blocks, CodeKind kind, bool stochastic) {
 #ifdef GRADWIRE_X86
-  return isa() == Isa::kAvx512 ? encode_blocks_avx512(blocks, bits, stochastic)
-                               : encode_blocks_avx2(blocks, bits, stochastic);
+  return isa() == Isa::kAvx512 ? encode_blocks_avx512(blocks, kind, stochastic)
+                               : encode_blocks_avx2(blocks, kind, stochastic);
 #else
-  (void)blocks, (void)bits, (void)stochastic;
+  (void)blocks, (void)kind, (void)stochastic;
   return false;
 #endif
 }
 
-void sum_blocks(const FusedSum& sum, int bits) {
+void sum_blocks(const FusedSum& sum, CodeKind kind) {
 #ifdef GRADWIRE_X86
-  isa() == Isa::kAvx512 ? sum_blocks_avx512(sum, bits) : sum_blocks_avx2(sum, bits);
+  isa() == Isa::kAvx512 ? sum_blocks_avx512(sum, kind) : sum_blocks_avx2(sum, kind);
 #else
-  (void)sum, (void)bits;
+  (void)sum, (void)kind;
 #endif
 }
 
@@ -100,7 +100,7 @@ void dequantize_rest(std::span<const EncodedBlocks> parts, const DequantizedSum&
   for (const EncodedBlocks& part : parts) {
     std::memcpy(scales, part.scales + begin / how.block * sizeof(float), blocks * sizeof(float));
     unpack_codes(part.codes + packed_bytes(begin, how.bits), how.bits, {codes, sum.size()});
-    add_dequantized({codes, sum.size()}, {scales, blocks}, how.block, sum);
+    add_dequantized({codes, sum.size()}, {scales, blocks}, how.block, sum, how.format);
   }
   multiply(sum, how.factor, sum);
 }
@@ -122,8 +122,9 @@ bool quantize_lines(const Summands& x, const Quantizer& how, const RandomRun* ru
                             .random = run == nullptr ? how.random.data() : nullptr,
                             .run = run == nullptr ? RandomRun() : *run,
                             .blocks = blocks,
+                            .levels = how.levels,
                             .streaming = out.streaming && !out.e_next.empty()},
-                           how.bits, run != nullptr || !how.random.empty());
+                           {how.bits, how.format, how.levels > 0}, run != nullptr || !how.random.empty());
   }
   return quantize_rest(x, how, run, out, blocks * kFusedBlock) && finite;
 }
@@ -172,7 +173,7 @@ void dequantize_sum(std::span<const EncodedBlocks> parts, const DequantizedSum& 
     }
     const size_t blocks = fused ? to.size() / kFusedBlock : 0;
     if (blocks > 0) {
-      sum_blocks({from, how.factor, to.data(), blocks, past}, how.bits);
+      sum_blocks({from, how.factor, to.data(), blocks, past}, {how.bits, how.format});
     }
     dequantize_rest(from, how, to, blocks * kFusedBlock);
   });

@@ -22,13 +22,13 @@
 
 #include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/select_runs.h"
 #include "gradwire/kernels/ops/internal/select_sample.h"
 #include "gradwire/kernels/ops/internal/select_scan.h"
 
 namespace gradwire::cpu {
 namespace {
 
-constexpr size_t kRun = 16;                // chunks that one thread takes at once
 constexpr uint32_t kNothing = 0x80000000;  // no |x| reaches it
 constexpr uint32_t kAllTies = 0xFFFFFFFF;
 
@@ -126,71 +126,45 @@ class Selector {
 template <class Body>
 void Selector::for_each_run(const Body& body) const {
   const auto run = [&](size_t index) {
-    body(index * kRun, std::min(chunks_.size(), (index + 1) * kRun));
+    body(index * kSelectRun, std::min(chunks_.size(), (index + 1) * kSelectRun));
   };
-  pool_.parallel_for((chunks_.size() + kRun - 1) / kRun, std::cref(run));
+  pool_.parallel_for((chunks_.size() + kSelectRun - 1) / kSelectRun, std::cref(run));
 }
 
 /// Fills e_next and lists the entries. When there are more than there is room for, only total_ and
 /// largest_ mean something.
 void Selector::scan(Cut cut) {
-  std::atomic<size_t> total{0};
-  std::atomic<uint32_t> largest{0};
-  for_each_run([&](size_t first, size_t last) {
-    constexpr size_t kRoom = 2 * kSelectChunk;
-    // At pages, because vector stores that cross one are slow.
-    alignas(4096) float values[kRoom + kEntrySlack];
-    alignas(4096) uint16_t indices[kRoom + kEntrySlack];
-    size_t held = 0;
-    size_t oldest = first;  // chunk whose entries are held
-    const auto hand_over = [&](size_t end) {
-      const uint32_t mine = max_magnitude_bits({values, held});
-      uint32_t seen = largest.load(std::memory_order_relaxed);
-      while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
-      }
-      const size_t at = total.fetch_add(held, std::memory_order_relaxed);
-      const bool room = at + held <= values_.size();
-      if (room) {
-        std::copy_n(values, held, values_.data() + at);
-        std::copy_n(indices, held, indices_.data() + at);
-      }
-      for (; oldest < end; ++oldest) {
-        Selection::Chunk& chunk = chunks_[oldest];
-        if (in_place_ && room) {
-          clear_entries({values + chunk.first, indices + chunk.first}, chunk.count,
-                        cut.zero_from - 1, e_next(oldest));
-        }
-        chunk = {chunk.first + at, room ? chunk.count : 0};
-      }
-      held = 0;
-    };
-    for (size_t chunk = first; chunk < last; ++chunk) {
-      if (in_place_ || held > kRoom - kSelectChunk) {
-        hand_over(chunk);
-      }
-      const EntryList entries{values + held, indices + held};
-      const size_t begin = chunk * kSelectChunk;
-      const size_t found = scan_chunk({.g = x_.gradient(begin),
-                                       .dtype = x_.g.dtype,
-                                       .e = x_.e.empty() ? nullptr : x_.e.data() + begin,
-                                       .e_next = in_place_ ? nullptr : e_next(chunk),
-                                       .count = chunk_numel(chunk),
-                                       .below = cut.threshold - 1,
-                                       .zero_above = cut.zero_from - 1,
-                                       .past_cache = x_.size() >= kStreamingNumel},
-                                      entries);
-      chunks_[chunk] = {held, static_cast<uint32_t>(found)};
-      if (cut.limit_ties) {
-        LateWrites writes;
-        keep(cut, entries, chunk, writes);
-      }
-      held += chunks_[chunk].count;
+  FoundEntries found(values_, indices_);
+  const auto scan_one = [&](size_t chunk, EntryList entries) {
+    const size_t begin = chunk * kSelectChunk;
+    const size_t count = scan_chunk({.g = x_.gradient(begin),
+                                     .dtype = x_.g.dtype,
+                                     .e = x_.e.empty() ? nullptr : x_.e.data() + begin,
+                                     .e_next = in_place_ ? nullptr : e_next(chunk),
+                                     .count = chunk_numel(chunk),
+                                     .below = cut.threshold - 1,
+                                     .zero_above = cut.zero_from - 1,
+                                     .past_cache = x_.size() >= kStreamingNumel},
+                                    entries);
+    chunks_[chunk].count = static_cast<uint32_t>(count);
+    if (cut.limit_ties) {
+      LateWrites writes;
+      keep(cut, entries, chunk, writes);
     }
-    hand_over(last);
-    finish_streaming();
+    return chunks_[chunk].count;
+  };
+  const auto handed_over = [&](size_t chunk, EntryList entries, bool listed) {
+    uint32_t& count = chunks_[chunk].count;
+    if (in_place_ && listed) {
+      clear_entries(entries, count, cut.zero_from - 1, e_next(chunk));
+    }
+    count = listed ? count : 0;
+  };
+  for_each_run([&](size_t first, size_t last) {
+    scan_run({first, last, in_place_}, chunks_, found, scan_one, handed_over);
   });
-  total_ = total;
-  largest_ = largest;
+  total_ = found.total();
+  largest_ = found.largest();
 }
 
 /// Makes x whole after a scan in place.

@@ -1,20 +1,17 @@
 // Selection by a given threshold, in one pass; in two where more reach it than there is room for.
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <functional>
 
-#include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/internal/select_runs.h"
 #include "gradwire/kernels/ops/internal/select_sample.h"
 #include "gradwire/kernels/ops/internal/select_scan.h"
 #include "gradwire/kernels/ops/select.h"
 
 namespace gradwire::cpu {
 namespace {
-
-constexpr size_t kRun = 16;  // chunks that one thread takes at once
 
 class ReachSelector {
  public:
@@ -92,51 +89,21 @@ uint32_t ReachSelector::scan_one(size_t chunk, EntryList list) const {
 /// Lists what is chosen of all. Where that is more than there is room for, only the counts of
 /// chunks, total_ and largest_ mean something.
 void ReachSelector::scan(ThreadPool& pool) {
-  std::atomic<size_t> total{0};
-  std::atomic<uint32_t> largest{0};
-  const auto body = [&](size_t index) {
-    constexpr size_t kRoom = 2 * kSelectChunk;
-    // At pages, because vector stores that cross one are slow.
-    alignas(4096) float values[kRoom + kEntrySlack];
-    alignas(4096) uint16_t indices[kRoom + kEntrySlack];
-    const size_t end = std::min(chunks_.size(), (index + 1) * kRun);
-    size_t held = 0;
-    size_t oldest = index * kRun;  // chunk whose entries are held
-    const auto hand_over = [&](size_t before) {
-      const uint32_t mine = max_magnitude_bits({values, held});
-      uint32_t seen = largest.load(std::memory_order_relaxed);
-      while (mine > seen && !largest.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
-      }
-      const size_t at = total.fetch_add(held, std::memory_order_relaxed);
-      const bool room = at + held <= values_.size();
-      if (room) {
-        std::copy_n(values, held, values_.data() + at);
-        std::copy_n(indices, held, indices_.data() + at);
-      }
-      for (; oldest < before; ++oldest) {
-        Selection::Chunk& chunk = chunks_[oldest];
-        if (in_place_ && room) {
-          clear_entries({values + chunk.first, indices + chunk.first}, chunk.count, 0,
-                        e_next_.data() + oldest * kSelectChunk);
-        }
-        room_[oldest] = room ? room_[oldest] : 0;
-        chunk.first += at;
-      }
-      held = 0;
-    };
-    for (size_t chunk = oldest; chunk < end; ++chunk) {
-      if (in_place_ || held > kRoom - kSelectChunk) {
-        hand_over(chunk);
-      }
-      chunks_[chunk] = {held, scan_one(chunk, {values + held, indices + held})};
-      held += chunks_[chunk].count;
+  FoundEntries found(values_, indices_);
+  const auto handed_over = [&](size_t chunk, EntryList entries, bool listed) {
+    if (in_place_ && listed) {
+      clear_entries(entries, chunks_[chunk].count, 0, e_next_.data() + chunk * kSelectChunk);
     }
-    hand_over(end);
-    finish_streaming();
+    room_[chunk] = listed ? room_[chunk] : 0;
   };
-  pool.parallel_for((chunks_.size() + kRun - 1) / kRun, std::cref(body));
-  total_ = total;
-  largest_ = largest;
+  const auto body = [&](size_t index) {
+    const size_t first = index * kSelectRun;
+    scan_run({first, std::min(chunks_.size(), first + kSelectRun), in_place_}, chunks_, found,
+             [&](size_t chunk, EntryList list) { return scan_one(chunk, list); }, handed_over);
+  };
+  pool.parallel_for((chunks_.size() + kSelectRun - 1) / kSelectRun, std::cref(body));
+  total_ = found.total();
+  largest_ = found.largest();
 }
 
 /// Makes x whole after a scan in place.

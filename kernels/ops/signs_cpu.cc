@@ -135,6 +135,7 @@ bool encode_lines(const Summands& x, size_t block, const QuantizedSum& out) {
                          .random = nullptr,
                          .run = {},
                          .blocks = blocks,
+                         .levels = 0,
                          .streaming = kept && out.streaming};
     finite = isa() == Isa::kAvx512 ? encode_signs_avx512(in) : encode_signs_avx2(in);
   }

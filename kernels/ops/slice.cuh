@@ -27,6 +27,8 @@ __device__ __forceinline__ bool begin_slice(const DevicePart& part, std::byte* o
 /// This block's share of copying `bytes` bytes, 16 at a time.
 __device__ inline void copy_share(const std::byte* from, std::byte* to, uint64_t bytes) {
   const uint64_t begin = blockIdx.x * kSliceBytes + threadIdx.x * sizeof(uint4);
+  // Two at a time: four make the kernels that call this thrice spill their registers.
+#pragma unroll 2
   for (uint64_t at = begin; at < bytes; at += gridDim.x * kSliceBytes) {
     if (at + sizeof(uint4) <= bytes) {
       store_word(to + at, load_word<uint4>(from + at));

@@ -80,8 +80,12 @@ __device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_en
 
 /// maximum / limit, rounded up so that no code exceeds the limit; down where limit * scale, the
 /// largest value decoded, would overflow.
-GRADWIRE_HOST_DEVICE inline bfloat16 sparse_scale(float maximum, float limit) {
-  if (maximum < cpu::kSmallestMaximum) {
+template <class C>
+GRADWIRE_HOST_DEVICE inline bfloat16 sparse_scale(float maximum) {
+  constexpr SmallFloat kFloat = small_float(C::kFormat);
+  const float limit =
+      C::kIsInteger ? static_cast<float>(cpu::largest_code(C::kBits)) : kFloat.largest;
+  if (maximum < (C::kIsInteger ? cpu::kSmallestMaximum : kFloat.smallest_maximum)) {
     return {0};
   }
   const uint32_t bits = std::bit_cast<uint32_t>(maximum / limit);
@@ -91,12 +95,18 @@ GRADWIRE_HOST_DEVICE inline bfloat16 sparse_scale(float maximum, float limit) {
 }
 
 /// x / scale rounded to nearest and limited; 0 for scale 0.
-GRADWIRE_HOST_DEVICE inline int32_t sparse_code(float x, float scale, int32_t limit) {
+template <class C>
+GRADWIRE_HOST_DEVICE inline int32_t sparse_code(float x, float scale) {
   if (scale == 0.0f) {
     return 0;
   }
-  const int32_t code = round_to_int(x / scale);
-  return code < -limit ? -limit : code > limit ? limit : code;
+  if constexpr (C::kIsInteger) {
+    constexpr int32_t kLimit = cpu::largest_code(C::kBits);
+    const int32_t code = round_to_int(x / scale);
+    return code < -kLimit ? -kLimit : code > kLimit ? kLimit : code;
+  } else {
+    return nearest_small_code(x / scale, small_float(C::kFormat));
+  }
 }
 
 /// A block writes a chunk: the chosen elements gather in shared memory, in order.
@@ -165,8 +175,8 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
     left = left - (a.scale == 1.0f ? decoded : decoded / a.scale);
   };
   if constexpr (Layout::kHasScales) {
-    constexpr int32_t kLimit = (1 << (Layout::kBits - 1)) - 1;
-    const bfloat16 stored = sparse_scale(__uint_as_float(largest), static_cast<float>(kLimit));
+    using C = SparseCode<kValues>;
+    const bfloat16 stored = sparse_scale<C>(__uint_as_float(largest));
     const float scale = to_float(stored);
     if (threadIdx.x == 0) {
       store_word(a.body + Layout::scales_begin(a.chunks) + 2 * chunk, stored.bits);
@@ -176,9 +186,9 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
       uint32_t packed = 0;
       for (uint32_t i = 0; i < kPerByte && byte * kPerByte + i < count; ++i) {
         const uint32_t at = byte * kPerByte + i;
-        const int32_t code = sparse_code(value[at], scale, kLimit);
+        const int32_t code = sparse_code<C>(value[at], scale);
         packed |= (static_cast<uint32_t>(code) & ((1u << Layout::kBits) - 1)) << (i * Layout::kBits);
-        leave(at, code_value(code, scale));
+        leave(at, code_value_of(C::kFormat, code, scale));
       }
       values[byte] = static_cast<std::byte>(packed);
     }

@@ -75,8 +75,8 @@ __device__ __forceinline__ float unpack_value(const std::byte* values, uint32_t 
     return load_float<float16>(values, at);
   } else if constexpr (kValues == SparseValues::kBFloat16) {
     return load_float<bfloat16>(values, at);
-  } else if constexpr (kValues == SparseValues::kInt8) {
-    return code_value(static_cast<int8_t>(values[at]), scale);
+  } else if constexpr (kValueBits<kValues> == 8) {
+    return code_value_of(SparseCode<kValues>::kFormat, static_cast<int8_t>(values[at]), scale);
   } else {
     const uint32_t nibble = static_cast<uint32_t>(values[at / 2]) >> (at % 2 * 4) & 15u;
     return code_value(static_cast<int32_t>(nibble ^ 8u) - 8, scale);

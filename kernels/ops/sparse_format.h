@@ -7,7 +7,7 @@
 namespace gradwire::cuda {
 
 /// How the values of a sparse body are stored.
-enum class SparseValues : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4 };
+enum class SparseValues : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4, kE4M3, kE5M2 };
 
 struct SparseFormat {
   SparseValues values = SparseValues::kFloat32;

@@ -4,6 +4,7 @@
 #include "gradwire/kernels/ops/block.cuh"
 #include "gradwire/kernels/ops/launch_checks.cuh"
 #include "gradwire/kernels/ops/memory_access.cuh"
+#include "gradwire/kernels/ops/quantize_element.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
 
@@ -28,9 +29,16 @@ __host__ __device__ __forceinline__ uint64_t pad4(uint64_t bytes) { return (byte
 
 template <SparseValues kValues>
 inline constexpr uint32_t kValueBits = kValues == SparseValues::kFloat32  ? 32
-                                       : kValues == SparseValues::kInt8   ? 8
                                        : kValues == SparseValues::kInt4   ? 4
+                                       : kValues >= SparseValues::kInt8   ? 8
                                                                           : 16;
+
+/// What codes with a scale per chunk are.
+template <SparseValues kValues>
+using SparseCode = Code<static_cast<int>(kValueBits<kValues>),
+                        kValues == SparseValues::kE4M3   ? CodeFormat::kE4M3
+                        : kValues == SparseValues::kE5M2 ? CodeFormat::kE5M2
+                                                         : CodeFormat::kInteger>;
 
 /// The wire format's arithmetic for one value codec.
 template <SparseValues kValues, bool kBitmap>
@@ -109,8 +117,12 @@ void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
       return with.template operator()<SparseValues::kInt8>();
     case SparseValues::kInt4:
       return with.template operator()<SparseValues::kInt4>();
+    case SparseValues::kE4M3:
+      return with.template operator()<SparseValues::kE4M3>();
+    case SparseValues::kE5M2:
+      return with.template operator()<SparseValues::kE5M2>();
   }
-  check(false, op, ": values is ", static_cast<int>(format.values), ", must be 0 to 4");
+  check(false, op, ": values is ", static_cast<int>(format.values), ", must be 0 to 6");
 }
 
 }  // namespace gradwire::cuda

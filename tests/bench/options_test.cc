@@ -70,6 +70,10 @@ TEST(Options, AreAllRead) {
                            "5",
                            "--threads",
                            "2",
+                           "--compute-cpus",
+                           "0,3",
+                           "--streams",
+                           "4",
                            "--overlap",
                            "0",
                            "--no-exchange",
@@ -105,6 +109,8 @@ TEST(Options, AreAllRead) {
   EXPECT_TRUE(o.stop_at_target);
   EXPECT_EQ(o.eval_every, 5u);
   EXPECT_EQ(o.threads, 2);
+  EXPECT_EQ(o.compute_cpus, (std::vector<int>{0, 3}));
+  EXPECT_EQ(o.streams, 4);
   EXPECT_FALSE(o.overlap);
   EXPECT_FALSE(o.exchange_gradients);
   EXPECT_EQ(o.events, "-");
@@ -120,6 +126,7 @@ TEST(Options, HaveDefaultsForAllButTheData) {
   EXPECT_EQ(o.method.name, "none");
   EXPECT_GT(o.learning_rate, 0);
   EXPECT_GE(o.threads, 1);
+  EXPECT_EQ(o.streams, 1);
   EXPECT_TRUE(o.overlap);
   EXPECT_TRUE(o.exchange_gradients);
   for (const char* optimizer : {"sgd", "lars", "lamb"}) {

@@ -181,12 +181,22 @@ TEST_F(Trainer, TrainsAloneWithoutExchange) {
   EXPECT_EQ(field(events_named(run->output(), "epoch").at(0), "hashes_equal"), "null");
 }
 
-TEST_F(Trainer, WritesTheTrace) {
+TEST_F(Trainer, RefusesProcessorsThatItMayNotUse) {
+  const auto run = start("run", {"--world-size", "2", "--max-steps", "2", "--compute-cpus", "1023"});
+  EXPECT_EQ(run->wait(kLong), 1);
+  EXPECT_NE(run->errors().find("--compute-cpus 1023: Invalid argument, expected processors"),
+            std::string::npos)
+      << run->errors();
+}
+
+TEST_F(Trainer, WritesTheTraceOfEachRank) {
   const auto run = start("run", {"--world-size", "2", "--max-steps", "3", "--chrome-trace",
                                  folder_.file("trace.json")});
   ASSERT_EQ(run->wait(kLong), 0) << run->errors();
-  EXPECT_NE(subprocess::read_file(folder_.file("trace.json")).find("traceEvents"),
-            std::string::npos);
+  for (const char* name : {"trace.json", "trace.rank1.json"}) {
+    EXPECT_NE(subprocess::read_file(folder_.file(name)).find("traceEvents"), std::string::npos)
+        << name;
+  }
 }
 
 TEST_F(Trainer, AFolderWithoutFilesIsARunErrorThatListsThem) {

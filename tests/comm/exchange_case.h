@@ -1,13 +1,17 @@
 #pragma once
 // One exchange of one bucket on all ranks, with everything that went in and came out.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "gradwire/comm/exchange.h"
+#include "gradwire/comm/subgroups.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::test {
@@ -154,7 +158,9 @@ inline RankResult exchange_on_rank(const ExchangeCase& c, Transport& transport) 
   result.groups.resize(c.specs.size());
   std::vector<GroupMemory> memory;
   std::vector<GroupSlot> slots;
-  ExchangeContext made_from{.compressors = {}, .transport = &transport, .tag = {5, "bucket 7"}};
+  SubGroups groups(transport);
+  ExchangeContext made_from{
+      .compressors = {}, .transport = &transport, .tag = {5, "bucket 7"}, .groups = &groups};
   std::vector<size_t> capacities;
   for (size_t g = 0; g < c.specs.size(); ++g) {
     memory.push_back(make_group(c, g, transport.rank(), result.groups[g]));
@@ -173,11 +179,14 @@ inline RankResult exchange_on_rank(const ExchangeCase& c, Transport& transport) 
     capacities.push_back(group.capacity_bytes);
   }
   const auto exchange = make_exchange(c.exchange, made_from);
+  const TrafficCounters made_with = transport.counters();  // splitting is not exchanging
   result.reencodes = exchange->reencodes();
   result.predicted_from_capacity = exchange->bytes_sent(capacities);
   exchange->run(slots, result.report, context);
   stream->wait();
   result.counters = transport.counters();
+  result.counters.bytes_sent += groups.counters().bytes_sent;
+  result.counters.bytes_sent -= made_with.bytes_sent;
   for (size_t g = 0; g < c.specs.size(); ++g) {
     result.groups[g].mean = memory[g].gradient;
     result.groups[g].after = memory[g].after;
@@ -187,13 +196,41 @@ inline RankResult exchange_on_rank(const ExchangeCase& c, Transport& transport) 
   return result;
 }
 
+/// Rows that exchange what their callers have compressed; the others have a test file of their own.
+inline std::vector<ExchangeRow> flat_exchanges() {
+  std::vector<ExchangeRow> rows;
+  std::ranges::copy_if(exchange_registry(), std::back_inserter(rows),
+                       [](const ExchangeRow& row) { return !row.by_node; });
+  return rows;
+}
+
+inline bool accepts(const ExchangeRow& exchange, const CompressorSpec& spec, DType dtype) {
+  CompressorShape shape;
+  shape.numel = 1;
+  shape.dtype = dtype;
+  return exchange.accepts(*make_compressor(spec, shape));
+}
+
+/// A spec that the exchange carries for float32 gradients: the first of fp16, bf16 and none.
+inline CompressorSpec carried_spec(const ExchangeRow& exchange) {
+  for (const char* text : {"fp16", "bf16"}) {
+    if (accepts(exchange, parse_spec(text), DType::kFloat32)) {
+      return parse_spec(text);
+    }
+  }
+  return parse_spec("none");
+}
+
 /// Every compressor an exchange accepts for this dtype, with feedback on and off, selectors with
-/// every value codec.
+/// every value codec where their payloads are not those of another one.
 inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, DType dtype) {
   std::vector<CompressorSpec> specs;
   for (const CompressorRow& row : compressor_registry()) {
     std::vector<CompressorSpec> variants{parse_spec(row.example)};
-    if (row.selector) {
+    if (row.shared_choice) {  // those that add up, and those with a scale
+      variants.push_back(variants[0]);
+      variants.back().values = ValueCodec::kInt8;
+    } else if (row.selector && !row.keeps_velocity) {  // else its payloads are those of topk
       for (const ValueCodec codec : {ValueCodec::kFloat32, ValueCodec::kFloat16,
                                      ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4}) {
         variants.push_back(variants[0]);
@@ -204,16 +241,40 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
     for (CompressorSpec spec : variants) {
       for (const bool feedback : {false, true}) {
         spec.error_feedback = feedback;
-        CompressorShape shape;
-        shape.numel = 1;
-        shape.dtype = dtype;
-        if (exchange.accepts(*make_compressor(spec, shape))) {
+        if (accepts(exchange, spec, dtype)) {
           specs.push_back(spec);
         }
       }
     }
   }
   return specs;
+}
+
+/// The most by which one re-encoding of the mean may be off where nothing puts it back: the distance of
+/// two codes beside the largest mean of its block, for signs twice that mean. The bf16 scale of a chunk
+/// of a selector may be rounded up by 2^-7.
+inline double quantum(const CompressorSpec& spec, std::span<const double> means, size_t i) {
+  const int bits = value_bits(spec.values, DType::kFloat32);
+  if (bits >= 16) {
+    return 0;
+  }
+  const bool selects = find_compressor(spec.name).selector;
+  const size_t block = selects ? kChunk : spec.block;
+  const size_t begin = i / block * block;
+  double largest = 0, squares = 0;
+  for (size_t j = begin; j < std::min(begin + block, means.size()); ++j) {
+    largest = std::max(largest, std::abs(means[j]));
+    squares += means[j] * means[j];
+  }
+  if (spec.levels > 0) {
+    return 1.001 * std::sqrt(squares) / spec.levels;
+  }
+  const double codes = spec.values == ValueCodec::kE4M3         ? 14.0  // of the largest's binade
+                       : spec.values == ValueCodec::kE5M2       ? 7.0
+                       : spec.values == ValueCodec::kPowerOfTwo ? 1.0
+                       : bits == 1                              ? 0.5
+                                                                : (1 << (bits - 1)) - 1;
+  return (selects ? 1.01 : 1.001) * largest / codes;
 }
 
 }  // namespace gradwire::test

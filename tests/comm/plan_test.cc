@@ -44,6 +44,48 @@ TEST(Plan, GivesAParameterLargerThanABucketABucketOfItsOwn) {
   EXPECT_EQ(members(plan.buckets[1].groups.at(0)), (Ids{1}));
 }
 
+TEST(Plan, KeepsTheBucketThatLeavesLastSmallWhereAsked) {
+  const std::vector<ParamInfo> parameters{{"a", {10}}, {"b", {10}}, {"c", {60}}, {"d", {40}}};
+  const auto last_of = [&](size_t last_bytes, size_t bucket_bytes = 800) {
+    PlanOptions made = options("none", bucket_bytes);
+    made.last_bucket_bytes = last_bytes;
+    const Plan plan = make_plan(parameters, made);
+    return std::pair(plan.buckets.size(), members(plan.buckets.back().groups.at(0)));
+  };
+  EXPECT_EQ(last_of(0), std::pair(size_t{1}, Ids{3, 2, 1, 0}));
+  EXPECT_EQ(last_of(80), std::pair(size_t{2}, Ids{1, 0}));
+  EXPECT_EQ(last_of(79), std::pair(size_t{2}, Ids{0}));
+  EXPECT_EQ(last_of(1), std::pair(size_t{2}, Ids{0}));
+  EXPECT_EQ(last_of(800), std::pair(size_t{1}, Ids{3, 2, 1, 0}));
+  EXPECT_EQ(last_of(40, 400), std::pair(size_t{3}, Ids{0}));
+}
+
+TEST(Plan, TakesBucketsAsTheyAreGiven) {
+  const std::vector<ParamInfo> parameters{{"a", {10}}, {"b", {20}}, {"c", {60}}};
+  PlanOptions made = options("none", 4);
+  made.buckets = {{1}, {0, 2}};
+  const Plan plan = make_plan(parameters, made);
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_EQ(members(plan.buckets[0].groups.at(0)), (Ids{1}));
+  EXPECT_EQ(members(plan.buckets[1].groups.at(0)), (Ids{0, 2}));
+  EXPECT_EQ(plan.places[2].offset, 10u);
+  const auto refused = [&](std::vector<std::vector<ParamId>> buckets) {
+    made.buckets = std::move(buckets);
+    return message_of<InvalidArgument>([&] { make_plan(parameters, made); });
+  };
+  EXPECT_EQ(refused({{0}, {1}}), "plan: parameter 2 is in no bucket, expected every parameter in one");
+  EXPECT_EQ(refused({{0, 1}, {2, 0}}),
+            "plan: parameter 0 is in two places of the buckets, expected one");
+  EXPECT_EQ(refused({{0, 1, 2}, {}}), "plan: bucket 1 has 0 parameters, expected at least one");
+  EXPECT_EQ(refused({{0, 1, 3}}), "plan: bucket 0 holds parameter 3, there are 3");
+  made.exchanges = {"gather", "dense"};
+  EXPECT_EQ(refused({{0, 1, 2}}),
+            "plan: 2 exchanges for 1 buckets, expected one for each or none");
+  made.buckets = {{2}, {1, 0}};
+  EXPECT_EQ(make_plan(parameters, made).buckets[0].exchange, "gather");
+  EXPECT_EQ(make_plan(parameters, made).buckets[1].exchange, "dense");
+}
+
 TEST(Plan, CountsBytesInTheGradientsDType) {
   const std::vector<ParamInfo> parameters{{"a", {100}}, {"b", {100}}};
   PlanOptions half = options("none", 400);
@@ -137,6 +179,21 @@ TEST(Plan, DescribesItselfInOneFactALine) {
             "    parameter 0: w [3, 4] at 4\n");
 }
 
+TEST(Plan, SaysWhereAMeanIsNotTheRankOrderSum) {
+  PlanOptions made = options("none", 1 << 20);
+  const auto says_so = [&](const char* exchange) {
+    made.exchange = exchange;
+    return make_plan(model(), made).describe().find(
+               concat("bucket 0: ", exchange,
+                      " (the same bits on all ranks, not of the rank-order sum), ")) !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(says_so("ring"));
+  EXPECT_TRUE(says_so("rabenseifner"));
+  EXPECT_FALSE(says_so("sum"));
+  EXPECT_FALSE(says_so("dense"));
+}
+
 TEST(Plan, FingerprintIsFnv1aOfTheDescription) {
   const Plan plan = make_plan(model(), options("int8", 4096));
   uint64_t hash = 0xcbf29ce484222325;
@@ -163,11 +220,34 @@ TEST(Plan, RefusesBadRequestsInWords) {
   PlanOptions bad = options("topk:1%", 4096);
   bad.exchange = "dense";
   EXPECT_EQ(refusal({{"a", {8, 8}}}, bad),
-            "plan: exchange 'dense' cannot carry 'topk:1%', expected a dense compressor of 16 bits "
-            "or wider (none, fp16, bf16)");
+            "plan: exchange 'dense' cannot carry 'topk:1%', expected values of 16 bits or more of "
+            "the same elements (none, fp16, bf16, randomk)");
+  // Its own spec first, although the bucket of exempt parameters leaves earlier.
+  bad.exchange = "sum";
+  bad.bucket_bytes = 64;
+  const std::vector<ParamInfo> with_bias{{"weight", {8, 8}}, {"bias", {8}}};
+  EXPECT_EQ(refusal(with_bias, bad),
+            "plan: exchange 'sum' cannot carry 'topk:1%', expected a compressor whose float32 values "
+            "add up (none, of float32 gradients, and randomk)");
+  bad.exchange = "gtopk";
+  bad.dtype = DType::kFloat16;
+  EXPECT_EQ(refusal(with_bias, bad),
+            "plan: exchange 'gtopk' cannot carry the 1-D parameters beside 'topk:1%' (the first is "
+            "'bias'): lossy specs narrower than 16 bits exempt them, so that they travel as 'none' "
+            "of float16; expected a compressor that selects, with error feedback, or a dense one "
+            "with float32's range, or exempt_1d = never");
+  bad.exempt_1d = PlanOptions::Exempt1D::kNever;
+  EXPECT_EQ(make_plan(with_bias, bad).buckets.size(), 2u);
+  bad = options("int8", 4096);
+  bad.exchange = "ring";
+  EXPECT_EQ(refusal({{"bias", {8}}}, bad),
+            "plan: exchange 'ring' cannot carry the 1-D parameters beside 'int8' (the first is "
+            "'bias'): lossy specs narrower than 16 bits exempt them, so that they travel as 'bf16' "
+            "of float32; expected a compressor whose float32 values add up (none, of float32 "
+            "gradients, and randomk), or exempt_1d = never");
   bad.exchange = "telepathy";
-  EXPECT_EQ(refusal({{"a", {8, 8}}}, bad),
-            "exchange: unknown name 'telepathy', known: dense, gather");
+  EXPECT_TRUE(refusal({{"a", {8, 8}}}, bad)
+                  .starts_with("exchange: unknown name 'telepathy', known: dense, gather"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace gradwire::test {
 namespace {
 
 constexpr const char* kSpecs[] = {"none", "bf16,ef", "int8,stochastic", "topk:5%,int4"};
+constexpr int kStreams[] = {1, 2, 4};
 
 struct BadStep {
   Outcome before, after, next;
@@ -22,11 +23,12 @@ struct BadStep {
 };
 
 // Steps 0, a bad one (parameter 4 of rank 1 holds `value`) unless it is left out, and 2.
-std::vector<BadStep> run_bad_step(const std::string& spec, bool with_bad_step, float value) {
+std::vector<BadStep> run_bad_step(const std::string& spec, bool with_bad_step, float value,
+                                  int streams = 1) {
   std::vector<BadStep> results(3);
   const auto ends = run_ranks(3, [&](Transport& transport) {
     BadStep& result = results[static_cast<size_t>(transport.rank())];
-    Reducer reducer(plan_of(spec), transport);
+    Reducer reducer(plan_of(spec), transport, {.streams = streams});
     hand_over(reducer, gradients(transport.rank(), 0));
     reducer.wait();
     result.before.residuals = residuals(reducer);
@@ -52,9 +54,10 @@ TEST(ReducerFaults, ANonFiniteGradientOnOneRankLeavesNoTraceOnAny) {
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
     const auto clean = run_bad_step(spec, false, 0.0f);
-    for (const float value :
-         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
-      const auto bad = run_bad_step(spec, true, value);
+    for (const int streams : kStreams) {
+      const float value = streams == 2 ? -std::numeric_limits<float>::infinity()
+                                       : std::numeric_limits<float>::quiet_NaN();
+      const auto bad = run_bad_step(spec, true, value, streams);
       const std::string bucket = concat("bucket ", plan_of(spec).places[4].bucket, " (");
       for (size_t r = 0; r < 3; ++r) {
         EXPECT_TRUE(contains(bad[r].message, bucket)) << bad[r].message;
@@ -131,7 +134,7 @@ TEST(ReducerFaults, WrongCallsAreRefusedAndTheStepGoesOn) {
     check(contains(mixed, "parameters of bucket"), mixed);
     whole.resize(3);
     const std::string size = refusal([&] { reducer.bucket_ready(0, view_of(std::span(whole))); });
-    check(contains(size, "bucket 0's gradient has 3 elements of float32, expected"), size);
+    check(contains(size, "bucket 0's gradient has 3 elements of float32 on the CPU, expected"), size);
     const std::string no_bucket =
         refusal([&] { reducer.bucket_ready(99, view_of(std::span(whole))); });
     check(contains(no_bucket, "bucket 99 is not in the plan"), no_bucket);
@@ -185,6 +188,11 @@ TEST(ReducerFaults, RanksWithDifferentPlansAllLearnWhoDiffersWhere) {
       [](int rank) {
         return ReducerOptions{.on_nonfinite = rank == 1 ? OnNonFinite::kSkip : OnNonFinite::kError};
       });
+  const auto streams = construct([](int) { return plan_of("none"); },
+                                 [](int rank) { return ReducerOptions{.streams = rank + 1}; });
+  for (const RankEnd& end : streams) {
+    EXPECT_TRUE(contains(end.message, "'streams: 2' expected 'streams: 1'")) << end.message;
+  }
   for (const RankEnd& end : an_option) {
     EXPECT_TRUE(contains(end.message, "rank 1's plan differs from rank 0's at line"))
         << end.message;
@@ -193,11 +201,12 @@ TEST(ReducerFaults, RanksWithDifferentPlansAllLearnWhoDiffersWhere) {
 }
 
 TEST(ReducerFaults, AnAbortInTheMiddleOfAStepEndsItOnEveryRankWithNothingCommitted) {
-  for (const char* spec : {"int8", "topk:5%,int4"}) {
+  for (const auto& [spec, streams] :
+       {std::pair("int8", 1), std::pair("topk:5%,int4", 2), std::pair("int8", 4)}) {
     SCOPED_TRACE(spec);
     std::barrier first_step_over(3);
-    const auto ends = run_ranks(3, [&](Transport& transport) {
-      Reducer reducer(plan_of(spec), transport);
+    const auto ends = run_ranks(3, [&, spec = spec, streams = streams](Transport& transport) {
+      Reducer reducer(plan_of(spec), transport, {.streams = streams});
       hand_over(reducer, gradients(transport.rank(), 0));
       reducer.wait();
       first_step_over.arrive_and_wait();  // else the abort could hit a slower rank's first step
@@ -207,7 +216,10 @@ TEST(ReducerFaults, AnAbortInTheMiddleOfAStepEndsItOnEveryRankWithNothingCommitt
       }
       hand_over(reducer, gradients(transport.rank(), 1));
       const std::string message = message_of<TransportError>([&] { reducer.wait(); });
-      check(contains(message, "bucket 0 (gather, "), message);
+      check(streams > 1 || contains(message, "bucket 0 (gather, "), message);
+      for (const char* part : {"bucket ", " (gather, ", ", step 1, rank ", ", after ", " ms: "}) {
+        check(contains(message, part), message);
+      }
       check(contains(message, "the operator pulled the plug"), message);
       check(same_bits(residuals(reducer), before), "residuals changed");
       check(reducer.committed_steps() == 1, "a step was committed");
@@ -222,20 +234,22 @@ TEST(ReducerFaults, AnAbortInTheMiddleOfAStepEndsItOnEveryRankWithNothingCommitt
 }
 
 TEST(ReducerFaults, ARankThatLeavesInTheMiddleOfAStepIsReportedByTheOthers) {
-  const auto ends = run_ranks(3, [&](Transport& transport) {
-    Reducer reducer(plan_of("int8"), transport);
-    if (transport.rank() == 2) {
-      hand_over(reducer, gradients(2, 0), {7, 6, 5, 4});
-      throw std::runtime_error("out of patience");
+  for (const int streams : kStreams) {
+    const auto ends = run_ranks(3, [&](Transport& transport) {
+      Reducer reducer(plan_of("int8"), transport, {.streams = streams});
+      if (transport.rank() == 2) {
+        hand_over(reducer, gradients(2, 0), {7, 6, 5, 4});
+        throw std::runtime_error("out of patience");
+      }
+      hand_over(reducer, gradients(transport.rank(), 0));
+      reducer.wait();
+    });
+    EXPECT_EQ(ends[2].message, "out of patience");
+    for (size_t r = 0; r < 2; ++r) {
+      EXPECT_TRUE(ends[r].threw<TransportError>());
+      EXPECT_TRUE(contains(ends[r].message, "rank 2's reducer ended in the middle of step 0"))
+          << ends[r].message;
     }
-    hand_over(reducer, gradients(transport.rank(), 0));
-    reducer.wait();
-  });
-  EXPECT_EQ(ends[2].message, "out of patience");
-  for (size_t r = 0; r < 2; ++r) {
-    EXPECT_TRUE(ends[r].threw<TransportError>());
-    EXPECT_TRUE(contains(ends[r].message, "rank 2's reducer ended in the middle of step 0"))
-        << ends[r].message;
   }
 }
 
@@ -256,8 +270,9 @@ TEST(ReducerFaults, ASilentRankIsReportedAtTheDeadline) {
         hand_over(reducer, gradients(transport.rank(), 0));
         const std::string message = message_of<TransportError>([&] { reducer.wait(); });
         ++failed;
-        check(contains(message, "bucket 0 (gather, bf16), step 0"), message);
-        check(contains(message, "rank 0"), message);
+        check(contains(message, "bucket 0 (gather, bf16), step 0, rank "), message);
+        check(contains(message, " ms: all_gather of bucket 0: rank "), message);
+        check(contains(message, "rank 0 stayed silent"), message);
       },
       options);
   EXPECT_EQ(first_message(ends), "");

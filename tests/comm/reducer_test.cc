@@ -13,11 +13,12 @@ constexpr const char* kSpecs[] = {"none", "fp16", "int8", "int4,stochastic", "to
 
 // Steps over the model; ranks may hand gradients over in their own orders.
 std::vector<Outcome> run_steps(int world_size, const std::string& spec, int steps,
-                               const std::function<std::vector<ParamId>(int, int)>& order) {
+                               const std::function<std::vector<ParamId>(int, int)>& order,
+                               int streams = 1) {
   std::vector<Outcome> outcomes(static_cast<size_t>(world_size));
   const auto ends = run_ranks(world_size, [&](Transport& transport) {
     const int rank = transport.rank();
-    Reducer reducer(plan_of(spec), transport);
+    Reducer reducer(plan_of(spec), transport, {.threads = streams, .streams = streams});
     for (int step = 0; step < steps; ++step) {
       hand_over(reducer, gradients(rank, step), order(rank, step));
       check(reducer.wait() == StepOutcome::kCommitted, "not committed");
@@ -44,10 +45,12 @@ TEST(Reducer, GivesTheSameBitsOnEveryRankInWhateverOrderGradientsAppear) {
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
     const auto ordered = run_steps(3, spec, 3, [](int, int) { return backward_order(); });
-    for (unsigned seed = 1; seed <= 3; ++seed) {
-      const auto shuffled = run_steps(3, spec, 3, [&](int rank, int step) {
+    for (const int streams : {1, 2, 4}) {
+      const auto seed = static_cast<unsigned>(streams);
+      const auto order = [&](int rank, int step) {
         return random_order(seed + 10 * static_cast<unsigned>(3 * rank + step));
-      });
+      };
+      const auto shuffled = run_steps(3, spec, 3, order, streams);
       for (size_t r = 0; r < 3; ++r) {
         EXPECT_TRUE(shuffled[r] == ordered[r]) << "rank " << r << " seed " << seed;
         EXPECT_TRUE(same_bits(shuffled[r].means, ordered[0].means));
@@ -154,6 +157,57 @@ TEST(Reducer, TakesWholeBucketsFromTheCallersMemory) {
                           mine[p].size() * sizeof(float)) == 0,
               "parameter ", p, " differs");
       }
+    });
+    EXPECT_EQ(first_message(ends), "");
+  }
+}
+
+// Decoded by the caller, payloads are the mean that others get; the choice is each rank's own.
+TEST(Reducer, HandsOnPayloadsInsteadOfMeansWhereAsked) {
+  for (const char* spec : {"none", "int8", "topk:5%,int4"}) {
+    SCOPED_TRACE(spec);
+    const auto expected = run_steps(3, spec, 3, [](int, int) { return backward_order(); });
+    const auto ends = run_ranks(3, [&](Transport& transport) {
+      Reducer reducer(plan_of(spec), transport, {.streams = 2});
+      for (int step = 0; step < 3; ++step) {
+        for (BucketId b = 0; b < reducer.plan().buckets.size(); ++b) {
+          reducer.deliver(b, step > 0 && transport.rank() != 1 ? Delivery::kPayloads
+                                                               : Delivery::kMean);
+        }
+        hand_over(reducer, gradients(transport.rank(), step));
+        reducer.wait();
+      }
+      const Outcome& alike = expected[static_cast<size_t>(transport.rank())];
+      check(same_bits(residuals(reducer), alike.residuals), "residuals differ");
+      const std::string none =
+          message_of<InvalidArgument>([&] { static_cast<void>(reducer.take_payloads(99)); });
+      check(contains(none, "bucket 99 is not in the plan"), none);
+      if (transport.rank() == 1) {
+        check(same_bits(means(reducer), expected[1].means), "means differ");
+        const std::string mean =
+            message_of<InvalidArgument>([&] { static_cast<void>(reducer.take_payloads(0)); });
+        check(contains(mean, "take_payloads: bucket 0 has no payloads"), mean);
+        return;
+      }
+      const auto stream = make_inline_stream();
+      Workspace workspace;
+      Context context{*stream, workspace};
+      Values decoded = gradients(0, 0);
+      for (BucketId b = 0; b < reducer.plan().buckets.size(); ++b) {
+        for (const GroupPayloads& group : reducer.take_payloads(b)) {
+          std::vector<float> mean(group.group->numel, -1.0f);
+          group.compressor->decompress(group.result.parts, group.result.scale,
+                                       view_of(std::span(mean)), context);
+          stream->wait();
+          size_t at = 0;
+          for (const Segment& segment : group.group->segments) {
+            std::copy_n(mean.begin() + static_cast<std::ptrdiff_t>(at), segment.numel,
+                        decoded[segment.parameter].begin());
+            at += segment.numel;
+          }
+        }
+      }
+      check(same_bits(decoded, expected[0].means), "decoded payloads differ");
     });
     EXPECT_EQ(first_message(ends), "");
   }

@@ -18,13 +18,18 @@
 #include <vector>
 
 #include "gradwire/comm/transport.h"
+#include "tests/comm/carrier_over.h"
 
 namespace gradwire::transport_test {
 
-/// "in_process", "paced" (in_process over links of 2 Gbit/s) or "gloo".
+/// "in_process", "paced" (in_process over links of 2 Gbit/s), "gloo" or "carrier" (the collectives of
+/// an in_process group as somebody else's).
 using Kind = std::string;
 
-inline std::vector<Kind> kinds() { return {"in_process", "paced", "gloo"}; }
+inline std::vector<Kind> kinds() { return {"in_process", "paced", "gloo", "carrier"}; }
+
+/// Those whose collectives are ours, message by message.
+inline std::vector<Kind> point_to_point_kinds() { return {"in_process", "paced", "gloo"}; }
 
 /// Why ranks of this kind cannot be made here; empty when they can.
 inline std::string unavailable(const Kind& kind) {
@@ -119,6 +124,21 @@ inline std::vector<std::string> run_threads(int count, const std::function<void(
 
 inline std::vector<std::unique_ptr<Transport>> make_group(const Kind& kind, int size,
                                                           TransportOptions options = {}) {
+  if (kind == "carrier") {
+    auto engines = make_in_process_group(size, options);
+    std::vector<std::unique_ptr<Transport>> group(engines.size());
+    const auto errors = run_threads(size, [&](int r) {
+      const auto place = static_cast<size_t>(r);
+      group[place] = make_carrier_transport("carrier", carrier_over(std::move(engines[place])),
+                                            {.timeout = options.timeout});
+    });
+    for (const std::string& error : errors) {
+      if (!error.empty()) {
+        throw std::runtime_error(error);
+      }
+    }
+    return group;
+  }
   if (kind != "gloo") {
     options.pacing.bits_per_second = kind == "paced" ? 2e9 : 0;
     return make_in_process_group(size, options);

@@ -1,10 +1,11 @@
-// Rendezvous stores, and the options that come from the environment.
+// Rendezvous stores.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 
@@ -93,10 +94,8 @@ TEST(Stores, AServerThatIsNotThereIsNamedAtTheDeadline) {
 TEST(Stores, ASilentServerIsNamedAtTheDeadline) {
   const TakenPort silent;  // accepts connections, answers nothing
   const std::string place = "tcp:127.0.0.1:" + std::to_string(silent.port());
-  const auto store = make_store(place, 1, milliseconds(200));
-  std::vector<char> value;
-  EXPECT_EQ(message_of<TransportError>([&] { store->try_get("x", value); }),
-            "store " + place + ": rank 0: no answer within the timeout");
+  EXPECT_EQ(message_of<TransportError>([&] { make_store(place, 1, milliseconds(200)); }),
+            "rank 0 does not answer at " + place.substr(4) + ": no answer within the timeout");
 }
 
 TEST(Stores, AnUnknownHostIsNamed) {
@@ -117,8 +116,8 @@ TEST(Stores, AServerSurvivesStrangers) {
   const std::string request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
   ASSERT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
-  char byte = 0;
-  EXPECT_LE(recv(fd, &byte, 1, 0), 0) << "it hangs up";
+  char bytes[100];
+  EXPECT_EQ(recv(fd, bytes, sizeof(bytes), MSG_WAITALL), 20) << "a challenge, then it hangs up";
   ::close(fd);
   server->set("key", bytes_of("value"));
   EXPECT_EQ(make_store("tcp:" + place, 1, milliseconds(20000))->get("key"), bytes_of("value"));
@@ -131,6 +130,20 @@ TEST(Stores, MissingRanksAndKeysAreNamed) {
             "store file:" + folder.path() + ": 3 of 4 ranks did not appear in time: rank 0, 2, 3");
   expect_contains(message_of<TransportError>([&] { store->get("x"); }),
                   "'x' did not appear in time");
+}
+
+TEST(Stores, RanksMissingAtATcpStoreAreNamedToAllAtTheDeadline) {
+  const std::string address = "tcp:127.0.0.1:" + std::to_string(TakenPort().port());
+  std::array<std::unique_ptr<Store>, 2> stores;  // rank 0's outlives the other's last look
+  std::array<std::string, 2> said;
+  expect_all_fine(run_threads(2, [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    stores[r] = make_store(address, rank, milliseconds(400));
+    said[r] = message_of<TransportError>([&] { meet(*stores[r], "here", rank, 4); });
+  }));
+  for (const std::string& text : said) {
+    EXPECT_EQ(text, "store " + address + ": 2 of 4 ranks did not appear in time: rank 2, 3");
+  }
 }
 
 TEST(Stores, AFolderThatWasUsedBeforeIsRefused) {
@@ -166,70 +179,6 @@ TEST(Gloo, AnUnknownInterfaceIsRefusedWithTheKnownOnes) {
   const std::string error = message_of<InvalidArgument>([&] { make_transport("gloo", options); });
   expect_contains(error, "gloo: interface 'wifi77' has no IPv4 address here, known: ");
   expect_contains(error, "lo");
-}
-
-/// Sets variables for one test and takes all of ours away after it.
-class Environment : public testing::Test {
- protected:
-  void SetUp() override { clear(); }
-  void TearDown() override { clear(); }
-  static void clear() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-          "GRADWIRE_RANK", "GRADWIRE_WORLD_SIZE", "GRADWIRE_STORE", "GRADWIRE_INTERFACE"}) {
-      unsetenv(name);
-    }
-  }
-  static void set(const char* name, const char* value) { setenv(name, value, 1); }
-  static std::string error() {
-    return message_of<InvalidArgument>([] { comm::from_environment(); });
-  }
-};
-
-TEST_F(Environment, TorchrunsVariablesAreRead) {
-  set("RANK", "3");
-  set("WORLD_SIZE", "8");
-  set("MASTER_ADDR", "10.0.0.1");
-  set("MASTER_PORT", "29500");
-  TransportOptions options = comm::from_environment();
-  EXPECT_EQ(options.rank, 3);
-  EXPECT_EQ(options.world_size, 8);
-  EXPECT_EQ(options.store, "tcp:10.0.0.1:29500");
-  EXPECT_EQ(options.network_interface, "");
-  set("TORCHELASTIC_RUN_ID", "job");
-  EXPECT_EQ(comm::from_environment().store, "tcp:10.0.0.1:29501") << "29500 is PyTorch's own store";
-  set("MASTER_ADDR", "fd00::1");
-  EXPECT_EQ(comm::from_environment().store, "tcp:[fd00::1]:29501");
-}
-
-TEST_F(Environment, OwnVariablesWin) {
-  set("RANK", "3");
-  set("WORLD_SIZE", "8");
-  set("GRADWIRE_RANK", "1");
-  set("GRADWIRE_WORLD_SIZE", "2");
-  set("GRADWIRE_STORE", "file:/shared/run1");
-  set("GRADWIRE_INTERFACE", "eth1");
-  const TransportOptions options = comm::from_environment();
-  EXPECT_EQ(options.rank, 1);
-  EXPECT_EQ(options.world_size, 2);
-  EXPECT_EQ(options.store, "file:/shared/run1");
-  EXPECT_EQ(options.network_interface, "eth1");
-}
-
-TEST_F(Environment, WhatIsMissingOrMalformedIsNamed) {
-  expect_contains(error(), "GRADWIRE_WORLD_SIZE is not set, expected it or WORLD_SIZE");
-  set("WORLD_SIZE", "4");
-  expect_contains(error(), "GRADWIRE_RANK is not set, expected it or RANK");
-  set("RANK", "4");
-  expect_contains(error(), "RANK is '4', expected a number from 0 to 3");
-  set("RANK", "two");
-  expect_contains(error(), "RANK is 'two', expected a number from 0 to 3");
-  set("RANK", "2");
-  expect_contains(error(), "GRADWIRE_STORE is not set, expected it or MASTER_ADDR");
-  set("MASTER_ADDR", "host");
-  expect_contains(error(), "MASTER_PORT is not set");
-  set("MASTER_PORT", "29500x");
-  expect_contains(error(), "MASTER_PORT is '29500x', expected a number from 1 to 65535");
 }
 
 }  // namespace

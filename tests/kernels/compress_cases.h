@@ -22,24 +22,39 @@ namespace gradwire::testing {
 using Rig = CpuRig;
 #endif
 
-/// Spec strings of all rows; each keeps error feedback.
+/// Spec strings of all rows that the device has; each keeps error feedback.
 inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
   for (const CompressorRow& row : compressor_registry()) {
     const std::string name(row.name);
-    if (row.selector) {
+#if defined(GRADWIRE_LAWS_ON_DEVICE)
+    if (!row.on_cuda) {
+      continue;
+    }
+#endif
+    if (row.shared_choice) {  // beside compress_randomk_test.cc, which takes every codec
+      specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int4"});
+    } else if (row.keeps_velocity) {  // its payloads are those of topk
+      specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int8"});
+    } else if (row.selector) {
       for (const char* density : {":1%", ":30%"}) {
         for (const char* values : {"fp32", "fp16", "bf16", "int8", "int4"}) {
           specs.push_back(name + density + "," + values);
         }
       }
+      specs.push_back(name + ":1%,e4m3");
+      specs.push_back(name + ":30%,e5m2");
     } else if (row.takes_rounding) {
       for (const char* options :
            {",nearest", ",stochastic", ",stochastic,block=8", ",block=4096"}) {
         specs.push_back(name + options);
       }
+    } else if (row.takes_levels) {  // codes of 2, 4 and 8 bits
+      for (const char* options : {":1,block=8,ef", ":5,ef", ":100,block=4096,ef"}) {
+        specs.push_back(name + options);
+      }
     } else if (row.takes_block) {
-      for (const char* options : {"", ",block=8", ",block=4096"}) {
+      for (const char* options : {",ef", ",block=8,ef", ",block=4096,ef"}) {
         specs.push_back(name + options);
       }
     } else {
@@ -110,11 +125,28 @@ inline std::vector<float> sum_of(const std::vector<float>& g, const std::vector<
 
 /// Whether g + e == D + e_next bit for bit; else to one rounding of float32.
 inline bool is_exact(const std::string& spec) {
-  return spec.find("stochastic") == std::string::npos && !spec.starts_with("1bit");
+  return parse_spec(spec).rounding == Rounding::kNearest && !spec.starts_with("1bit");
 }
 
 inline bool is_stochastic(const std::string& spec) {
-  return spec.find("stochastic") != std::string::npos;
+  return parse_spec(spec).rounding == Rounding::kStochastic;
+}
+
+/// Whether the next step depends on what this one compressed, beyond the residual.
+inline bool keeps_velocity(const std::string& spec) {
+  return find_compressor(parse_spec(spec).name).keeps_velocity;
+}
+
+/// Specs of which gradients can be accumulated into the residual.
+inline std::vector<std::string> accumulating_specs() {
+  std::vector<std::string> specs = all_specs();
+  std::erase_if(specs, keeps_velocity);
+  return specs;
+}
+
+/// Whether which elements are sent is drawn, by all ranks alike.
+inline bool draws_elements(const std::string& spec) {
+  return find_compressor(parse_spec(spec).name).shared_choice;
 }
 
 }  // namespace gradwire::testing

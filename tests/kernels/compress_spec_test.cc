@@ -44,8 +44,16 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("int4,noef,block=32,stochastic")),
             "int4,stochastic,block=32,noef");
   EXPECT_EQ(to_string(parse_spec("bf16,ef")), "bf16,ef");
+  EXPECT_EQ(to_string(parse_spec("e4m3,nearest,ef")), "e4m3");
+  EXPECT_EQ(to_string(parse_spec("e5m2,block=32,stochastic")), "e5m2,stochastic,block=32");
+  EXPECT_EQ(to_string(parse_spec("topk:1%,e4m3")), "topk:1%,e4m3");
+  EXPECT_EQ(to_string(parse_spec("natural,noef,block=256")), "natural");
+  EXPECT_EQ(to_string(parse_spec("qsgd:007,ef,block=512")), "qsgd:7,block=512,ef");
   EXPECT_EQ(to_string(parse_spec("2bit,stochastic,block=256,ef")), "2bit,stochastic");
   EXPECT_EQ(to_string(parse_spec("1bit,noef,block=64")), "1bit,block=64,noef");
+  EXPECT_EQ(to_string(parse_spec("dgc:0.1%,momentum=0.9,clip=0,warmup=0")), "dgc:0.1%");
+  EXPECT_EQ(to_string(parse_spec("dgc:0.1%,warmup=100,clip=2.5,momentum=0,fp16")),
+            "dgc:0.1%,fp16,momentum=0,clip=2.5,warmup=100");
 }
 
 TEST(Spec, RoundTripsThroughText) {
@@ -67,7 +75,7 @@ TEST(Spec, RoundTripsThroughText) {
 TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("foo"),
             "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, 2bit, 1bit, "
-            "topk, chunktopk, threshold");
+            "e4m3, e5m2, ternary, natural, qsgd, topk, chunktopk, threshold, randomk, dgc");
   EXPECT_EQ(parse_error("topk:2"), "topk: density is 2, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:0"), "topk: density is 0, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:-1%"), "topk: density is -0.01, must be in (0, 1]");
@@ -81,20 +89,38 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("chunktopk:1.5/4096"), "chunktopk: K of the density K/4096 is '1.5', must be a number");
   EXPECT_EQ(parse_error("chunktopk:64/1024"), "chunktopk: density is '64/1024', must be a number");
   EXPECT_EQ(parse_error("int8:1%"), "int8: density is '1%', but only selectors take one");
+  EXPECT_EQ(parse_error("qsgd"), "qsgd: number of levels is missing, expected for example qsgd:7");
+  EXPECT_EQ(parse_error("qsgd:0"), "qsgd: number of levels is 0, must be 1 to 127");
+  EXPECT_EQ(parse_error("qsgd:128"), "qsgd: number of levels is 128, must be 1 to 127");
+  EXPECT_EQ(parse_error("qsgd:1%"), "qsgd: number of levels is '1%', must be a number");
+  EXPECT_EQ(parse_error("ternary,stochastic"),
+            "ternary: option is 'stochastic', but it has one way to round; int8, int4, 2bit, e4m3 and "
+            "e5m2 have two");
   EXPECT_EQ(parse_error("int8,fp16"),
             "int8: option is 'fp16', but its values have one fixed type; only selectors take a "
             "value codec");
   EXPECT_EQ(parse_error("topk:1%,stochastic"),
-            "topk: option is 'stochastic', but it has one way to round; int8, int4 and 2bit have two");
+            "topk: option is 'stochastic', but it has one way to round; int8, int4, 2bit, e4m3 and "
+            "e5m2 have two");
   EXPECT_EQ(parse_error("1bit,nearest"),
-            "1bit: option is 'nearest', but it has one way to round; int8, int4 and 2bit have two");
+            "1bit: option is 'nearest', but it has one way to round; int8, int4, 2bit, e4m3 and "
+            "e5m2 have two");
   EXPECT_EQ(parse_error("fp16,block=64"),
-            "fp16: option is 'block=64', but it has no blocks; int8, int4, 2bit and 1bit have");
+            "fp16: option is 'block=64', but it has no blocks; int8, int4, 2bit, 1bit, e4m3, "
+            "e5m2, ternary, natural and qsgd have");
   EXPECT_EQ(parse_error("int8,block=100"),
             "int8: block is 100, must be a power of two from 8 to 4096");
   EXPECT_EQ(parse_error("int8,block=8192"),
             "int8: block is 8192, must be a power of two from 8 to 4096");
   EXPECT_EQ(parse_error("int8,block=x"), "int8: block is 'x', must be a number");
+  EXPECT_EQ(parse_error("dgc:1%,momentum=1"), "dgc: momentum is 1, must be in [0, 1)");
+  EXPECT_EQ(parse_error("dgc:1%,clip=-2"), "dgc: clip is -2, must be finite and not negative");
+  EXPECT_EQ(parse_error("dgc:1%,clip=inf"), "dgc: clip is inf, must be finite and not negative");
+  EXPECT_EQ(parse_error("dgc:1%,warmup=1.5"), "dgc: warmup is '1.5', must be a number");
+  EXPECT_EQ(parse_error("topk:1%,momentum=0.9"),
+            "topk: option is 'momentum=0.9', but it keeps no velocity; dgc does");
+  EXPECT_EQ(parse_error("dgc:1%,warmup=5,warmup=6"),
+            "dgc: option 'warmup=6' decides again what an earlier option decided");
   EXPECT_EQ(parse_error("int8,nearest,stochastic"),
             "int8: option 'stochastic' decides again what an earlier option decided");
   for (const char* text : {"int8,", "int8,,ef", "int8,quick", "topk:1%,raw"}) {
@@ -107,7 +133,7 @@ TEST(Spec, WhatEachChunkKeepsIsWholeElements) {
   for (const auto& [text, canonical] :
        {std::pair{"chunktopk:1%", "chunktopk:41/4096"}, {"chunktopk:64/4096", "chunktopk:64/4096"},
         {"chunktopk:1/4096", "chunktopk:1/4096"}, {"chunktopk:1e-9", "chunktopk:1/4096"},
-        {"chunktopk:0.25,int8", "chunktopk:1024/4096,int8"}, {"chunktopk:1", "chunktopk:4096/4096"},
+        {"chunktopk:0.25,int8", "chunktopk:1024/4096,int8"}, {"randomk:1%,bf16", "randomk:41/4096,bf16"}, {"chunktopk:1", "chunktopk:4096/4096"},
         {"topk:64/4096", "topk:1.5625%"}}) {
     EXPECT_EQ(to_string(parse_spec(text)), canonical);
   }
@@ -125,11 +151,26 @@ TEST(Spec, FieldsFilledByHandAreValidated) {
   spec = parse_spec("topk:1%");
   spec.values = ValueCodec::kRaw;
   EXPECT_EQ(message_of([&] { validate(spec); }),
-            "topk: value codec is 5, must be fp32, fp16, bf16, int8 or int4");
+            "topk: value codec is 5, must be fp32, fp16, bf16, int8, int4, e4m3 or e5m2");
   spec = parse_spec("chunktopk:1%");
   spec.density = 0.01;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "chunktopk: density is 0.01, must be K/4096 with K from 1 to 4096");
+  spec = parse_spec("qsgd:7");
+  spec.levels = 8;
+  EXPECT_EQ(message_of([&] { validate(spec); }), "qsgd: value codec is 4, must be 3");
+  spec = parse_spec("ternary");
+  spec.rounding = Rounding::kNearest;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "ternary: rounding is nearest, must be stochastic");
+  spec = parse_spec("int8");
+  spec.levels = 3;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "int8: number of levels is 3, must be 0: only qsgd has levels");
+  spec = parse_spec("topk:1%");
+  spec.warmup = 3;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "topk: momentum is 0, clip is 0, warmup is 3, must all be 0: it keeps no velocity");
   spec = parse_spec("none");
   spec.density = 0.5;
   EXPECT_EQ(message_of([&] { validate(spec); }),
@@ -173,6 +214,8 @@ TEST(MakeCompressor, RefusesBadShapes) {
   EXPECT_EQ(error({.numel = 5, .rank = -1}), "compressor shape: rank is -1, must not be negative");
   EXPECT_EQ(error({.numel = 5, .segments = {{0, 0, 4}}}),
             "compressor shape: segments cover 4 elements, must cover all 5");
+  EXPECT_EQ(error({.numel = 5, .world_size = 0}),
+            "compressor shape: world_size is 0, must be positive");
   EXPECT_EQ(error({.numel = 5, .segments = {{0, 0, 4}, {1, 0, 2}}}),
             "compressor shape: segments cover more than 5 elements");
 }

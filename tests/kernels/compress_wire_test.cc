@@ -135,6 +135,19 @@ TEST(WireFormat, TopKWithFourBitValuesHasOneScalePerChunk) {
                    0x02, 0x00, 0x00, 0xD7, 0x01, 0x07}));  // 7 and -3, 1, padding; 7
 }
 
+TEST(WireFormat, RandomKIsValuesBehindTheDraw) {
+  std::vector<float> x(kChunk + 3, 1.0f);
+  Rig rig("randomk:2/4096,int4", {.numel = x.size(), .seed = 1});
+  OwnedTensor g = tensor_of(x, DType::kFloat32);
+  const auto payload = rig.compress(g, {}, {});
+  EXPECT_EQ(payload[5], std::byte{4});
+  EXPECT_EQ(std::to_integer<int>(payload[16]) + 256 * std::to_integer<int>(payload[17]), 4099);
+  // bf16 scales rounded up from 1/7, two codes of 7; one code and a zero nibble.
+  EXPECT_EQ(body_of(payload), (Bytes{0x13, 0x3E, 0x77, 0x13, 0x3E, 0x07}));
+  EXPECT_EQ(body_of(encode("randomk:2/4096", x)), (Bytes{0, 0, 0x80, 0x3F, 0, 0, 0x80, 0x3F,  //
+                                                         0, 0, 0x80, 0x3F}));
+}
+
 TEST(WireFormat, MaximaBelowTheSmallestCountAsZero) {
   EXPECT_EQ(body_of(encode("int8,block=8", {3.6e-37f})), (Bytes{0, 0, 0, 0, 0}));
   EXPECT_EQ(body_of(encode("topk:100%,int8", {3.6e-37f})),
@@ -194,6 +207,7 @@ TEST(HostileBytes, TheMessageNamesPartAndField) {
             "payload part 2: covers 32769 elements from 0 on, must lie within 32768");
   EXPECT_EQ(with(16, {1, 0x7F}),
             "payload part 2: ends at element 32513, must end on a multiple of 4096 or at 32768");
+  EXPECT_EQ(with(20, {5}), "payload part 2: variant is 5, must be at most 0");
   EXPECT_EQ(with(48, {0x80, 0x7F}),
             "payload part 2: scale of chunk 0 is inf, must be finite and not negative");
   EXPECT_EQ(with(64, {0xFF, 0xFF, 0xFF}).substr(0, 40), "payload part 2: index in chunk 0 is 4095");

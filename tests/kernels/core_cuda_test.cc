@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "gradwire/kernels/core/event.h"
 #include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/core/pinned.h"
 
 namespace gradwire {
 namespace {
@@ -50,6 +52,8 @@ TEST_F(WithoutGpu, EveryCallIsADeviceErrorThatNamesIt) {
   expect_device_error("cuda::make_event", [] { make_event(kGpu); });
   expect_device_error("cuda::allocate_in_order", [] { cuda::allocate_in_order(16, 0, nullptr); });
   cuda::deallocate_in_order(nullptr, nullptr);
+  expect_device_error("cuda::allocate_pinned", [] { PinnedBuffer buffer(16); });
+  cuda::deallocate_pinned(nullptr);
   std::byte a{}, b{};
   expect_device_error("cuda::copy", [&] { cuda::copy(&a, &b, 1, nullptr); });
   cuda::deallocate(nullptr, 0);
@@ -101,6 +105,18 @@ TEST_F(WithGpu, MemoryComesAndGoesInStreamOrder) {
     Workspace::Frame frame(workspace);
     EXPECT_EQ(frame.take<float>(count).size(), count);
   }
+}
+
+TEST_F(WithGpu, CopiesReachPinnedMemory) {
+  const auto stream = cuda::make_stream(0);
+  const PinnedBuffer pinned(5000);
+  EXPECT_TRUE(std::ranges::all_of(pinned.bytes(), [](std::byte b) { return b == std::byte{0}; }));
+  const std::vector<std::byte> sent(5000, std::byte{7});
+  const Buffer buffer(sent.size(), kGpu);
+  copy_bytes(buffer.bytes(), kGpu, sent, {}, *stream);
+  copy_bytes(pinned.bytes(), {}, buffer.bytes(), kGpu, *stream);
+  stream->wait();
+  EXPECT_TRUE(std::ranges::equal(pinned.bytes(), sent));
 }
 
 TEST_F(WithGpu, EventsOrderStreamsAndTellTime) {

@@ -159,7 +159,7 @@ def test_an_unknown_method_lists_the_known_ones_before_anything_runs(options, tm
     [
         ("--methods", "topk:200%", "in (0, 1]"),
         ("--optimizer", "adagrad", "sgd, lars, lamb"),
-        ("--exchange", "ring", "dense, gather"),
+        ("--exchange", "telepathy", "dense, gather"),
     ],
 )
 def test_what_the_trainer_refuses_is_told_once_with_code_2(options, option, value, named):

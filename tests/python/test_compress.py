@@ -15,10 +15,9 @@ ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is the bfloat16 r
 CHUNK = 4096  # elements; sizes around it are where the format changes
 SPECS = sorted(
     {row.example for row in gradwire.compressors()}
-    | {row.name for row in gradwire.compressors() if not row.selector}
     | {f"{row.name},stochastic" for row in gradwire.compressors() if row.takes_rounding}
     | {f"{row.name}:{d},{v}" for row in gradwire.compressors() if row.selector
-       for d, v in (("1%", "fp32"), ("0.3", "fp16"), ("5%", "int4"))}
+       for d, v in (("1%", "fp32"), ("0.3", "fp16"), ("5%", "int4"), ("5%", "e4m3"))}
 )
 SIZES = [1, 2, 255, 257, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17]
 NUMPY_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -50,6 +49,17 @@ def block_quantized(x, bits, block=256):
     return out
 
 
+def block_floats(x, dtype, block=256):
+    """The same with floats of eight bits, which q is the largest of."""
+    q = np.float32(ml_dtypes.finfo(dtype).max)
+    out = np.zeros_like(x)
+    for begin in range(0, x.size, block):  # chunks are whole blocks
+        part = x[begin : begin + block]
+        largest = np.abs(part).max()
+        out[begin : begin + part.size] = (part * (q / largest)).astype(dtype).astype(np.float32) * (largest / q)
+    return out
+
+
 REFERENCES = {
     "none": lambda x: x,
     "fp16": lambda x: np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32),
@@ -57,6 +67,8 @@ REFERENCES = {
     "int8": lambda x: block_quantized(x, 8),
     "int4": lambda x: block_quantized(x, 4),
     "2bit": lambda x: block_quantized(x, 2),
+    "e4m3": lambda x: block_floats(x, ml_dtypes.float8_e4m3fn),
+    "e5m2": lambda x: block_floats(x, ml_dtypes.float8_e5m2),
     "topk:1%": lambda x: top_k(x, 0.01),
     "topk:0.3": lambda x: top_k(x, 0.3),
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
@@ -36,6 +37,35 @@ inline std::vector<double> nearest_error_bound(const std::vector<float>& x, int 
     bound[i] = maximum / limit / 2;
   }
   return bound;
+}
+
+/// Word `word` of Philox4x32-10, from the equations of Salmon et al., SC 2011.
+inline uint32_t philox_word(const std::vector<uint32_t>& counter, uint64_t key, size_t word) {
+  std::vector<uint32_t> c = counter;
+  for (uint64_t round = 0; round < 10; ++round) {
+    const uint64_t low = c[0] * 0xD2511F53ull;
+    const uint64_t high = c[2] * 0xCD9E8D57ull;
+    const auto key_low = static_cast<uint32_t>(key % (1ull << 32) + round * 0x9E3779B9ull);
+    const auto key_high = static_cast<uint32_t>((key >> 32) + round * 0xBB67AE85ull);
+    c = {static_cast<uint32_t>(high >> 32) ^ c[1] ^ key_low, static_cast<uint32_t>(high),
+         static_cast<uint32_t>(low >> 32) ^ c[3] ^ key_high, static_cast<uint32_t>(low)};
+  }
+  return c[word];
+}
+
+/// What randomk chooses of a chunk of `numel` elements, in its order: from a list of those left,
+/// whose first one takes the place of the one that goes.
+inline std::vector<size_t> drawn_elements(uint32_t draw, uint32_t chunk, size_t numel, size_t k) {
+  std::vector<size_t> left(numel), chosen;
+  std::iota(left.begin(), left.end(), size_t{0});
+  for (uint32_t j = 0; j < k; ++j) {
+    const double word = philox_word({j / 4, chunk, 0, 0}, draw, j % 4);
+    const auto at = static_cast<size_t>(word * static_cast<double>(left.size()) / 4294967296.0);
+    chosen.push_back(left[at]);
+    left[at] = left.front();
+    left.erase(left.begin());
+  }
+  return chosen;
 }
 
 }  // namespace gradwire::reference

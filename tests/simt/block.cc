@@ -11,6 +11,9 @@ namespace {
 
 constexpr uint64_t kMostIdleRounds = 200000;  // of spinning before it counts as a deadlock
 
+// Names are literals, most often the same one.
+bool same_name(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 std::unique_ptr<std::byte[]> filled(size_t bytes) {
   auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   std::memset(memory.get(), 0xCD, bytes);
@@ -127,7 +130,7 @@ unsigned Block::barrier(bool predicate, const char* name) {
   Thread& me = *running_;
   if (at_barrier_ > 0) {
     const auto first = std::ranges::find(threads_, State::kAtBarrier, &Thread::state);
-    if (std::strcmp(first->waits_at, name) != 0) {
+    if (!same_name(first->waits_at, name)) {
       fail(std::string("barrier divergence: is at ") + name + ", thread " +
            std::to_string(first->index) + " waits at " + first->waits_at);
     }
@@ -167,7 +170,7 @@ const uint64_t* Block::exchange(uint32_t mask, uint64_t value, const char* name)
     if ((other.mask >> my_lane & 1u) == 0) {
       continue;  // it meets others there, and comes here afterwards
     }
-    if (other.mask != mask || std::strcmp(other.waits_at, name) != 0) {
+    if (other.mask != mask || !same_name(other.waits_at, name)) {
       std::ostringstream out;
       out << "warp mismatch: is at " << name << " with mask 0x" << std::hex << mask << std::dec
           << ", lane " << l << " waits at " << other.waits_at << " with mask 0x" << std::hex
@@ -198,7 +201,7 @@ const uint64_t* Block::exchange(uint32_t mask, uint64_t value, const char* name)
 
 void* Block::shared_memory(const char* key, size_t bytes) {
   for (const SharedObject& object : shared_) {
-    if (object.key == key || std::strcmp(object.key, key) == 0) {
+    if (same_name(object.key, key)) {
       if (object.bytes != bytes) {
         fail(std::string("shared memory ") + key + " has two sizes");
       }

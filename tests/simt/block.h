@@ -23,12 +23,19 @@ enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
 struct Thread {
   Fiber fiber;
   unsigned index = 0;
+  Index3 place;  // threadIdx
   State state = State::kReady;
   const char* waits_at = "";
   uint32_t mask = 0;     // of the warp primitive it waits at
   uint64_t given = 0;    // what it brought there
   uint64_t taken[kWarp]; // what the lanes brought
 };
+
+/// The i-th of an extent, x first.
+inline Index3 index_in(Extent3 extent, size_t i) {
+  return {static_cast<unsigned>(i % extent.x), static_cast<unsigned>(i / extent.x % extent.y),
+          static_cast<unsigned>(i / extent.x / extent.y)};
+}
 
 struct SharedObject {
   const char* key;
@@ -43,6 +50,7 @@ class Block {
       : what_(what), body_(body), threads_(what.block.count()) {
     for (unsigned i = 0; i < threads_.size(); ++i) {
       threads_[i].index = i;
+      threads_[i].place = index_in(what.block, i);
     }
   }
 

@@ -1,17 +1,16 @@
-# Compiles SOURCE for sm_80, sm_90 and PTX with warnings as errors, and reads what ptxas reports: no
-# kernel spills, uses local memory, or takes more than MOST_REGISTERS. With CUOBJDUMP also reads the
-# machine code: kernels that stream gradients load 16 bytes at a time, and the one that emits sparse
-# entries has no atomics but the three with which one thread hands over the call's flags.
+# Reads what the compiler reported of OBJECT, a CUDA source compiled for sm_80, sm_90 and PTX
+# (cmake/nvcc_with_report.sh): there is no warning, and no kernel spills, uses local memory, or takes
+# more than MOST_REGISTERS. With CUOBJDUMP also reads the machine code: kernels that stream gradients
+# load 16 bytes at a time, and the one that emits sparse entries has no atomics but the three with
+# which one thread hands over the call's flags.
 
-execute_process(COMMAND ${NVCC} ${FLAGS} -O3 -Werror=all-warnings -Xptxas=-v
-                        --generate-code=arch=compute_80,code=sm_80
-                        --generate-code=arch=compute_90,code=[compute_90,sm_90]
-                        -I${INCLUDE} -c ${SOURCE} -o ${OUTPUT}
-                OUTPUT_VARIABLE report ERROR_VARIABLE report RESULT_VARIABLE result)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "nvcc failed on ${SOURCE}:\n${report}")
+if(NOT EXISTS "${OBJECT}.report")
+  message(FATAL_ERROR "'${OBJECT}.report' does not exist: build the target gradwire_kernels_cuda")
 endif()
-
+file(READ "${OBJECT}.report" report)
+if(report MATCHES "[Ww]arning")
+  message(FATAL_ERROR "nvcc warned about ${OBJECT}:\n${report}")
+endif()
 string(REPLACE ";" "," report "${report}")
 string(REGEX REPLACE "[][]" "" report "${report}")
 string(REPLACE "\n" ";" lines "${report}")
@@ -37,15 +36,15 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 if(kernels EQUAL 0)
-  message(FATAL_ERROR "ptxas reported no kernel of ${SOURCE}:\n${report}")
+  message(FATAL_ERROR "ptxas reported no kernel of ${OBJECT}:\n${report}")
 endif()
 if(CUOBJDUMP)
-  execute_process(COMMAND ${CUOBJDUMP} -sass -arch sm_90 ${OUTPUT} OUTPUT_FILE ${OUTPUT}.sass
+  execute_process(COMMAND ${CUOBJDUMP} -sass -arch sm_90 ${OBJECT} OUTPUT_FILE ${SASS}
                   ERROR_VARIABLE report RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
-    message(FATAL_ERROR "${CUOBJDUMP} failed on ${OUTPUT}:\n${report}")
+    message(FATAL_ERROR "${CUOBJDUMP} failed on ${OBJECT}:\n${report}")
   endif()
-  file(STRINGS ${OUTPUT}.sass lines REGEX "Function : |LDG[.]E[^ ]*[.]128|ATOMG[.]|REDG?[.]")
+  file(STRINGS ${SASS} lines REGEX "Function : |LDG[.]E[^ ]*[.]128|ATOMG[.]|REDG?[.]")
   set(streaming "quantize_kernel|encode_signs_kernel|mark_kernel|select_in_chunks_kernel")
   set(read 0)
   set(name "")
@@ -69,7 +68,7 @@ if(CUOBJDUMP)
   endforeach()
   math(EXPR read "${read} - 1")
   if(read EQUAL 0)
-    message(FATAL_ERROR "${CUOBJDUMP} showed no kernel of ${SOURCE}")
+    message(FATAL_ERROR "${CUOBJDUMP} showed no kernel of ${OBJECT}")
   endif()
   message(STATUS "${read} kernels disassembled")
 else()
@@ -77,5 +76,5 @@ else()
 endif()
 message(STATUS "${kernels} kernels, at most ${most} registers")
 if(faults)
-  message(FATAL_ERROR "${SOURCE}:${faults}")
+  message(FATAL_ERROR "${OBJECT}:${faults}")
 endif()

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "tests/simt/emulator.h"
+#include "tests/simt/queue.h"
 
 #define GRADWIRE_SIMT 1
 

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/core/pinned.h"
 #include "tests/simt/device.h"
 
 namespace gradwire::cuda {
@@ -25,6 +26,10 @@ void deallocate(std::byte* data, int) noexcept { std::free(data); }
 std::byte* allocate_in_order(size_t bytes, int, void*) { return allocate(bytes, 0); }
 
 void deallocate_in_order(std::byte* data, void*) noexcept { std::free(data); }
+
+std::byte* allocate_pinned(size_t bytes) { return allocate(bytes, 0); }
+
+void deallocate_pinned(std::byte* data) noexcept { std::free(data); }
 
 void copy(std::byte* destination, const std::byte* source, size_t bytes, void*) {
   if (bytes > 0) {

@@ -1,6 +1,7 @@
 #include "tests/simt/emulator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "tests/simt/block.h"
+#include "tests/simt/queue.h"
 
 namespace gradwire::simt {
 namespace {
@@ -36,11 +38,6 @@ Options remember(const char* kernel) {
   ++p.launches;
   p.launched.insert(name.substr(0, name.find_first_of("<) ")));
   return p.options;
-}
-
-Index3 index_in(Extent3 extent, size_t i) {
-  return {static_cast<unsigned>(i % extent.x), static_cast<unsigned>(i / extent.x % extent.y),
-          static_cast<unsigned>(i / extent.x / extent.y)};
 }
 
 void check_launch(const Launch& what) {
@@ -133,7 +130,23 @@ void launch(const Launch& what, const std::function<void()>& body) {
   }
 }
 
-Index3 thread_index() { return index_in(t_block->what().block, t_block->running().index); }
+namespace {
+std::atomic<Queue> current_queue = nullptr;
+}  // namespace
+
+void set_queue(Queue queue) { current_queue = queue; }
+
+void enqueue(void* native_stream, const Launch& what, std::function<void()> body) {
+  const Queue queue = current_queue;
+  if (queue == nullptr) {
+    launch(what, body);
+    return;
+  }
+  check_launch(what);
+  queue(native_stream, [what, body = std::move(body)] { launch(what, body); });
+}
+
+Index3 thread_index() { return t_block->running().place; }
 Index3 block_index() { return t_block->index(); }
 Extent3 block_extent() { return t_block->what().block; }
 Extent3 grid_extent() { return t_block->what().grid; }

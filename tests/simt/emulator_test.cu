@@ -49,6 +49,23 @@ TEST_P(Emulator, EveryThreadRunsOnceAndKnowsItsPlace) {
   }
 }
 
+TEST(EmulatorQueue, TakesLaunchesThatRunLaterWithTheArgumentsOfTheCall) {
+  static std::vector<std::function<void()>> queue;
+  simt::set_queue([](void*, std::function<void()> work) { queue.push_back(std::move(work)); });
+  std::vector<unsigned> out(64);
+  {
+    unsigned* argument = out.data();
+    run(indices_kernel, 1, 64, argument);
+    argument = nullptr;
+  }
+  EXPECT_FAULT("1025 threads", run(indices_kernel, 1, 1025, out.data()));
+  simt::set_queue(nullptr);
+  EXPECT_EQ(out, std::vector<unsigned>(64));
+  ASSERT_EQ(queue.size(), 1u);
+  queue[0]();
+  EXPECT_EQ(out[63], 100063u);
+}
+
 __global__ void reverse_kernel(const unsigned* in, unsigned* out) {
   GRADWIRE_SHARED(tile, unsigned[256]);
   tile[threadIdx.x] = in[blockIdx.x * 256 + threadIdx.x];

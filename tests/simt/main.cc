@@ -1,6 +1,6 @@
 // Runs the tests; with --every-kernel-of=FOLDER also fails when a __global__ function in the CUDA
-// sources below the folder was never launched, here or in a run of another program that wrote the
-// names of what it launched: --launched-to=FILE there, --launched-also=FILE here.
+// sources below the folder was never launched, here or in earlier runs that added the names of what
+// they launched to a file: --launched-to=FILE there, --launched-also=FILE here.
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <iostream>
 #include <iterator>
 #include <regex>
+#include <sstream>
 
 #include "tests/simt/emulator.h"
 
@@ -62,10 +63,20 @@ int main(int argc, char** argv) {
     const std::string value = argument.substr(equals + 1);
     if (option == "--launched-also") {  // before the folder it counts for
       std::ifstream in(value);
+      if (!in) {
+        std::cerr << "--launched-also=" << value << ": cannot be read\n";
+        return 2;
+      }
       launched.insert(std::istream_iterator<std::string>(in), {});
     } else if (option == "--launched-to") {
-      std::ofstream out(value);
-      std::ranges::copy(launched, std::ostream_iterator<std::string>(out, "\n"));
+      // At once and at the end: tests that run at the same time write to the same file.
+      std::ostringstream names;
+      std::ranges::copy(launched, std::ostream_iterator<std::string>(names, "\n"));
+      std::ofstream out(value, std::ios::app);
+      if (!(out << names.str() << std::flush)) {
+        std::cerr << "--launched-to=" << value << ": cannot be written\n";
+        return 2;
+      }
     } else if (option == "--every-kernel-of") {
       missing += count_missing(value, launched);
     } else {

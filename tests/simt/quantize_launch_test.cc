@@ -21,6 +21,11 @@ TEST(QuantizeLaunchers, NameWhatIsWrong) {
   };
   const auto misaligned = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(odd.data()) + 2);
   fails("bits is 3, must be 8, 4 or 2", {.g = g, .bits = 3}, good);
+  fails("bits is 4, must be 8 for floats", {.g = g, .bits = 4, .format = CodeFormat::kE4M3}, good);
+  fails("format is 9, must be 0 to 3", {.g = g, .format = static_cast<CodeFormat>(9)}, good);
+  fails("levels is 8, must be 0 to 7", {.g = g, .bits = 4, .levels = 8}, good);
+  fails("rounding is to nearest", {.g = g, .levels = 8}, good);
+  fails("rounding is to nearest", {.g = g, .format = CodeFormat::kPowerOfTwo}, good);
   fails("block is 24, must be a power of two from 8 to 4096", {.g = g, .block = 24}, good);
   fails("block is 4,", {.g = g, .block = 4}, good);
   fails("block is 8192,", {.g = g, .block = 8192}, good);
@@ -62,6 +67,8 @@ TEST(QuantizeLaunchers, NameWhatIsWrong) {
   sum_fails("scale is 0", {.parts = table, .faults = faults}, 0, sum);
   sum_fails("scale is nan", {.parts = table, .faults = faults}, std::nanf(""), sum);
   sum_fails("bits is 16", {.parts = table, .bits = 16, .faults = faults}, 1, sum);
+  sum_fails("format is 7", {.parts = table, .faults = faults, .format = static_cast<CodeFormat>(7)},
+            1, sum);
   sum_fails("block is 0", {.parts = table, .block = 0, .faults = faults}, 1, sum);
   sum_fails("first is 8", {.parts = table, .first = 8, .faults = faults}, 1, sum);
   sum_fails("faults.step is null", {.parts = table}, 1, sum);

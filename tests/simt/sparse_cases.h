@@ -18,7 +18,9 @@ inline const std::vector<Codec> kCodecs = {{"", cuda::SparseValues::kFloat32},
                                     {",fp16", cuda::SparseValues::kFloat16},
                                     {",bf16", cuda::SparseValues::kBFloat16},
                                     {",int8", cuda::SparseValues::kInt8},
-                                    {",int4", cuda::SparseValues::kInt4}};
+                                    {",int4", cuda::SparseValues::kInt4},
+                                    {",e4m3", cuda::SparseValues::kE4M3},
+                                    {",e5m2", cuda::SparseValues::kE5M2}};
 
 struct Compressed {
   std::vector<std::byte> payload;  // its true length

@@ -176,7 +176,7 @@ TEST(SparseLaunchers, NameWhatIsWrong) {
   });
   fails("before has 1 elements, must have 2",
         [](auto& i, auto&, auto&) { i.before = i.before.first(1); });
-  fails("values is 9, must be 0 to 4",
+  fails("values is 9, must be 0 to 6",
         [](auto&, auto&, auto& f) { f.values = static_cast<cuda::SparseValues>(9); });
   expect_refused("CPU stream", [&] { cuda::encode_sparse(in, {}, out, *cpu_stream); });
 }

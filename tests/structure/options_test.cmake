@@ -41,9 +41,9 @@ foreach(option IN ITEMS CUDA GLOO MPI NCCL PYTHON TESTS BENCH)
   expect_text(off "gradwire: ${option} off (asked)")
 endforeach()
 
-configure(unbuilt ${SOURCE_DIR} -DGRADWIRE_MPI=ON)
-expect_failure(unbuilt)
-expect_text(unbuilt "GRADWIRE_MPI=ON, but the MPI transport is not built yet")
+configure(without_mpi ${SOURCE_DIR} -DGRADWIRE_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
+expect_failure(without_mpi)
+expect_text(without_mpi "GRADWIRE_MPI=ON, but no MPI was found")
 
 configure(missing ${SOURCE_DIR} -DGRADWIRE_CUDA=ON -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
 expect_failure(missing)

@@ -10,10 +10,29 @@ shows what this build can do, `gradwire bench` measures it on real training.
 """
 
 from . import starting  # isort: skip  # first: it answers Ctrl-C during the imports below
-from ._core import Compressor, CompressorSpec, build_info, parse_spec, payload_info
+from ._core import (
+    Compressor,
+    CompressorSpec,
+    GroupPayloads,
+    LinkCosts,
+    Plan,
+    Rebuilt,
+    Transport,
+    build_info,
+    from_environment,
+    make_carrier_transport,
+    make_in_process_group,
+    make_plan,
+    make_transport,
+    parse_spec,
+    payload_info,
+    probe_link,
+)
+from .carrier import Carrier
 from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, TransportError
 from .feedback import Feedback
 from .optim import LAMB, LARS, SGD, Optimizer, ParamGroup, make_optimizer
+from .reducer import Reducer
 from .registries import (
     CompressorRow,
     ExchangeRow,
@@ -31,6 +50,7 @@ __all__ = [
     "LAMB",
     "LARS",
     "SGD",
+    "Carrier",
     "Compressor",
     "CompressorRow",
     "CompressorSpec",
@@ -38,19 +58,31 @@ __all__ = [
     "Error",
     "ExchangeRow",
     "Feedback",
+    "GroupPayloads",
     "InvalidArgument",
+    "LinkCosts",
     "NonFiniteGradient",
     "Optimizer",
     "OptimizerRow",
     "ParamGroup",
+    "Plan",
+    "Rebuilt",
+    "Reducer",
+    "Transport",
     "TransportError",
     "TransportRow",
     "build_info",
     "compressors",
     "exchanges",
+    "from_environment",
+    "make_carrier_transport",
+    "make_in_process_group",
     "make_optimizer",
+    "make_plan",
+    "make_transport",
     "optimizers",
     "parse_spec",
     "payload_info",
+    "probe_link",
     "transports",
 ]

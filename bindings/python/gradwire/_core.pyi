@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'Optimizer', 'build_info', 'canonical_optimizer', 'compressors', 'exchanges', 'optimizers', 'parse_spec', 'payload_info', 'transports']
+__all__: list[str] = ['Compressor', 'CompressorSpec', 'GroupPayloads', 'LinkCosts', 'NoSync', 'Optimizer', 'Plan', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'compressors', 'exchanges', 'from_environment', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'transports']
 class CompressorSpec:
     """
     A validated compressor request; read-only. str() gives the canonical text, which parse_spec() reads back.
@@ -22,7 +22,7 @@ class CompressorSpec:
     @property
     def block(self) -> int:
         """
-        Elements sharing one scale (int8, int4, 2bit and 1bit).
+        Elements sharing one scale, where the compressor takes a block.
         """
     @property
     def density(self) -> float:
@@ -40,6 +40,11 @@ class CompressorSpec:
         FNV-1a over the canonical text, as in every payload's header.
         """
     @property
+    def levels(self) -> int:
+        """
+        S of qsgd; 0 of all others.
+        """
+    @property
     def name(self) -> str:
         """
         The registry row, e.g. 'topk'.
@@ -52,7 +57,7 @@ class CompressorSpec:
     @property
     def values(self) -> str:
         """
-        How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'int2', 'sign' or 'raw' (the gradient's own dtype).
+        How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'e4m3', 'e5m2', 'int2', 'sign', 'pow2' or 'raw' (the gradient's own dtype).
         """
 class Compressor:
     """
@@ -98,6 +103,24 @@ class Compressor:
         A gradient that holds NaN or infinity gives a payload that says so (payload_info()['finite']):
         decompress() refuses it on every rank, and commit() refuses to commit it.
         """
+    def compress_accumulated(self, values: typing.Any, out: typing.Any = None) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        compress() for gradients that were added straight into the residual, in one buffer.
+        
+        Args:
+            values: numel float32 elements that hold gradient + residual; become the next residual.
+            out: as for compress().
+        
+        Returns:
+            The payload that compress() of the same sum would write, as a view of the first bytes of `out`.
+        
+        NOT transactional: the committed residual is gone, and restore(payload, values) gives gradient +
+        residual back, exactly for selection and nearest rounding, else to one rounding of float32. Values
+        that hold NaN or infinity stay as they are, and their payload says so.
+        
+        Raises:
+            InvalidArgument: a spec without error feedback, another dtype or size; values are unchanged.
+        """
     def decompress(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, out: typing.Any = None) -> typing.Any:
         """
         Returns scale * (sum of the payloads), added in the order given in float32.
@@ -112,6 +135,17 @@ class Compressor:
         Raises:
             InvalidArgument: a payload that does not belong here, naming which and why.
             NonFiniteGradient: a payload made from a gradient that held NaN or infinity.
+        """
+    def restore(self, payload: typing.Any, values: typing.Any) -> None:
+        """
+        Adds what a payload decodes to back to `values` (numel elements, float32), in place: undoes
+        compress_accumulated() after an exchange that failed or a step that was skipped.
+        
+        A payload made from NaN or infinity took nothing and gives nothing.
+        
+        Raises:
+            InvalidArgument: a payload that does not belong here, a spec without error feedback, another
+                dtype or size; values are unchanged.
         """
     @property
     def capacity_bytes(self) -> int:
@@ -154,9 +188,17 @@ class Compressor:
         The canonical spec text.
         """
     @property
+    def state(self) -> list[int]:
+        """
+        What committed steps taught beyond step, as integers; empty for most. Set it from a checkpoint; InvalidArgument for a state of another shape.
+        """
+    @state.setter
+    def state(self, arg1: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        ...
+    @property
     def step(self) -> int:
         """
-        Commits so far; seeds stochastic rounding. Set it from a checkpoint.
+        Commits so far; seeds stochastic rounding. Set it from a checkpoint, before state, which it makes the compressor forget.
         """
     @step.setter
     def step(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
@@ -190,6 +232,383 @@ class Optimizer:
         """
         The canonical spec text.
         """
+class Transport:
+    """
+    Bytes between ranks: collective verbs over one group. All ranks call the same verbs in the same order.
+    
+    Every verb blocks with the GIL released. Every failure is a TransportError naming a rank; after it the group, and all that share its world, are finished. `fingerprint` and `what` name a call: ranks whose fingerprints differ are told before any payload is used, `what` goes into messages. One verb at a time: calls of other threads wait.
+    """
+    def __enter__(self) -> Transport:
+        ...
+    def __exit__(self, type: typing.Any, error: typing.Any, traceback: typing.Any) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def abort(self, reason: str) -> None:
+        """
+        Ends the group for everyone, from any thread: pending and later calls raise it. Nothing once closed.
+        """
+    def all_gather(self, data: typing.Any, *, capacity: typing.SupportsInt | typing.SupportsIndex | None = None, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> list[numpy.typing.NDArray[numpy.uint8]]:
+        """
+        Returns what each rank gave, a uint8 array per rank.
+        
+        Args:
+            data: a contiguous array of any dtype, or bytes.
+            capacity: bytes, the same on all ranks and at least len(data) on each; by default the length of data, which then is the same everywhere.
+        """
+    def all_reduce_sum(self, values: typing.Any, *, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> typing.Any:
+        """
+        Replaces `values` (float32, equal length on all ranks) by the sum over ranks, added in rank order: the same bits on every rank. Returns it.
+        """
+    def all_to_all(self, data: collections.abc.Sequence[typing.Any], *, capacity: typing.SupportsInt | typing.SupportsIndex | None = None, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> list[numpy.typing.NDArray[numpy.uint8]]:
+        """
+        Gives data[d] to rank d; returns what each rank gave to this one.
+        
+        Args:
+            data: world_size contiguous arrays or bytes; they are copied once.
+            capacity: bytes, the same on all ranks and at least the longest part of any; by default the longest of data.
+        """
+    def barrier(self, *, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> None:
+        """
+        Returns when every rank has entered.
+        """
+    def broadcast(self, data: typing.Any, root: typing.SupportsInt | typing.SupportsIndex = 0, *, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> typing.Any:
+        """
+        Replaces the bytes of `data` (a writable array of any dtype) by those of `root`'s. Returns it.
+        """
+    def close(self) -> None:
+        """
+        Leaves the group: waits for a call in progress. A Reducer over it keeps the connections until it is gone as well. Idempotent.
+        """
+    def counters(self) -> dict[str, int]:
+        """
+        Since construction: 'bytes_sent' and 'bytes_received', frame headers included, and 'frames_sent'.
+        """
+    def rebuild(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, silence: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> Transport:
+        """
+        A new group of the ranks that are left after a TransportError. Collective among them; see comm/transport.h. timeout and silence are seconds.
+        
+        Raises:
+            TransportError: too few ranks are left, named.
+            InvalidArgument: this transport or group cannot be rebuilt.
+        """
+    def reduce_scatter(self, values: typing.Any, *, out: typing.Any = None, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> typing.Any:
+        """
+        Returns this rank's shard of the sum over ranks of `values` (float32, equal length on all ranks), added in rank order.
+        
+        Shards are balanced to within one element, in order. `out` takes the shard.
+        """
+    def split(self, color: typing.SupportsInt | typing.SupportsIndex) -> Transport:
+        """
+        A new transport over the ranks that pass the same color (from 0), ordered by rank. Collective.
+        """
+    def verify(self, largest_bytes: typing.SupportsInt | typing.SupportsIndex = 400003, calls_in_flight: typing.SupportsInt | typing.SupportsIndex = 2) -> None:
+        """
+        Runs every verb with known bytes and compares what arrives. Collective.
+        
+        Raises:
+            TransportError: naming verb, size, call, rank and the first wrong byte.
+        """
+    @property
+    def closed(self) -> bool:
+        """
+        Whether close() was called.
+        """
+    @property
+    def name(self) -> str:
+        """
+        The registry row, or the carrier's.
+        """
+    @property
+    def old_ranks(self) -> list[int]:
+        """
+        After rebuild(): rank r was rank old_ranks[r] of the group before. Else empty.
+        """
+    @property
+    def rank(self) -> int:
+        """
+        This rank, from 0.
+        """
+    @property
+    def world_size(self) -> int:
+        """
+        Ranks in the group.
+        """
+class LinkCosts:
+    """
+    What a message costs on the line between ranks: alpha_s seconds, and beta_s_per_byte for each byte; read-only.
+    """
+    def __init__(self, *, alpha_s: typing.SupportsFloat | typing.SupportsIndex, beta_s_per_byte: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    @property
+    def alpha_s(self) -> float:
+        """
+        Seconds of a message of no bytes.
+        """
+    @property
+    def beta_s_per_byte(self) -> float:
+        """
+        Seconds of each byte.
+        """
+class Plan:
+    """
+    Which parameters travel together, compressed and exchanged how: read-only, equal on all ranks. str() is a table of it.
+    """
+    def __str__(self) -> str:
+        ...
+    def describe(self) -> str:
+        """
+        A table of the buckets, their groups, capacities and parameters.
+        """
+    @property
+    def buckets(self) -> int:
+        """
+        How many messages a step has.
+        """
+    @property
+    def fingerprint(self) -> int:
+        """
+        FNV-1a over describe().
+        """
+    @property
+    def layout(self) -> list[dict[str, typing.Any]]:
+        """
+        The buckets in the order they leave, as dicts: 'exchange', 'numel' (elements) and 'groups', a list of dicts 'spec', 'offset' (first element in the bucket), 'numel' and 'parameters' (their ids, one after another from that offset).
+        """
+    @property
+    def parameters(self) -> list[str]:
+        """
+        Names, in forward order; a parameter's id is its place here.
+        """
+class Reducer:
+    """
+    The pipeline of a step: gradients become ready during backward, buckets leave in plan order on threads of their own, and wait() hands back the mean of all ranks.
+    
+    It keeps the transport, which nothing else may use meanwhile; arrays of gradient() keep it. One thread at a time: calls of others wait. A callback of a call may not call the reducer (InvalidArgument).
+    """
+    def __init__(self, plan: Plan, transport: Transport, *, on_nonfinite: str = 'error', unused: str = 'error', threads: typing.SupportsInt | typing.SupportsIndex = 1, trace_steps: typing.SupportsInt | typing.SupportsIndex = 64, streams: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        """
+        Collective: compares the plan across ranks.
+        
+        Args:
+            on_nonfinite: 'error', or 'skip' for loss scalers.
+            unused: what wait() does about parameters never ready: 'error', or 'zero' takes their gradient as zero; the same on all ranks.
+            threads: of the compression loops.
+            trace_steps: steps the trace keeps.
+            streams: exchanges in flight at once, 1 to 16, the same on all ranks.
+        
+        Raises:
+            InvalidArgument: naming the first line in which a rank's plan differs.
+        """
+    def accumulate(self, parameter: typing.SupportsInt | typing.SupportsIndex, values: typing.Any) -> None:
+        """
+        Adds `values` (as many elements as the parameter, in the plan's dtype) to gradient(parameter): the first call of a step replaces what is there. grad_ready() follows the last. The mean is that of the ranks' sums: scale the loss by 1 / passes for an average.
+        
+        Raises:
+            InvalidArgument: another size or dtype, or the parameter is already ready; nothing was added.
+        """
+    def bucket_ready(self, bucket: typing.SupportsInt | typing.SupportsIndex, gradient: typing.Any) -> None:
+        """
+        Hands over a whole bucket at once: an array of the plan's dtype laid out as plan.layout[bucket] says, where the mean is written. It is kept until wait() has returned. Not together with grad_ready() in one bucket and step.
+        
+        Raises:
+            InvalidArgument: another size or dtype, read-only, or parameters of the bucket are ready already.
+        """
+    def chrome_trace(self) -> str:
+        """
+        The same as Chrome/Perfetto JSON, a track per activity, the rank as process.
+        """
+    def deliver(self, bucket: typing.SupportsInt | typing.SupportsIndex, delivery: str) -> None:
+        """
+        How a bucket's result is handed on from the next step on, on this rank alone: 'mean', written over its gradients, or 'payloads', for take_payloads(). 'mean' again after set_plan().
+        
+        Raises:
+            InvalidArgument: a step has begun, or the bucket's exchange leaves no payloads of the whole.
+        """
+    def grad_ready(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Says that gradient(parameter) is complete for this step. Once per parameter and step.
+        
+        Raises:
+            InvalidArgument: an unknown parameter, or one already ready.
+        """
+    def gradient(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> numpy.ndarray:
+        """
+        Where a parameter's gradient belongs, in the parameter's shape and the plan's dtype, without a copy: write it here; after wait() the mean of all ranks is here. The array is good until set_plan() or replan(), which are refused while it is in use.
+        """
+    def gradient_timings(self) -> list[dict[str, typing.Any]]:
+        """
+        When gradients became ready on this rank since the last plan, load() or rebuild(): dicts of 'parameter', 'ready_s' (mean seconds since the first one of a step) and 'bytes'. Without those that were never reached.
+        """
+    def load(self, open: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Collective: continues where save() was called, bit for bit; with another world size rank j takes over the residuals of the old ranks i with i % world_size == j, times new / old world size.
+        
+        Args:
+            open: open(rank) returns an object with read(most_bytes) -> bytes of what that rank saved, or None when there was no such rank. It is called in this thread, for the ranks needed here and once each, and may not call the reducer.
+        
+        Raises:
+            InvalidArgument: on every rank, when one finds its checkpoint missing, damaged, of other parameters or of another step than rank 0's; nothing has changed then. What open() or read() raise is raised on their rank.
+        """
+    def mark_unused(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        In place of grad_ready() where this rank's backward did not reach the parameter: its gradient is zero, or what was accumulated in the step.
+        """
+    def no_sync(self) -> NoSync:
+        """
+        For `with`: inside, grad_ready() and bucket_ready() only note that backward has been there, nothing leaves, and wait() is refused. For backward passes that add to gradient() themselves, of which the last comes after the scope.
+        
+        Raises:
+            InvalidArgument: on entry, when gradients of the step are ready already.
+        """
+    def rebuild(self, survivors: Transport) -> Rebuilt:
+        """
+        After a TransportError: goes on with `survivors`, the group Transport.rebuild() made of the ranks that are left, which all call this. The step in progress is dropped, arrays of gradient() stay valid, residuals are scaled by new / old world size. Ranks that are behind must be given parameters and optimizer state by `source`.
+        
+        Raises:
+            TransportError: another rank failed meanwhile; the reducer is as before, and rebuild may be called with the next group.
+            InvalidArgument: no rank that is left has the parameters of the newest step: load a checkpoint.
+        """
+    def replan(self, spec: str, *, exchange: str = 'auto', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex | None = None, ranks_per_node: typing.SupportsInt | typing.SupportsIndex | None = None, link: LinkCosts | None = None, most_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864, order: str = 'ready') -> None:
+        """
+        Makes a plan from what was measured since the last one, and sets it: rank 0 merges gradients to buckets by when they appeared and what exchanges cost, all ranks follow. Collective, between steps.
+        
+        Args:
+            spec, exchange, exempt_1d: as for make_plan(); with exchange 'auto' and a link, each bucket gets the cheapest exchange that keeps the rank-order sum.
+            seed, ranks_per_node: by default those of the plan.
+            link: from probe_link(); without one start-ups and bytes cost nothing.
+            most_bytes: of dense gradient in a bucket.
+            order: of buckets that wait: 'ready' as gradients appear, or 'needed' as the next forward pass needs them.
+        
+        Raises:
+            InvalidArgument: before the first step of a plan, and as set_plan().
+        """
+    def residual(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> numpy.ndarray | None:
+        """
+        A copy of the committed residual, float32, or None without error feedback.
+        """
+    def save(self, file: typing.Any) -> None:
+        """
+        Writes what this rank keeps between steps to an object with write(bytes) -> int, in the format of comm/CHECKPOINT_FORMAT.md. Parameters and optimizer state are the caller's. Between steps, or after a TransportError; what write() raises is raised.
+        
+        Raises:
+            InvalidArgument: a step has begun, or write() does not say how many bytes it took.
+        """
+    def set_plan(self, plan: Plan) -> None:
+        """
+        Changes the plan between steps: a new epoch, with residuals carried over by parameter (into the next step's gradient where the new plan keeps none). Collective, as the constructor is.
+        
+        Raises:
+            InvalidArgument: parameters or dtype differ, a step has begun, plans differ between ranks, or, on the rank where it is so, arrays of gradient() are in use, whose memory would end; the old plan stays.
+            TransportError: the group is finished.
+        """
+    def take_payloads(self, bucket: typing.SupportsInt | typing.SupportsIndex) -> list[GroupPayloads]:
+        """
+        The result of a bucket that delivers payloads, after a wait() that committed: a list of GroupPayloads, copies of the same bytes on every rank. gradient() of its parameters then holds no mean.
+        
+        Raises:
+            InvalidArgument: there is no such result.
+        """
+    def trace(self) -> list[dict[str, typing.Any]]:
+        """
+        The last steps, oldest first, as dicts: 'step', 'committed', 'exposed_us', 'codec_us', 'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets'.
+        """
+    def unused_everywhere(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether no rank reached the parameter in the last step that wait() concluded, so that an optimizer may leave it alone.
+        
+        Raises:
+            InvalidArgument: the reducer was not made with unused='zero', or there is no such parameter.
+        """
+    def wait(self) -> bool:
+        """
+        Blocks until every bucket of the step is reduced, then commits. Returns whether it did: False for a step skipped because of non-finite gradients.
+        
+        Raises:
+            NonFiniteGradient: naming rank and bucket; nothing was committed on any rank.
+            InvalidArgument: naming parameters that were never ready; the step can go on.
+            TransportError: naming rank and bucket; the group is finished.
+        """
+    @property
+    def committed_steps(self) -> int:
+        """
+        Steps that wait() committed.
+        """
+    @property
+    def plan(self) -> Plan:
+        """
+        A copy of the plan.
+        """
+    @property
+    def skipped_steps(self) -> int:
+        """
+        Steps left out because of non-finite gradients.
+        """
+class NoSync:
+    """
+    A scope made by Reducer.no_sync(), for `with`.
+    """
+    def __enter__(self) -> None:
+        ...
+    def __exit__(self, type: typing.Any, error: typing.Any, traceback: typing.Any) -> None:
+        ...
+class GroupPayloads:
+    """
+    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, dtype).decompress(payloads, scale) gives it.
+    """
+    @property
+    def numel(self) -> int:
+        """
+        Elements of the group.
+        """
+    @property
+    def offset(self) -> int:
+        """
+        The group's first element in its bucket.
+        """
+    @property
+    def parameters(self) -> list[int]:
+        """
+        Ids of its parameters, one after another from its first element on.
+        """
+    @property
+    def payloads(self) -> list[numpy.typing.NDArray[numpy.uint8]]:
+        """
+        uint8 arrays, read-only: of every rank, or slices that tile the group, to be added in this order.
+        """
+    @property
+    def scale(self) -> float:
+        """
+        The mean is this times the payloads' sum.
+        """
+    @property
+    def spec(self) -> str:
+        """
+        Of the group's compressor.
+        """
+class Rebuilt:
+    """
+    Where a rebuilt group goes on; read-only.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def behind(self) -> bool:
+        """
+        Whether this rank must be given them before the next step.
+        """
+    @property
+    def committed_steps(self) -> int:
+        """
+        The same on all ranks.
+        """
+    @property
+    def source(self) -> int | None:
+        """
+        The rank of the new group that gives parameters and optimizer state to those behind; None when no rank is.
+        """
 def build_info() -> dict[str, typing.Any]:
     """
     What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), 'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').
@@ -208,6 +627,65 @@ def compressors() -> list[dict[str, typing.Any]]:
 def exchanges() -> list[dict[str, typing.Any]]:
     """
     The rows of the exchange registry, as dicts.
+    """
+def from_environment() -> dict[str, typing.Any]:
+    """
+    Keyword arguments of make_transport() from the variables of torchrun, mpirun, srun or gradwire's own (GRADWIRE_RANK, GRADWIRE_WORLD_SIZE, GRADWIRE_STORE, ...), which win.
+    
+    Raises:
+        InvalidArgument: naming the variable that is missing or malformed.
+    """
+def make_carrier_transport(name: str, carrier: typing.Any, *, timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, control_host: str = '127.0.0.1') -> Transport:
+    """
+    A transport over somebody else's collectives: see gradwire.Carrier for what `carrier` must have.
+    
+    Args:
+        timeout: seconds after which the carrier's calls give up.
+        control_host: numeric address of this machine at which rank 0 listens for the others' control connections; read on rank 0.
+    
+    Raises:
+        TransportError: naming the ranks that did not come.
+    """
+def make_in_process_group(world_size: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, bits_per_second: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> list[Transport]:
+    """
+    Transports of one process, a list by rank: each is for a thread of its own.
+    """
+def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], spec: str = 'topk:1%', *, exchange: str = 'auto', bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, last_bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 0, dtype: typing.Any = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, buckets: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None, exchanges: collections.abc.Sequence[str] | None = None) -> Plan:
+    """
+    Makes a plan without looking at any value.
+    
+    Args:
+        parameters: (name, shape) in the order of the model's forward pass.
+        spec: a compressor, such as 'topk:1%,int4'.
+        exchange: a row of gradwire.exchanges(), or 'auto'.
+        bucket_bytes: of dense gradient in a message; a larger parameter is a bucket alone.
+        last_bucket_bytes: the same for the bucket that leaves last; 0: as bucket_bytes.
+        dtype: of the gradients: 'float32', 'float16' or 'bfloat16'.
+        exempt_1d: 'auto': lossy specs narrower than 16 bits send 1-D parameters as bf16; or 'never'.
+        seed: of stochastic rounding.
+        ranks_per_node: neighbouring ranks that share a node, for the hierarchical exchange.
+        buckets: ids of the parameters that travel together, in the order the buckets leave, every parameter once; in place of bucket_bytes.
+        exchanges: of each of those buckets, in place of exchange.
+    
+    Raises:
+        InvalidArgument: two parameters of one name, one without elements, an exchange that cannot carry the spec, buckets that do not hold every parameter once.
+    """
+def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex = 0, world_size: typing.SupportsInt | typing.SupportsIndex = 1, store: str = '', interface: str = '', timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, job_secret: str = '', bits_per_second: typing.SupportsFloat | typing.SupportsIndex = 0.0, plugin_path: str = '', log: collections.abc.Callable[[str], None] | None = None) -> Transport:
+    """
+    Joins a group of processes: collective, blocking, at most `timeout` seconds.
+    
+    Args:
+        name: a row of gradwire.transports().
+        store: where ranks meet: 'file:DIR' (all ranks see it) or 'tcp:HOST:PORT' (rank 0 listens).
+        interface: network interface to bind, e.g. 'eth0'; by default the one that routes to the store.
+        timeout: seconds a peer may stay silent inside one call.
+        job_secret: ranks meet only where it is the same.
+        bits_per_second: paces the rank's link inside the transport; 0: as fast as it goes.
+        log: called with a line about what happened beside the calls, from any thread.
+    
+    Raises:
+        InvalidArgument: an unknown name lists the known ones.
+        TransportError: ranks did not appear in time.
     """
 def optimizers() -> list[dict[str, typing.Any]]:
     """
@@ -229,6 +707,17 @@ def payload_info(payload: typing.Any) -> dict[str, typing.Any]:
     
     Raises:
         InvalidArgument: the bytes are no payload, or are cut short.
+    """
+def probe_link(transport: Transport, *, budget: typing.SupportsFloat | typing.SupportsIndex = 0.005, most_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576) -> LinkCosts:
+    """
+    Measures the line between the ranks by a few all-gathers: the same LinkCosts on all. Collective; a Reducer over the transport must be between steps.
+    
+    Args:
+        budget: seconds; once three calls of a size take this long, no larger one is tried.
+        most_bytes: of a message.
+    
+    Raises:
+        TransportError: naming a rank; the group is finished.
     """
 def transports(plugin_path: str = '') -> list[dict[str, typing.Any]]:
     """

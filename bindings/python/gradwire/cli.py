@@ -1,4 +1,4 @@
-"""The command `gradwire`: what this build can do, and the benchmark.
+"""The command `gradwire`: what this build can do, the benchmark, and the check of a cluster.
 
 Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
 """
@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -22,6 +23,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         starting.started()
         streams.open_missing()
         words = list(sys.argv[1:] if arguments is None else arguments)
+        if words[:1] == ["check"]:
+            program = str(paths.checker())
+            os.execv(program, [program, *words[1:]])  # it is one rank: the launcher's own child
         return _run(_parser(words).parse_args(words))
     except KeyboardInterrupt:
         streams.note("gradwire: interrupted")
@@ -61,6 +65,10 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     _add_debug(bench)
     if "bench" in words:  # `gradwire info` works without what the benchmark imports
         _add_bench(bench)
+
+    commands.add_parser(
+        "check", help="see whether a transport works between the machines this is started on"
+    )
 
     info = commands.add_parser("info", help="show what this build can do, and why not the rest")
     _add_debug(info)

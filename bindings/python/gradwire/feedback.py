@@ -18,7 +18,8 @@ class Feedback:
 
     Transactional: compress() writes a second residual buffer, commit() makes it the current one,
     rollback() forgets it. A step that fails in between costs nothing. Arguments are those of
-    Compressor; a spec without error feedback keeps no residual and only counts steps.
+    Compressor; a spec without error feedback keeps no residual and only counts steps. With one
+    buffer in place of two, and no rollback but by restore(): Compressor.compress_accumulated().
 
     Source of error feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014.
     """
@@ -90,9 +91,11 @@ class Feedback:
         self._pending = False
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint needs: the identity, the committed step and a copy of the residual."""
+        """What a checkpoint needs: the identity, the committed step, what the compressor learned in
+        such steps, and a copy of the residual."""
         state: Dict[str, Any] = {name: getattr(self.compressor, name) for name in _IDENTITY}
         state["step"] = self.step
+        state["learned"] = self.compressor.state
         state["residual"] = None if self._committed is None else self._committed.copy()
         return state
 
@@ -103,7 +106,7 @@ class Feedback:
             InvalidArgument: the state is of another spec, size, dtype, seed or rank, or is cut
                 short; nothing was changed.
         """
-        for name in (*_IDENTITY, "step", "residual"):
+        for name in (*_IDENTITY, "step", "learned", "residual"):
             if name not in state:
                 raise InvalidArgument(f"state['{name}']: is missing, must be there")
         for name in _IDENTITY:
@@ -120,7 +123,18 @@ class Feedback:
                 )
             if not np.isfinite(residual).all():
                 raise InvalidArgument("state['residual']: holds NaN or infinity, must be finite")
-        self.compressor.step = state["step"]
+        c = self.compressor
+        trial = Compressor(c.spec, c.numel, c.dtype, c.seed, c.rank)
+        for compressor in (trial, c):  # what the first one takes, the other takes as well
+            compressor.step = state["step"]
+            try:
+                compressor.state = state["learned"]
+            except TypeError:
+                raise InvalidArgument(
+                    f"state['learned']: is {state['learned']!r}, must be a list of integers from 0"
+                ) from None
+            except InvalidArgument as error:
+                raise InvalidArgument(f"state['learned']: {error}") from None
         if self._committed is not None:
             self._committed[:] = residual
         self._pending = False

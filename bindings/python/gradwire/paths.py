@@ -5,7 +5,7 @@ from typing import Optional
 
 from . import _core
 
-__all__ = ["package", "plugin", "trainer"]
+__all__ = ["checker", "package", "plugin", "trainer"]
 
 _INSTALLED = Path(_core.__file__).resolve().parent
 
@@ -19,6 +19,11 @@ def trainer() -> Optional[Path]:
     """The program gradwire-trainer, or None when it was not built."""
     path = _INSTALLED / "bin" / "gradwire-trainer"
     return path if path.is_file() else None
+
+
+def checker() -> Path:
+    """The program gradwire-check, which `gradwire check` runs."""
+    return _INSTALLED / "bin" / "gradwire-check"
 
 
 def plugin(transport: str) -> Optional[Path]:

@@ -28,6 +28,7 @@ class CompressorRow:
     error_feedback: bool  #: keeps a residual unless the spec says "noef"
     takes_rounding: bool  #: takes "nearest" or "stochastic"
     takes_block: bool  #: takes "block=N"
+    takes_levels: bool  #: takes a number of levels, as in "qsgd:7"
     source: str  #: paper or definition
 
 
@@ -83,5 +84,4 @@ def optimizers() -> List[OptimizerRow]:
 
 def transports() -> List[TransportRow]:
     """The transports, in the registry's order, each with why it is unusable here, if so."""
-    plugin = paths.plugin("gloo")
-    return [TransportRow(**row) for row in _core.transports(str(plugin) if plugin else "")]
+    return [TransportRow(**row) for row in _core.transports(str(paths.package() / "lib"))]

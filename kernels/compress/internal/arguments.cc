@@ -22,10 +22,13 @@ void check_pointer(std::string_view name, std::string_view what, const void* dat
 }  // namespace
 
 void check_gradient(const Compressor& compressor, ConstGradient g) {
+  check_elements(compressor, g, compressor.shape().numel);
+}
+
+void check_elements(const Compressor& compressor, ConstGradient g, size_t numel) {
   const std::string_view name = compressor.spec().name;
   const CompressorShape& shape = compressor.shape();
-  check(g.numel == shape.numel, name, ": gradient has ", g.numel, " elements, must have ",
-        shape.numel);
+  check(g.numel == numel, name, ": gradient has ", g.numel, " elements, must have ", numel);
   check(g.dtype == shape.dtype, name, ": gradient dtype is ", to_string(g.dtype), ", must be ",
         to_string(shape.dtype));
   const bool on_cpu = shape.device.type == DeviceType::kCpu;
@@ -59,6 +62,8 @@ void check_accumulated(const Compressor& compressor, ConstResidual x) {
   const std::string_view name = compressor.spec().name;
   check(compressor.spec().error_feedback, name,
         ": error feedback is off, must be on where gradients are accumulated into the residual");
+  check(!find_compressor(name).keeps_velocity, name,
+        ": keeps a velocity, so that gradients cannot be accumulated into the residual");
   check(x.size() == compressor.shape().numel, name, ": residual x has ", x.size(),
         " elements, must have ", compressor.shape().numel);
   check_residual(compressor, "residual x", x);

@@ -11,6 +11,9 @@ namespace gradwire {
 /// Elements, dtype and device of the shape; a pointer that fits the dtype.
 void check_gradient(const Compressor& compressor, ConstGradient g);
 
+/// The same for `numel` of its elements.
+void check_elements(const Compressor& compressor, ConstGradient g, size_t numel);
+
 /// Both empty, or distinct buffers of numel floats.
 void check_residuals(const Compressor& compressor, ConstResidual e, ConstResidual e_next);
 

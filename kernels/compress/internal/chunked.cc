@@ -9,16 +9,6 @@
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
-namespace {
-
-void check_on_cpu(std::string_view name, const Context& context) {
-  check(context.stream.device().type == DeviceType::kCpu, name,
-        ": the stream is a CUDA stream, must be a CPU stream");
-  check(context.workspace.device().type == DeviceType::kCpu, name,
-        ": the workspace is of a GPU, must be of the CPU");
-}
-
-}  // namespace
 
 ChunkedCompressor::ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape,
                                      Coding coding)
@@ -26,6 +16,19 @@ ChunkedCompressor::ChunkedCompressor(const CompressorSpec& spec, CompressorShape
       coding_(coding),
       text_(to_string(spec)),
       fingerprint_(fingerprint(spec)) {}
+
+void ChunkedCompressor::check_on_cpu(const Context& context) const {
+  check(context.stream.device().type == DeviceType::kCpu, spec().name,
+        ": the stream is a CUDA stream, must be a CPU stream");
+  check(context.workspace.device().type == DeviceType::kCpu, spec().name,
+        ": the workspace is of a GPU, must be of the CPU");
+}
+
+void ChunkedCompressor::check_covers(const Part& part, Region region) const {
+  check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
+        ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
+        part.region.begin, ", ", part.region.end, ")");
+}
 
 Region ChunkedCompressor::region_of(size_t chunk) const {
   return {chunk * kChunk, std::min((chunk + 1) * kChunk, shape().numel)};
@@ -45,19 +48,21 @@ size_t ChunkedCompressor::slice_capacity_bytes(Region region) const {
   return capacity_for(region);
 }
 
-PayloadHeader ChunkedCompressor::header_of(Region region, uint8_t flags, size_t bytes) const {
+PayloadHeader ChunkedCompressor::header_of(Region region, uint8_t flags, size_t bytes,
+                                           uint32_t variant) const {
   return {.format = coding_.format,
           .values = static_cast<uint8_t>(coding_.values),
           .flags = flags,
           .spec_fingerprint = fingerprint_,
           .first_chunk = static_cast<uint32_t>(region.begin / kChunk),
-          .numel = region.numel(),
+          .numel = static_cast<uint32_t>(region.numel()),
+          .variant = variant,
           .bytes = bytes};
 }
 
-void ChunkedCompressor::write_header(Payload out, Region region, uint8_t flags,
-                                     size_t bytes) const {
-  const PayloadHeader header = header_of(region, flags, bytes);
+void ChunkedCompressor::write_header(Payload out, Region region, uint8_t flags, size_t bytes,
+                                     uint32_t variant) const {
+  const PayloadHeader header = header_of(region, flags, bytes, variant);
   std::memcpy(out.data(), &header, sizeof header);
 }
 
@@ -77,6 +82,8 @@ Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Fra
         ", must be 0 or ", int{kFlagNonFinite});
   check(header.spec_fingerprint == fingerprint_, name, ": spec fingerprint is ",
         header.spec_fingerprint, ", must be ", fingerprint_, " (", text_, ")");
+  check(header.variant <= last_variant(), name, ": variant is ", header.variant,
+        ", must be at most ", last_variant());
   const size_t begin = size_t{header.first_chunk} * kChunk;
   const size_t numel = shape().numel;
   check(begin <= numel && header.numel <= numel - begin, name, ": covers ", header.numel,
@@ -86,7 +93,8 @@ Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Fra
         ", must end on a multiple of ", kChunk, " or at ", numel);
   check(header.bytes <= capacity_for(region), name, ": length is ", header.bytes,
         " bytes, must be at most ", capacity_for(region));
-  Part part{region, header.flags, payload.subspan(sizeof header, header.bytes - sizeof header), {}};
+  Part part{region, header.flags, header.variant,
+            payload.subspan(sizeof header, header.bytes - sizeof header), {}};
   open_body(part, name, frame, pool);
   return part;
 }
@@ -123,7 +131,7 @@ void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, flo
 
 void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                  Context& context) {
-  check_on_cpu(spec().name, context);
+  check_on_cpu(context);
   check_gradient(*this, g);
   check_residuals(*this, e, e_next);
   check_room(*this, out, capacity_bytes());
@@ -132,25 +140,26 @@ void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_ne
        step = step()] { write(g, e, e_next, out, {stream.pool(), workspace, step}); });
 }
 
-void ChunkedCompressor::decompress(std::span<const ConstPayload> payloads, float scale,
-                                   Gradient sum, Context& context) {
-  check_on_cpu(spec().name, context);
-  check_gradient(*this, sum);
-  check_scale(*this, scale);
-  check_payloads(*this, payloads);
+void ChunkedCompressor::decompress_region(const RegionSum& what, Context& context) {
+  check_on_cpu(context);
+  check_region(what.region);
+  check_elements(*this, what.sum, what.region.numel());
+  check_scale(*this, what.scale);
+  check_payloads(*this, what.parts);
   context.stream.enqueue(
-      [this, payloads, scale, sum, &stream = context.stream, &workspace = context.workspace] {
+      [this, what, &stream = context.stream, &workspace = context.workspace] {
         Workspace::Frame frame(workspace);
-        const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
-        cpu::for_each_chunk(stream.pool(), chunks_of(sum.numel), [&](size_t chunk) {
-          const Region region = region_of(chunk);
-          write_sum(parts, chunk, scale, sum.subview(region.begin, region.numel()));
+        const std::span<const Part> parts = open_all(what.parts, frame, stream.pool());
+        const size_t first = what.region.begin / kChunk;
+        cpu::for_each_chunk(stream.pool(), chunks_of(what.region.numel()), [&](size_t i) {
+          const Region region = region_of(first + i);
+          write_sum(parts, first + i, what.scale, what.sum.subview(i * kChunk, region.numel()));
         });
       });
 }
 
 void ChunkedCompressor::compress_accumulated(Residual x, Payload out, Context& context) {
-  check_on_cpu(spec().name, context);
+  check_on_cpu(context);
   check_accumulated(*this, x);
   check_room(*this, out, capacity_bytes());
   context.stream.enqueue([this, x, out, &stream = context.stream, &workspace = context.workspace,
@@ -160,43 +169,33 @@ void ChunkedCompressor::compress_accumulated(Residual x, Payload out, Context& c
 }
 
 void ChunkedCompressor::restore(ConstPayload payload, Residual x, Context& context) {
-  check_on_cpu(spec().name, context);
   check_accumulated(*this, x);
-  check_payloads(*this, {&payload, 1});
-  context.stream.enqueue(
-      [this, payload, x, &stream = context.stream, &workspace = context.workspace] {
-        Workspace::Frame frame(workspace);
-        const Part part = open(payload, PartName{0}, frame, stream.pool());
-        if ((part.flags & kFlagNonFinite) != 0) {
-          return;
-        }
-        const size_t first = part.region.begin / kChunk;
-        cpu::for_each_chunk(stream.pool(), chunks_of(part.region.numel()), [&](size_t i) {
-          const Region region = region_of(first + i);
-          add_chunk(part, first + i, x.subspan(region.begin, region.numel()));
-        });
-      });
+  with_part(payload, context, [this, x](const Part& part, const Work& work) {
+    if ((part.flags & kFlagNonFinite) != 0) {
+      return;
+    }
+    const size_t first = part.region.begin / kChunk;
+    cpu::for_each_chunk(work.pool, chunks_of(part.region.numel()), [&](size_t i) {
+      const Region region = region_of(first + i);
+      add_chunk(part, first + i, x.subspan(region.begin, region.numel()));
+    });
+  });
 }
 
 void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
-  check_on_cpu(spec().name, context);
   check_room(*this, out, slice_capacity_bytes(region));
-  check_payloads(*this, {&payload, 1});
-  context.stream.enqueue(
-      [this, payload, region, out, &stream = context.stream, &workspace = context.workspace] {
-        Workspace::Frame frame(workspace);
-        const Part part = open(payload, PartName{0}, frame, stream.pool());
-        check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
-              ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
-              part.region.begin, ", ", part.region.end, ")");
-        write_slice(part, region, out);
-      });
+  with_part(payload, context, [this, region, out](const Part& part, const Work&) {
+    check_covers(part, region);
+    write_slice(part, region, out);
+  });
 }
 
 void ChunkedCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
                               Context& context) {
-  check_on_cpu(spec().name, context);
-  check_room(*this, out, slice_capacity_bytes(input.region));
+  check_on_cpu(context);
+  check_room(*this, out, input.most_entries == 0
+                             ? slice_capacity_bytes(input.region)
+                             : capacity_for_entries(input.region, input.most_entries));
   check_scale(*this, input.scale);
   check_residual(*this, "residual e_next", e_next);
   check_payloads(*this, input.slices);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/internal/arguments.h"
 
 namespace gradwire {
 
@@ -28,6 +29,7 @@ struct ChunkPlace {
 struct Part {
   Region region;
   uint8_t flags = 0;
+  uint32_t variant = 0;                ///< as the header has it
   ConstPayload body;                   ///< what follows the header
   std::span<const ChunkPlace> places;  ///< sparse formats: one per chunk of the region
 };
@@ -43,8 +45,7 @@ class ChunkedCompressor : public Compressor {
  public:
   void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                 Context& context) final;
-  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
-                  Context& context) final;
+  void decompress_region(const RegionSum& sum, Context& context) final;
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
@@ -52,7 +53,7 @@ class ChunkedCompressor : public Compressor {
   size_t slice_capacity_bytes(Region region) const final;
   size_t capacity_bytes() const final { return capacity_for(whole()); }
   /// The header of a payload of `region` that has `bytes` in all.
-  PayloadHeader header_of(Region region, uint8_t flags, size_t bytes) const;
+  PayloadHeader header_of(Region region, uint8_t flags, size_t bytes, uint32_t variant = 0) const;
 
  protected:
   struct Coding {
@@ -61,6 +62,8 @@ class ChunkedCompressor : public Compressor {
   };
   ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape, Coding coding);
 
+  /// The last `variant` of a header that a reader takes; the default is 0.
+  virtual uint32_t last_variant() const { return 0; }
   /// Upper bound of any payload of `region`, header included.
   virtual size_t capacity_for(Region region) const = 0;
   /// Checks part.body completely and fills the rest of `part`; what it takes from `frame` lives as
@@ -82,7 +85,22 @@ class ChunkedCompressor : public Compressor {
   virtual void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const = 0;
 
-  void write_header(Payload out, Region region, uint8_t flags, size_t bytes) const;
+  /// Enqueues use(part, work) with the checked part of `payload`.
+  template <class Use>
+  void with_part(ConstPayload payload, Context& context, Use use) {
+    check_on_cpu(context);
+    check_payloads(*this, {&payload, 1});
+    context.stream.enqueue([this, payload, use, &stream = context.stream,
+                            &workspace = context.workspace, step = step()] {
+      Workspace::Frame frame(workspace);
+      use(open(payload, PartName{0}, frame, stream.pool()), Work{stream.pool(), workspace, step});
+    });
+  }
+  void check_on_cpu(const Context& context) const;
+  void check_covers(const Part& part, Region region) const;
+
+  void write_header(Payload out, Region region, uint8_t flags, size_t bytes,
+                    uint32_t variant = 0) const;
   /// sum = the parts' values of `chunk`, added in order.
   void sum_chunk(std::span<const Part> parts, size_t chunk, std::span<float> sum) const;
 

@@ -4,6 +4,7 @@
 
 #include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/core/device_name.h"
 
 namespace gradwire {
 namespace {
@@ -41,9 +42,6 @@ void CudaCompressor::set_step(uint32_t) {
 }
 
 void CudaCompressor::check_call(const Context& context) const {
-  const auto name_of = [](Device device) {
-    return device.type == DeviceType::kCpu ? std::string("the CPU") : concat("GPU ", device.index);
-  };
   const Device expected = shape().device;
   check(context.stream.device() == expected, spec().name, ": the stream is of ",
         name_of(context.stream.device()), ", must be of ", name_of(expected));
@@ -101,18 +99,19 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
          context);
 }
 
-void CudaCompressor::decompress(std::span<const ConstPayload> payloads, float scale, Gradient sum,
-                                Context& context) {
+void CudaCompressor::decompress_region(const RegionSum& what, Context& context) {
   check_call(context);
-  check_gradient(*this, sum);
-  check_scale(*this, scale);
-  check_payloads(*this, payloads);
+  // Throws where the region is none of whole chunks.
+  static_cast<void>(on_cpu_->slice_capacity_bytes(what.region));
+  check_elements(*this, what.sum, what.region.numel());
+  check_scale(*this, what.scale);
+  check_payloads(*this, what.parts);
   Workspace::Frame frame(context.workspace);
-  const auto table = frame.take<cuda::DevicePart>(payloads.size());
+  const auto table = frame.take<cuda::DevicePart>(what.parts.size());
   // A part may be a slice: it need not cover anything in particular.
-  cuda::open_parts(payloads, expected_parts({shape().numel, 0}, false), table, faults_of_parts(),
+  cuda::open_parts(what.parts, expected_parts({shape().numel, 0}, false), table, faults_of_parts(),
                    context.stream);
-  add_up({table, scale, {0, shape().numel}, sum}, context);
+  add_up({table, what.scale, what.region, what.sum}, context);
 }
 
 void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& context) {
@@ -182,6 +181,8 @@ void CudaCompressor::copy_slice(const Slicing& what, Context& context) {
 void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
                            Context& context) {
   check_call(context);
+  check(input.most_entries == 0, spec().name, ": most_entries is ", input.most_entries,
+        ", must be 0 on a GPU");
   check_room(*this, out, slice_capacity_bytes(input.region));
   check_scale(*this, input.scale);
   check_residual(*this, "residual e_next", e_next);
@@ -222,6 +223,10 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
     throw DeviceError(concat(spec.name, ": the shape's device is a GPU, but there is none: ",
                              cuda::unavailable_reason()));
   }
+  if (!row.on_cuda) {
+    throw DeviceError(concat(spec.name, ": the shape's device is ", name_of(shape.device),
+                             ", expected the CPU: this compressor is not there on a GPU yet"));
+  }
   check(shape.device.index >= 0 && shape.device.index < count, spec.name,
         ": the shape's device is GPU ", shape.device.index, ", must be in [0, ", count, ")");
   if (shape.state == nullptr) {
@@ -242,8 +247,10 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
       return make_cuda_quantized(std::move(on_cpu), std::move(shape));
     case PayloadFormat::kSparse:
       return make_cuda_sparse(std::move(on_cpu), std::move(shape));
+    case PayloadFormat::kDrawn:
+      break;
   }
-  throw DeviceError(concat(spec.name, ": has no CUDA backend, the shape's device must be the CPU"));
+  throw DeviceError(concat(spec.name, ": its format has no kernels for GPUs"));
 }
 
 }  // namespace gradwire

@@ -26,8 +26,7 @@ class CudaCompressor : public Compressor {
 
   void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                 Context& context) final;
-  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
-                  Context& context) final;
+  void decompress_region(const RegionSum& sum, Context& context) final;
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;

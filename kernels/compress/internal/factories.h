@@ -6,7 +6,9 @@
 namespace gradwire {
 
 std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_dgc(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_randomk(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_signs(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_threshold(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_topk(const CompressorSpec& spec, CompressorShape shape);

@@ -193,12 +193,15 @@ void FixedCompressor::write_merged(std::span<const Part> parts, const MergeInput
     const std::span<float> decoded(decoded_values, region.numel());
     sum_chunk(parts, first + i, sum);
     cpu::multiply(sum, input.scale, scaled);
-    if (!encode(scaled, region, {work.step, kMergeStage}, body + i * record_bytes(kChunk),
-                decoded)) {
-      finite.store(false, std::memory_order_relaxed);
-    }
+    bool all_finite = encode(scaled, region, {work.step, kMergeStage},
+                             body + i * record_bytes(kChunk), decoded);
     if (!e_next.empty()) {
-      cpu::put_back(sum, decoded, input.scale, e_next.subspan(region.begin, region.numel()));
+      const Residual kept = e_next.subspan(region.begin, region.numel());
+      cpu::put_back(sum, decoded, input.scale, kept);
+      all_finite = all_finite && cpu::all_finite(kept);  // else it would never be sent again
+    }
+    if (!all_finite) {
+      finite.store(false, std::memory_order_relaxed);
     }
   });
   write_header(out, input.region, finite ? flags : flags | kFlagNonFinite,

@@ -13,22 +13,39 @@ class SelectingCompressor : public ChunkedCompressor {
  public:
   bool fixed_length() const final { return false; }
   Combine combine() const final { return Combine::kGather; }
-  IndexCodec index_codec() const { return body_.indices(); }
+  IndexCodec index_codec() const { return bodies_.front().indices(); }
+
+  size_t capacity_for_entries(Region region, size_t most_entries) const final;
+  void count_entries(ConstPayload payload, std::span<float> counts, Context& context) final;
+  void slice_at_most(const SliceInput& input, Residual e_next, Payload out,
+                     Context& context) final;
 
  protected:
-  /// `entries`: the most that a payload of the whole group holds.
-  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape, size_t entries);
+  /// `entries`: the most that a payload of the whole group holds, of each variant of its header:
+  /// the index codec follows from it.
+  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+                      std::span<const size_t> entries);
+  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape, size_t entries)
+      : SelectingCompressor(spec, std::move(shape), std::span(&entries, 1)) {}
 
-  /// The most entries of a payload of `region`.
-  virtual size_t most_entries(Region region) const = 0;
-  /// What is chosen of `region`, whose elements `input` holds (its k is not set); for compress(),
-  /// which covers the whole group, and for merge(). What it returns lies in `frame`.
-  virtual cpu::Selection choose(cpu::SelectInput input, Region region, Workspace::Frame& frame,
+  /// Some elements of the group, and the variant of the payload that will hold the chosen ones.
+  struct Scope {
+    Region region;
+    uint32_t variant = 0;
+  };
+  /// The most entries of a payload of `scope`.
+  virtual size_t most_entries(Scope scope) const = 0;
+  /// What is chosen of the scope's region, whose elements `input` holds (its k is not set); for
+  /// compress(), which covers the whole group, and for merge(). What it returns lies in `frame`.
+  virtual cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
                                 ThreadPool& pool) const = 0;
+  /// The variant of what compress() writes in `step`.
+  virtual uint32_t variant_in(uint32_t /*step*/) const { return 0; }
   /// For compress() where its choice differs; the default is choose().
   virtual cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                         const Work& work);
 
+  uint32_t last_variant() const final { return static_cast<uint32_t>(bodies_.size() - 1); }
   size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
@@ -42,18 +59,37 @@ class SelectingCompressor : public ChunkedCompressor {
 
  private:
   struct Chosen;
+  struct Union;
   /// What emit() encodes: scale * x at the chosen elements.
   struct Emission {
     Region region;
     float scale = 1.0f;
     uint8_t flags = 0;
+    uint32_t variant = 0;
     const float* touched = nullptr;  ///< written at the chosen elements by keep()
   };
+  /// What the parts hold together: their sums, in order of the elements.
+  Union unite(std::span<const Part> parts, Region region, Workspace::Frame& frame,
+              ThreadPool& pool) const;
+  void write_slice_at_most(const Part& part, const SliceInput& input, Residual e_next, Payload out,
+                           const Work& work) const;
+  void write_merged_at_most(std::span<const Part> parts, const MergeInput& input, Residual e_next,
+                            Payload out, const Work& work) const;
+  /// Where what is put back overflowed: it would never be sent again.
+  void flag_overflow(bool finite, const Emission& what, Payload out) const {
+    if (!finite) {
+      write_header(out, what.region, what.flags | kFlagNonFinite, payload_bytes(out), what.variant);
+    }
+  }
   template <class Keep>
   void emit(const Emission& what, const cpu::Selection& selection, Payload out,
             Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const;
 
-  const SparseBody body_;
+  const SparseBody& body_of(const Part& part) const { return bodies_[part.variant]; }
+  /// That of most entries, where payloads of several variants meet.
+  uint32_t merged_variant(std::span<const Part> parts, const Work& work) const;
+
+  std::vector<SparseBody> bodies_;  // of each variant
 };
 
 }  // namespace gradwire

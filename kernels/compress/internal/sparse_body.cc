@@ -2,39 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
-#include <limits>
 
-#include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
-#include "gradwire/kernels/ops/elementwise.h"
-#include "gradwire/kernels/ops/quantize.h"
 #include "gradwire/kernels/ops/sparse.h"
 
 namespace gradwire {
 namespace {
-
-constexpr size_t pad4(size_t bytes) { return (bytes + 3) & ~size_t{3}; }
-
-size_t chunk_numel(size_t region_numel, size_t index) {
-  return std::min(kChunk, region_numel - index * kChunk);
-}
-
-/// maximum / limit, rounded up so that no code exceeds the limit; down where limit * scale, the
-/// largest value decoded, would overflow.
-bfloat16 scale_of(float maximum, float limit) {
-  if (maximum < cpu::kSmallestMaximum) {
-    return {0};
-  }
-  const uint32_t bits = std::bit_cast<uint32_t>(maximum / limit);
-  const bfloat16 up{static_cast<uint16_t>((bits + 0xFFFFu) >> 16)};
-  return limit * to_float(up) <= std::numeric_limits<float>::max()
-             ? up
-             : bfloat16{static_cast<uint16_t>(bits >> 16)};
-}
-
-void zero(std::byte* body, size_t begin, size_t end) {
-  std::fill(body + begin, body + end, std::byte{0});
-}
 
 /// Asks caches for the first lines of a chunk: other parts are read before it, and memory sees no
 /// stream in such short runs.
@@ -52,23 +25,17 @@ void prefetch(const Part& part, size_t index) {
 }  // namespace
 
 SparseBody::SparseBody(ValueCodec values, IndexCodec indices)
-    : values_(values),
-      indices_(indices),
-      value_bits_(gradwire::value_bits(values, DType::kFloat32)) {}
+    : values_(values), indices_(indices) {}
 
-size_t SparseBody::scales_begin(size_t chunks) const { return pad4(2 * chunks); }
+size_t SparseBody::scales_begin(size_t chunks) const { return pad_to_4(2 * chunks); }
 
 size_t SparseBody::indices_begin(size_t chunks) const {
-  return scales_begin(chunks) + (has_scales() ? pad4(2 * chunks) : 0);
+  return scales_begin(chunks) + (has_scales() ? pad_to_4(2 * chunks) : 0);
 }
 
 size_t SparseBody::index_bytes(size_t count, size_t numel) const {
   return indices_ == IndexCodec::kBitmap ? cpu::bitmap_bytes(numel)
                                          : cpu::packed_index_bytes(count);
-}
-
-size_t SparseBody::value_bytes(size_t count) const {
-  return (count * static_cast<size_t>(value_bits_) + 7) / 8;
 }
 
 size_t SparseBody::capacity_bytes(size_t numel, size_t kept) const {
@@ -79,20 +46,20 @@ size_t SparseBody::capacity_bytes(size_t numel, size_t kept) const {
   const size_t index_bytes =
       indices_ == IndexCodec::kBitmap ? cpu::bitmap_bytes(numel) : (3 * kept + odd) / 2;
   const size_t value_bytes =
-      value_bits_ == 4 ? (kept + odd) / 2 : kept * static_cast<size_t>(value_bits_) / 8;
-  return indices_begin(chunks) + pad4(index_bytes) + value_bytes;
+      values_.bits() == 4 ? (kept + odd) / 2 : kept * static_cast<size_t>(values_.bits()) / 8;
+  return indices_begin(chunks) + pad_to_4(index_bytes) + value_bytes;
 }
 
 size_t SparseBody::lay_out(size_t numel, std::span<ChunkPlace> places) const {
   size_t at = indices_begin(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     places[i].indices = at;
-    at += index_bytes(places[i].count, chunk_numel(numel, i));
+    at += index_bytes(places[i].count, chunk_length(numel, i));
   }
-  at = pad4(at);
+  at = pad_to_4(at);
   for (ChunkPlace& place : places) {
     place.values = at;
-    at += value_bytes(place.count);
+    at += values_.bytes(place.count);
   }
   return at;
 }
@@ -104,34 +71,24 @@ void SparseBody::write_counts(size_t numel, std::span<const ChunkPlace> places,
     const auto count = static_cast<uint16_t>(places[i].count);
     std::memcpy(body + 2 * i, &count, sizeof count);
   }
-  zero(body, 2 * chunks, scales_begin(chunks));
+  zero_bytes(body, 2 * chunks, scales_begin(chunks));
   if (has_scales()) {
-    zero(body, scales_begin(chunks) + 2 * chunks, indices_begin(chunks));
+    zero_bytes(body, scales_begin(chunks) + 2 * chunks, indices_begin(chunks));
   }
   if (chunks > 0) {
     const ChunkPlace& last = places.back();
-    const size_t end = last.indices + index_bytes(last.count, chunk_numel(numel, chunks - 1));
-    zero(body, end, pad4(end));
+    const size_t end = last.indices + index_bytes(last.count, chunk_length(numel, chunks - 1));
+    zero_bytes(body, end, pad_to_4(end));
   }
 }
 
-bfloat16 SparseBody::write_quantized(std::span<const float> values, std::span<float> decoded,
-                                     std::byte* out) const {
-  int8_t code_memory[kChunk];
-  const std::span<int8_t> codes(code_memory, values.size());
-  const auto maximum = std::bit_cast<float>(cpu::max_magnitude_bits(values));
-  const int limit = cpu::largest_code(value_bits_);
-  const bfloat16 scale = scale_of(maximum, static_cast<float>(limit));
-  cpu::quantize_with_scale(values, to_float(scale), limit, codes);
-  for (size_t i = 0; i < codes.size(); ++i) {
-    decoded[i] = static_cast<float>(codes[i]) * to_float(scale);
-  }
-  if (value_bits_ == 8) {
-    std::memcpy(out, codes.data(), codes.size());
+void SparseBody::write_indices(const ChunkPlace& place, size_t numel,
+                               std::span<const uint16_t> indices, std::byte* body) const {
+  if (indices_ == IndexCodec::kBitmap) {
+    cpu::pack_bitmap(indices, {body + place.indices, cpu::bitmap_bytes(numel)});
   } else {
-    cpu::pack_nibbles(codes, out);
+    cpu::pack_indices(indices, body + place.indices);
   }
-  return scale;
 }
 
 void SparseBody::write_chunk(const ChunkRef& chunk, std::span<const uint16_t> indices,
@@ -139,20 +96,11 @@ void SparseBody::write_chunk(const ChunkRef& chunk, std::span<const uint16_t> in
                              std::byte* body) const {
   const ChunkPlace& place = chunk.places[chunk.index];
   assert(place.count == indices.size());
-  if (indices_ == IndexCodec::kBitmap) {
-    const size_t bytes = cpu::bitmap_bytes(chunk_numel(chunk.numel, chunk.index));
-    cpu::pack_bitmap(indices, {body + place.indices, bytes});
-  } else {
-    cpu::pack_indices(indices, body + place.indices);
-  }
+  write_indices(place, chunk_length(chunk.numel, chunk.index), indices, body);
+  const bfloat16 scale = values_.write(values, decoded, body + place.values);
   if (has_scales()) {
-    const bfloat16 scale = write_quantized(values, decoded, body + place.values);
     std::memcpy(body + scales_begin(chunk.places.size()) + 2 * chunk.index, &scale, sizeof scale);
-    return;
   }
-  const TensorView sent{body + place.values, values.size(), static_cast<DType>(values_)};
-  cpu::narrow(values, sent);
-  cpu::widen(sent, decoded);
 }
 
 bfloat16 SparseBody::read_scale(const Part& part, size_t index) const {
@@ -168,7 +116,7 @@ std::span<const uint16_t> SparseBody::read_indices(const Part& part, size_t inde
   const std::span<uint16_t> indices = room.first(place.count);
   const std::byte* const packed = part.body.data() + place.indices;
   if (indices_ == IndexCodec::kBitmap) {
-    const size_t bytes = cpu::bitmap_bytes(chunk_numel(part.region.numel(), index));
+    const size_t bytes = cpu::bitmap_bytes(chunk_length(part.region.numel(), index));
     cpu::unpack_bitmap({packed, bytes}, indices);
   } else {
     cpu::unpack_indices(packed, indices);
@@ -186,8 +134,8 @@ void SparseBody::open(const Part& part, PartName name, std::span<ChunkPlace> pla
   for (size_t i = 0; i < places.size(); ++i) {
     uint16_t count;
     std::memcpy(&count, part.body.data() + 2 * i, sizeof count);
-    check(count <= chunk_numel(numel, i), name, ": count of chunk ", first + i, " is ", count,
-          ", must be at most ", chunk_numel(numel, i));
+    check(count <= chunk_length(numel, i), name, ": count of chunk ", first + i, " is ", count,
+          ", must be at most ", chunk_length(numel, i));
     places[i].count = count;
   }
   const size_t bytes = lay_out(numel, places);
@@ -200,7 +148,7 @@ void SparseBody::open(const Part& part, PartName name, std::span<ChunkPlace> pla
 
 void SparseBody::check_chunk(const Part& part, PartName name, size_t index) const {
   const size_t chunk = part.region.begin / kChunk + index;
-  const size_t numel = chunk_numel(part.region.numel(), index);
+  const size_t numel = chunk_length(part.region.numel(), index);
   if (has_scales()) {
     const bfloat16 scale = read_scale(part, index);
     check(scale.bits < 0x7F80, name, ": scale of chunk ", chunk, " is ", to_float(scale),
@@ -228,62 +176,25 @@ void SparseBody::check_chunk(const Part& part, PartName name, size_t index) cons
 }
 
 void SparseBody::add_chunk(const Part& part, size_t index, std::span<float> sum) const {
-  if (values_ == ValueCodec::kFloat32 && indices_ == IndexCodec::kTwelveBit) {
+  if (values_.codec() == ValueCodec::kFloat32 && indices_ == IndexCodec::kTwelveBit) {
     const ChunkPlace& place = part.places[index];
     prefetch(part, std::min(index + 2, part.places.size() - 1));
     cpu::accumulate_packed(part.body.data() + place.indices, part.body.data() + place.values,
                            place.count, sum);
     return;
   }
-  uint16_t index_memory[kChunk];
-  alignas(64) float value_memory[kChunk];
-  const std::span<const uint16_t> indices = read_indices(part, index, index_memory);
-  const std::span<float> values(value_memory, indices.size());
-  const std::byte* const sent = part.body.data() + part.places[index].values;
-  if (!has_scales()) {
-    cpu::widen({sent, values.size(), static_cast<DType>(values_)}, values);
-    cpu::accumulate(values, indices, sum);
-    return;
-  }
-  int8_t code_memory[kChunk];
-  const std::span<int8_t> codes(code_memory, values.size());
-  if (value_bits_ == 8) {
-    std::memcpy(codes.data(), sent, codes.size());
-  } else {
-    cpu::unpack_nibbles(sent, codes);
-  }
-  const float scale = to_float(read_scale(part, index));
-  for (size_t i = 0; i < codes.size(); ++i) {
-    values[i] = static_cast<float>(codes[i]) * scale;
-  }
-  cpu::accumulate(values, indices, sum);
+  EntryRoom room;
+  const Entries entries = read_entries(part, index, room);
+  cpu::accumulate(entries.values, entries.indices, sum);
 }
 
-size_t SparseBody::copy_chunks(const Part& part, Region region, std::byte* out) const {
-  const size_t first = (region.begin - part.region.begin) / kChunk;
-  const size_t chunks = chunks_of(region.numel());
-  const std::byte* const from = part.body.data();
-  size_t at = indices_begin(chunks);
-  std::memcpy(out, from + 2 * first, 2 * chunks);
-  zero(out, 2 * chunks, scales_begin(chunks));
-  if (has_scales()) {
-    std::memcpy(out + scales_begin(chunks), from + scales_begin(part.places.size()) + 2 * first,
-                2 * chunks);
-    zero(out, scales_begin(chunks) + 2 * chunks, at);
-  }
-  if (chunks == 0) {
-    return at;
-  }
-  const std::span<const ChunkPlace> places = part.places.subspan(first, chunks);
-  const size_t last = first + chunks - 1;
-  const size_t index_end = places.back().indices +
-                           index_bytes(places.back().count, chunk_numel(part.region.numel(), last));
-  at = static_cast<size_t>(std::copy(from + places.front().indices, from + index_end, out + at) -
-                           out);
-  zero(out, at, pad4(at));
-  const size_t value_end = places.back().values + value_bytes(places.back().count);
-  return static_cast<size_t>(
-      std::copy(from + places.front().values, from + value_end, out + pad4(at)) - out);
+SparseBody::Entries SparseBody::read_entries(const Part& part, size_t index,
+                                             EntryRoom& room) const {
+  const std::span<const uint16_t> indices = read_indices(part, index, room.indices);
+  const std::span<float> values(room.values, indices.size());
+  const std::byte* const sent = part.body.data() + part.places[index].values;
+  values_.read(sent, has_scales() ? read_scale(part, index) : bfloat16{0}, values);
+  return {indices, values};
 }
 
 }  // namespace gradwire

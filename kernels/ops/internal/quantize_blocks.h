@@ -3,7 +3,6 @@
 // quantize_cpu.cc calls these where the machine has the instructions; bits are those of its loops.
 
 #include <cstddef>
-#include <type_traits>
 
 #include "gradwire/kernels/core/dtype.h"
 #include "gradwire/kernels/core/isa.h"
@@ -25,6 +24,7 @@ struct FusedBlocks {
   const uint16_t* random;  ///< null: drawn from `run`
   RandomRun run;
   size_t blocks;
+  int levels;      ///< 0: codes go up to the largest
   bool streaming;  ///< e_next lies on multiples of 64 bytes and goes past the caches, as `out`
                    ///< below: other threads read it after finish_streaming() (isa.h)
 };
@@ -38,27 +38,49 @@ struct FusedSum {
   bool streaming;
 };
 
-/// f(std::integral_constant<int, bits>()) for the widths of codes: 8, 4 or 2 bits.
+struct CodeKind {
+  int bits;
+  CodeFormat format;
+  bool has_levels = false;
+};
+
+/// f(Code<bits, format>()).
 template <class F>
-auto with_bits(int bits, const F& f) {
-  switch (bits) {
+auto with_code(CodeKind kind, const F& f) {
+  switch (kind.format) {
+    case CodeFormat::kE4M3:
+      return f(Code<8, CodeFormat::kE4M3>());
+    case CodeFormat::kE5M2:
+      return f(Code<8, CodeFormat::kE5M2>());
+    case CodeFormat::kPowerOfTwo:
+      return f(Code<8, CodeFormat::kPowerOfTwo>());
+    case CodeFormat::kInteger:
+      break;
+  }
+  constexpr CodeFormat kInteger = CodeFormat::kInteger;
+  if (kind.has_levels) {
+    return kind.bits == 8   ? f(Code<8, kInteger, true>())
+           : kind.bits == 4 ? f(Code<4, kInteger, true>())
+                            : f(Code<2, kInteger, true>());
+  }
+  switch (kind.bits) {
     case 8:
-      return f(std::integral_constant<int, 8>());
+      return f(Code<8>());
     case 4:
-      return f(std::integral_constant<int, 4>());
+      return f(Code<4>());
     default:
-      return f(std::integral_constant<int, 2>());
+      return f(Code<2>());
   }
 }
 
 #ifdef GRADWIRE_X86
 /// @returns false when a block holds NaN or infinity.
-bool encode_blocks_avx512(const FusedBlocks& in, int bits, bool stochastic);
-bool encode_blocks_avx2(const FusedBlocks& in, int bits, bool stochastic);
+bool encode_blocks_avx512(const FusedBlocks& in, CodeKind kind, bool stochastic);
+bool encode_blocks_avx2(const FusedBlocks& in, CodeKind kind, bool stochastic);
 
 /// out = factor * (parts added in order, from 0 on).
-void sum_blocks_avx512(const FusedSum& sum, int bits);
-void sum_blocks_avx2(const FusedSum& sum, int bits);
+void sum_blocks_avx512(const FusedSum& sum, CodeKind kind);
+void sum_blocks_avx2(const FusedSum& sum, CodeKind kind);
 #endif
 
 }  // namespace gradwire::cpu

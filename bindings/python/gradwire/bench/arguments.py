@@ -27,7 +27,7 @@ by ';'. A comma inside one spec is written '+', stands in quotes, or stays where
   none,topk:1%+int4       two: none and the spec topk:1%,int4
   "none;topk:1%,int4"     the same two"""
 
-# Options of a spec that are no methods on their own; int4, int8, fp16 and bf16 are both.
+# Options of a spec that are no methods on their own; int4, int8, e4m3, e5m2, fp16 and bf16 are both.
 _ONLY_OPTIONS = ("fp32", "nearest", "stochastic", "ef", "noef")
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)(kbit|mbit|gbit)$", re.ASCII)
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}

@@ -37,11 +37,16 @@ class Job:
     target_accuracy: float
     stop_at_target: bool
     timeout_s: float
+    streams: int = 1  # exchanges in flight at once
     compute_only: bool = False  # no exchange: each worker trains alone, for its times
 
     @property
     def processes(self) -> int:
         return 1 if self.transport == "in_process" else self.workers
+
+    def command(self, case: Case) -> List[str]:
+        """The worker's program and all of its options that no network and no rank decide."""
+        return trainer_arguments(self, case)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ def trainer_arguments(job: Job, case: Case) -> List[str]:
         "stop-at-target": int(job.stop_at_target),
         "eval-every": job.eval_every,
         "threads": job.threads,
+        "streams": job.streams,
         "overlap": int(job.overlap),
         "no-exchange": int(job.compute_only),
         "events": "-",

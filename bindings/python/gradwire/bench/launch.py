@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import selectors
 import subprocess
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional, Type
 
 from gradwire.bench.errors import BenchError, RunError, UsageError
-from gradwire.bench.job import TRAINER, Case, Job, trainer_arguments
+from gradwire.bench.job import TRAINER, Case, Job
 from gradwire.bench.links import Network
 from gradwire.bench.processes import describe_exit, is_stopped, stop
 from gradwire.bench.types import Event
@@ -96,9 +97,11 @@ class Run:
         self.stopped_early = False
         logs.mkdir(parents=True, exist_ok=True)
         store.mkdir(parents=True)
-        common = trainer_arguments(job, case) + network.options(case.link)
+        common = job.command(case) + network.options(case.link)
         threads = str(job.threads)
         environment = dict(os.environ, OPENBLAS_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
+        # Left-over workers of another run, and strangers, do not meet these.
+        environment["GRADWIRE_JOB_SECRET"] = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         try:
             for rank in range(job.processes):

@@ -13,8 +13,8 @@ from gradwire.bench.types import Document, Row
 
 # Okabe and Ito's palette, told apart with the usual colour blindnesses; line styles repeat the
 # distinction for greyscale print.
-_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _PANELS = (("seconds", "training time, seconds"), ("bytes", "bytes sent per worker"))
 _STEP = 0.055  # between the labels above the curves, in accuracy
 
@@ -88,7 +88,7 @@ def _panel(axes: Any, curves: List[Document], methods: List[str], name: str) -> 
         if not points:
             continue
         index = methods.index(curve["method"])
-        colour, style = _COLOURS[index % len(_COLOURS)], _STYLES[index % len(_STYLES)]
+        colour, style = COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]
         axes.plot(*zip(*points), color=colour, linestyle=style, linewidth=1.4)
         axes.plot(*points[-1], color=colour, marker="o", markersize=4)
         ends.setdefault(curve["method"], (points[-1], colour))

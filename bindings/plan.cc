@@ -1,0 +1,178 @@
+// Plans for Python, and what a line between ranks costs.
+
+#include "gradwire/bindings/plan.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <optional>
+
+#include "gradwire/bindings/layers.h"
+#include "gradwire/bindings/tensor.h"
+#include "gradwire/bindings/transport.h"
+#include "gradwire/comm/probe.h"
+
+namespace gradwire::bindings {
+
+PlanOptions options_of(const PlanWords& words) {
+  PlanOptions options;
+  options.spec = parse_spec(words.spec);
+  options.exchange = words.exchange;
+  options.exempt_1d = one_of<PlanOptions::Exempt1D>(
+      "exempt_1d", words.exempt_1d,
+      {{"auto", PlanOptions::Exempt1D::kAuto}, {"never", PlanOptions::Exempt1D::kNever}});
+  options.seed = words.seed;
+  options.ranks_per_node = words.ranks_per_node;
+  return options;
+}
+
+namespace {
+
+using Shapes = std::vector<std::pair<std::string, std::vector<size_t>>>;
+using Fields = py::typing::Dict<py::str, py::object>;
+
+Plan plan_of(const Shapes& parameters, const std::string& spec, const std::string& exchange,
+             size_t bucket_bytes, size_t last_bucket_bytes, py::handle dtype,
+             const std::string& exempt_1d, uint64_t seed, int ranks_per_node,
+             const std::optional<std::vector<std::vector<ParamId>>>& buckets,
+             const std::optional<std::vector<std::string>>& exchanges) {
+  std::vector<ParamInfo> infos;
+  for (const auto& [name, shape] : parameters) {
+    infos.push_back({name, shape});
+  }
+  PlanOptions options = options_of({.spec = spec,
+                                    .exchange = exchange,
+                                    .exempt_1d = exempt_1d,
+                                    .seed = seed,
+                                    .ranks_per_node = ranks_per_node});
+  options.bucket_bytes = bucket_bytes;
+  options.last_bucket_bytes = last_bucket_bytes;
+  options.dtype = parse_dtype(dtype);
+  check(!buckets || !buckets->empty(), "buckets: is empty, expected every parameter in one");
+  options.buckets = buckets.value_or(options.buckets);
+  options.exchanges = exchanges.value_or(options.exchanges);
+  return make_plan(infos, options);
+}
+
+py::typing::List<Fields> layout(const Plan& plan) {
+  py::typing::List<Fields> buckets;
+  for (const PlanBucket& bucket : plan.buckets) {
+    py::list groups;
+    for (const PlanGroup& group : bucket.groups) {
+      py::list members;
+      for (const Segment& segment : group.segments) {
+        members.append(segment.parameter);
+      }
+      py::dict fields;
+      fields["spec"] = to_string(group.spec);
+      fields["offset"] = group.offset;
+      fields["numel"] = group.numel;
+      fields["parameters"] = members;
+      groups.append(fields);
+    }
+    py::dict fields;
+    fields["exchange"] = bucket.exchange;
+    fields["numel"] = bucket.numel;
+    fields["groups"] = groups;
+    buckets.append(fields);
+  }
+  return buckets;
+}
+
+LinkCosts probe(BoundTransport& over, double budget, size_t most_bytes) {
+  check(budget > 0 && budget < 1e6, "budget: is ", budget,
+        " seconds, must be above 0 and below 1e6");
+  const auto transport = over.get();
+  const ProbeOptions options{
+      .budget = std::chrono::microseconds(static_cast<int64_t>(budget * 1e6)),
+      .most_bytes = most_bytes};
+  LinkCosts costs;
+  over.worker().run([&](Context& context) { costs = probe_link(*transport, context, options); });
+  return costs;
+}
+
+void bind_link(py::module_& module) {
+  py::class_<LinkCosts>(module, "LinkCosts",
+                        "What a message costs on the line between ranks: alpha_s seconds, and "
+                        "beta_s_per_byte for each byte; read-only.")
+      .def(py::init([](double alpha_s, double beta_s_per_byte) {
+             check(alpha_s >= 0 && alpha_s < 1e9, "alpha_s: is ", alpha_s,
+                   ", must be a number of seconds from 0");
+             check(beta_s_per_byte >= 0 && beta_s_per_byte < 1e9, "beta_s_per_byte: is ",
+                   beta_s_per_byte, ", must be a number of seconds from 0");
+             return LinkCosts{alpha_s, beta_s_per_byte};
+           }),
+           py::kw_only(), py::arg("alpha_s"), py::arg("beta_s_per_byte"))
+      .def_property_readonly(
+          "alpha_s", [](const LinkCosts& costs) { return costs.alpha_s; },
+          "Seconds of a message of no bytes.")
+      .def_property_readonly(
+          "beta_s_per_byte", [](const LinkCosts& costs) { return costs.beta_s_per_byte; },
+          "Seconds of each byte.")
+      .def("__repr__", [](const LinkCosts& costs) {
+        return concat("LinkCosts(alpha_s=", costs.alpha_s,
+                      ", beta_s_per_byte=", costs.beta_s_per_byte, ")");
+      });
+  module.def("probe_link", &probe, py::arg("transport"), py::kw_only(), py::arg("budget") = 0.005,
+             py::arg("most_bytes") = ProbeOptions{}.most_bytes,
+             "Measures the line between the ranks by a few all-gathers: the same LinkCosts on all. "
+             "Collective; a Reducer over the transport must be between steps.\n\n"
+             "Args:\n    budget: seconds; once three calls of a size take this long, no larger one "
+             "is tried.\n    most_bytes: of a message.\n\n"
+             "Raises:\n    TransportError: naming a rank; the group is finished.");
+}
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+  bind_link(module);
+  py::class_<Plan>(module, "Plan",
+                   "Which parameters travel together, compressed and exchanged how: read-only, "
+                   "equal on all ranks. str() is a table of it.")
+      .def_property_readonly(
+          "parameters",
+          [](const Plan& plan) {
+            std::vector<std::string> names;
+            for (const ParamInfo& info : plan.parameters) {
+              names.push_back(info.name);
+            }
+            return names;
+          },
+          "Names, in forward order; a parameter's id is its place here.")
+      .def_property_readonly(
+          "buckets", [](const Plan& plan) { return plan.buckets.size(); },
+          "How many messages a step has.")
+      .def_property_readonly(
+          "layout", &layout,
+          "The buckets in the order they leave, as dicts: 'exchange', 'numel' (elements) and "
+          "'groups', a list of dicts 'spec', 'offset' (first element in the bucket), 'numel' and "
+          "'parameters' (their ids, one after another from that offset).")
+      .def_property_readonly("fingerprint", &Plan::fingerprint, "FNV-1a over describe().")
+      .def("describe", &Plan::describe,
+           "A table of the buckets, their groups, capacities and parameters.")
+      .def("__str__", &Plan::describe);
+  module.def(
+      "make_plan", &plan_of, py::arg("parameters"), py::arg("spec") = "topk:1%", py::kw_only(),
+      py::arg("exchange") = "auto", py::arg("bucket_bytes") = PlanOptions{}.bucket_bytes,
+      py::arg("last_bucket_bytes") = PlanOptions{}.last_bucket_bytes, py::arg("dtype") = "float32",
+      py::arg("exempt_1d") = "auto", py::arg("seed") = 0, py::arg("ranks_per_node") = 1,
+      py::arg("buckets") = py::none(), py::arg("exchanges") = py::none(),
+      "Makes a plan without looking at any value.\n\n"
+      "Args:\n    parameters: (name, shape) in the order of the model's forward pass.\n"
+      "    spec: a compressor, such as 'topk:1%,int4'.\n"
+      "    exchange: a row of gradwire.exchanges(), or 'auto'.\n"
+      "    bucket_bytes: of dense gradient in a message; a larger parameter is a bucket alone.\n"
+      "    last_bucket_bytes: the same for the bucket that leaves last; 0: as bucket_bytes.\n"
+      "    dtype: of the gradients: 'float32', 'float16' or 'bfloat16'.\n"
+      "    exempt_1d: 'auto': lossy specs narrower than 16 bits send 1-D parameters as bf16; or "
+      "'never'.\n    seed: of stochastic rounding.\n"
+      "    ranks_per_node: neighbouring ranks that share a node, for the hierarchical exchange.\n"
+      "    buckets: ids of the parameters that travel together, in the order the buckets leave, "
+      "every parameter once; in place of bucket_bytes.\n"
+      "    exchanges: of each of those buckets, in place of exchange.\n\n"
+      "Raises:\n    InvalidArgument: two parameters of one name, one without elements, an exchange "
+      "that cannot carry the spec, buckets that do not hold every parameter once.");
+}
+
+}  // namespace gradwire::bindings

@@ -1,0 +1,38 @@
+#pragma once
+// Plans as Python asks for them.
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gradwire/comm/plan.h"
+
+namespace gradwire::bindings {
+
+/// The value that belongs to `name`. @throws InvalidArgument listing the known names.
+template <class Value>
+Value one_of(std::string_view what, const std::string& name,
+             std::initializer_list<std::pair<std::string_view, Value>> known) {
+  std::vector<std::string_view> names;
+  for (const auto& [text, value] : known) {
+    if (text == name) {
+      return value;
+    }
+    names.push_back(text);
+  }
+  throw_unknown_name(what, name, names);
+}
+
+/// What a plan made of a list of parameters and one made of measurements have in common.
+struct PlanWords {
+  std::string spec, exchange, exempt_1d;
+  uint64_t seed = 0;
+  int ranks_per_node = 1;
+};
+
+/// @throws InvalidArgument for a spec or a name that is none.
+PlanOptions options_of(const PlanWords& words);
+
+}  // namespace gradwire::bindings

@@ -1,0 +1,186 @@
+// The Reducer for Python: a step, from gradients to means.
+
+#include "gradwire/bindings/reducer.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <string>
+
+#include "gradwire/bindings/layers.h"
+#include "gradwire/bindings/plan.h"
+
+namespace gradwire::bindings {
+namespace {
+
+using Fields = py::typing::Dict<py::str, py::object>;
+
+std::unique_ptr<BoundReducer> make(const Plan& plan, BoundTransport& transport,
+                                   const std::string& on_nonfinite, const std::string& unused,
+                                   int threads, size_t trace_steps, int streams) {
+  ReducerOptions options;
+  options.on_nonfinite = one_of<OnNonFinite>(
+      "on_nonfinite", on_nonfinite, {{"error", OnNonFinite::kError}, {"skip", OnNonFinite::kSkip}});
+  options.unused = one_of<UnusedParameters>(
+      "unused", unused, {{"error", UnusedParameters::kError}, {"zero", UnusedParameters::kZero}});
+  options.threads = threads;
+  options.trace_steps = trace_steps;
+  options.streams = streams;
+  return std::make_unique<BoundReducer>(plan, transport, options);
+}
+
+// What an array of gradient() stands on.
+struct Viewed {
+  py::object reducer;
+  BoundReducer::View view;
+};
+
+py::array gradient(const py::object& self, ParamId p) {
+  auto& bound = self.cast<BoundReducer&>();
+  auto viewed = std::make_unique<Viewed>(Viewed{self, bound.view()});
+  std::vector<size_t> shape;
+  const Gradient view = bound.run([&](Reducer& reducer) {
+    shape = parameter_of(reducer.plan(), p).shape;
+    return reducer.gradient(p);
+  });
+  const py::capsule owner(viewed.release(), [](void* held) { delete static_cast<Viewed*>(held); });
+  return array_over(view, shape, owner);
+}
+
+bool wait(BoundReducer& self) {
+  std::vector<std::shared_ptr<Array>> done;
+  return self.run([&](Reducer& reducer) {
+    try {
+      const bool committed = reducer.wait() == StepOutcome::kCommitted;
+      done = self.let_go();
+      return committed;
+    } catch (const NonFiniteGradient&) {
+      done = self.let_go();
+      throw;
+    } catch (const TransportError&) {
+      done = self.let_go();
+      throw;
+    }  // by any other the step has not ended
+  });
+}
+
+std::optional<py::array> residual(BoundReducer& self, ParamId p) {
+  std::vector<float> copy;
+  std::vector<size_t> shape;
+  self.run([&](Reducer& reducer) {
+    shape = parameter_of(reducer.plan(), p).shape;
+    const ConstResidual committed = reducer.residual(p);
+    copy.assign(committed.begin(), committed.end());
+  });
+  if (copy.empty()) {
+    return std::nullopt;
+  }
+  const py::array flat = copy_of({copy.data(), copy.size(), DType::kFloat32});
+  return array_over({const_cast<void*>(flat.data()), copy.size(), DType::kFloat32, {}}, shape,
+                    flat);
+}
+
+py::typing::List<Fields> trace(BoundReducer& self) {
+  const std::vector<StepTrace> steps =
+      self.run([](Reducer& reducer) { return reducer.trace().steps(); });
+  py::typing::List<Fields> list;
+  for (const StepTrace& step : steps) {
+    py::dict fields;
+    fields["step"] = step.step;
+    fields["committed"] = step.committed;
+    fields["exposed_us"] = step.exposed_us();
+    fields["codec_us"] = step.codec_us();
+    fields["transfer_us"] = step.transfer_us();
+    fields["bytes_sent"] = step.bytes_sent();
+    fields["bytes_received"] = step.bytes_received();
+    fields["buckets"] = step.buckets.size();
+    list.append(fields);
+  }
+  return list;
+}
+
+void bind_step(ReducerClass& type) {
+  type.def("gradient", &gradient, py::arg("parameter"),
+           "Where a parameter's gradient belongs, in the parameter's shape and the plan's dtype, "
+           "without a copy: write it here; after wait() the mean of all ranks is here. The array "
+           "is good until set_plan() or replan(), which are refused while it is in use.")
+      .def(
+          "grad_ready",
+          [](BoundReducer& self, ParamId p) {
+            self.run([p](Reducer& reducer) { reducer.grad_ready(p); });
+          },
+          py::arg("parameter"),
+          "Says that gradient(parameter) is complete for this step. Once per parameter and "
+          "step.\n\n"
+          "Raises:\n    InvalidArgument: an unknown parameter, or one already ready.")
+      .def("wait", &wait,
+           "Blocks until every bucket of the step is reduced, then commits. Returns whether it "
+           "did: False for a step skipped because of non-finite gradients.\n\n"
+           "Raises:\n    NonFiniteGradient: naming rank and bucket; nothing was committed on any "
+           "rank.\n    InvalidArgument: naming parameters that were never ready; the step can go "
+           "on.\n    TransportError: naming rank and bucket; the group is finished.")
+      .def("residual", &residual, py::arg("parameter"),
+           "A copy of the committed residual, float32, or None without error feedback.");
+}
+
+void bind_facts(ReducerClass& type) {
+  type.def_property_readonly(
+          "committed_steps",
+          [](BoundReducer& self) {
+            return self.run([](Reducer& reducer) { return reducer.committed_steps(); });
+          },
+          "Steps that wait() committed.")
+      .def_property_readonly(
+          "skipped_steps",
+          [](BoundReducer& self) {
+            return self.run([](Reducer& reducer) { return reducer.skipped_steps(); });
+          },
+          "Steps left out because of non-finite gradients.")
+      .def_property_readonly(
+          "plan",
+          [](BoundReducer& self) {
+            return self.run([](Reducer& reducer) { return reducer.plan(); });
+          },
+          "A copy of the plan.")
+      .def("trace", &trace,
+           "The last steps, oldest first, as dicts: 'step', 'committed', 'exposed_us', 'codec_us', "
+           "'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets'.")
+      .def(
+          "chrome_trace",
+          [](BoundReducer& self) {
+            return self.run(
+                [&self](Reducer& reducer) { return reducer.trace().to_chrome_json(self.rank()); });
+          },
+          "The same as Chrome/Perfetto JSON, a track per activity, the rank as process.");
+}
+
+}  // namespace
+
+void bind_reducer(py::module_& module) {
+  ReducerClass type(
+      module, "Reducer",
+      "The pipeline of a step: gradients become ready during backward, buckets leave in plan "
+      "order on threads of their own, and wait() hands back the mean of all ranks.\n\n"
+      "It keeps the transport, which nothing else may use meanwhile; arrays of gradient() keep it. "
+      "One thread at a time: calls of others wait. A callback of a call may not call the reducer "
+      "(InvalidArgument).",
+      py::release_gil_before_calling_cpp_dtor());
+  type.def(py::init(&make), py::arg("plan"), py::arg("transport"), py::kw_only(),
+           py::arg("on_nonfinite") = "error", py::arg("unused") = "error", py::arg("threads") = 1,
+           py::arg("trace_steps") = 64, py::arg("streams") = 1,
+           "Collective: compares the plan across ranks.\n\n"
+           "Args:\n    on_nonfinite: 'error', or 'skip' for loss scalers.\n"
+           "    unused: what wait() does about parameters never ready: 'error', or 'zero' takes "
+           "their gradient as zero; the same on all ranks.\n"
+           "    threads: of the compression loops.\n    trace_steps: steps the trace keeps.\n"
+           "    streams: exchanges in flight at once, 1 to 16, the same on all ranks.\n\n"
+           "Raises:\n    InvalidArgument: naming the first line in which a rank's plan differs.");
+  bind_step(type);
+  bind_handing_over(module, type);
+  bind_between_steps(module, type);
+  bind_facts(type);
+}
+
+}  // namespace gradwire::bindings

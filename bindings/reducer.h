@@ -1,0 +1,80 @@
+#pragma once
+// A Reducer as Python holds it.
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gradwire/bindings/one_at_a_time.h"
+#include "gradwire/bindings/tensor.h"
+#include "gradwire/bindings/transport.h"
+#include "gradwire/comm/reducer.h"
+
+namespace gradwire::bindings {
+
+/// A reducer and what it stands on. Views of its memory keep it alive, it keeps the transport.
+class BoundReducer {
+ public:
+  /// Counts the arrays of gradient() that are in use.
+  using View = std::shared_ptr<const char>;
+
+  BoundReducer(const Plan& plan, BoundTransport& transport, const ReducerOptions& options)
+      : transport_(transport.get()) {
+    const py::gil_scoped_release release;
+    reducer_.emplace(plan, *transport_, options);
+  }
+
+  /// Runs body(reducer) without the GIL, and not while another thread is in here.
+  template <class Body>
+  auto run(const Body& body) {
+    const py::gil_scoped_release release;
+    const OneAtATime::Inside inside(door_);
+    return body(*reducer_);
+  }
+
+  /// To be taken before gradient() is asked where its memory is.
+  View view() const { return view_; }
+  /// Inside run(), before what moves that memory. @throws InvalidArgument while arrays are in use.
+  void check_no_views(std::string_view call) const {
+    const auto views = view_.use_count() - 1;
+    check(views == 0, call, ": ", views,
+          " arrays of gradient() are in use, whose memory ends with the plan; expected none (del "
+          "them and what holds them, an optimizer perhaps, and ask gradient() anew)");
+  }
+
+  /// Inside run(): memory that a step uses until let_go().
+  void hold(std::shared_ptr<Array> array) { held_.push_back(std::move(array)); }
+  /// Inside run(), when the step has ended. What is returned is best let go of outside.
+  std::vector<std::shared_ptr<Array>> let_go() { return std::exchange(held_, {}); }
+
+  /// Inside run().
+  int rank() const { return transport_->rank(); }
+  void stand_on(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
+
+ private:
+  const View view_ = std::make_shared<char>();
+  std::shared_ptr<Transport> transport_;
+  OneAtATime door_;
+  std::vector<std::shared_ptr<Array>> held_;
+  std::optional<Reducer> reducer_;  // last: it uses the others to its end
+};
+
+/// @throws InvalidArgument for an id that is none.
+inline const ParamInfo& parameter_of(const Plan& plan, ParamId p) {
+  check(p < plan.parameters.size(), "parameter: is ", p, ", must be below ",
+        plan.parameters.size());
+  return plan.parameters[p];
+}
+
+using ReducerClass = py::class_<BoundReducer>;
+
+/// What happens between steps: plans, checkpoints, rebuilding.
+void bind_between_steps(py::module_& module, ReducerClass& type);
+
+/// Gradients handed over otherwise than one by one, and results taken otherwise than as means.
+void bind_handing_over(py::module_& module, ReducerClass& type);
+
+}  // namespace gradwire::bindings

@@ -1,0 +1,253 @@
+#include "gradwire/comm/exchange/slices.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gradwire/kernels/compress/warmup.h"
+
+namespace gradwire {
+namespace {
+
+size_t chunks_in(const Compressor& compressor) {
+  return chunk_count_of(compressor.shape().numel);
+}
+
+size_t room_for(const Compressor& compressor, Region region) {
+  return region.numel() == 0 ? sizeof(PayloadHeader) : compressor.slice_capacity_bytes(region);
+}
+
+// The steps after the first keep no more.
+size_t most_kept_of(const Compressor& compressor) {
+  return kept_in_step(compressor.spec(), compressor.shape().numel, 0);
+}
+
+}  // namespace
+
+bool chooses_among_all(const Compressor& compressor) {
+  const CompressorRow& row = find_compressor(compressor.spec().name);
+  return row.selector && !row.per_chunk && compressor.shape().device.type == DeviceType::kCpu;
+}
+
+bool rounds_the_mean(const Compressor& c) {
+  const ValueCodec values = c.spec().values;
+  const bool as_gradient = (values == ValueCodec::kFloat16 && c.shape().dtype == DType::kFloat16) ||
+                           (values == ValueCodec::kBFloat16 && c.shape().dtype == DType::kBFloat16);
+  const CompressorRow& row = find_compressor(c.spec().name);
+  return (row.selector && !row.shared_choice) ||
+         (values != ValueCodec::kRaw && values != ValueCodec::kFloat32 && !as_gradient);
+}
+
+std::vector<SliceExchange::Group> SliceExchange::make_groups(const ExchangeContext& made_from,
+                                                             Cut cut) {
+  const int world_size = made_from.transport->world_size();
+  const auto ranks = static_cast<size_t>(world_size);
+  std::vector<Group> groups;
+  size_t counts = 0;
+  for (Compressor* compressor : made_from.compressors) {
+    Group group{.compressor = compressor,
+                .balanced = cut == Cut::kBalanced && chooses_among_all(*compressor) &&
+                            compressor->shape().numel > 0,
+                .regions = {},
+                .first_count = counts,
+                .slices = std::vector<ConstPayload>(ranks)};
+    if (group.balanced) {
+      counts += chunks_in(*compressor);
+    } else {
+      for (int r = 0; r < world_size; ++r) {
+        group.regions.push_back(owned_region(compressor->shape().numel, world_size, r));
+      }
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// The largest message any rank can get: the same on every rank.
+size_t SliceExchange::stride_for(std::span<const Group> groups, size_t ranks) {
+  size_t largest = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    size_t bytes = 0;
+    for (const Group& group : groups) {
+      const Region whole{0, group.compressor->shape().numel};
+      const size_t entries = slice_entries(most_kept_of(*group.compressor), ranks);
+      bytes += group.balanced ? group.compressor->capacity_for_entries(whole, entries)
+                              : room_for(*group.compressor, group.regions[r]);
+    }
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+SliceExchange::SliceExchange(const ExchangeContext& made_from, Cut cut)
+    : transport_(*made_from.transport),
+      tag_(made_from.tag),
+      ranks_(static_cast<size_t>(transport_.world_size())),
+      own_(static_cast<size_t>(transport_.rank())),
+      groups_(make_groups(made_from, cut)),
+      outgoing_(transport_.world_size(), stride_for(groups_, ranks_)),
+      incoming_(transport_.world_size(), stride_for(groups_, ranks_)) {
+  size_t counts = 0;
+  for (const Group& group : groups_) {
+    counts += group.balanced ? chunks_in(*group.compressor) : 0;
+  }
+  counts_.resize(counts);
+}
+
+void SliceExchange::run(std::span<const GroupSlot> groups, ExchangeReport& report,
+                        Context& context) {
+  if (must_cut()) {
+    cut_regions(groups, report, context);
+  }
+  timed(report.codec_us, [&] { write_slices(groups, context); });
+  for (size_t r = 0; r < ranks_; ++r) {
+    report.predicted_bytes_sent += r == own_ ? 0 : kFrameHeaderBytes + outgoing_.length(r);
+  }
+  timed(report.transfer_us, [&] {
+    const size_t own_length = std::exchange(outgoing_.length(own_), 0);  // is where it belongs
+    transport_.all_to_all(outgoing_.parts(), incoming_.parts(), tag_, context);
+    incoming_.length(own_) = own_length;
+  });
+  timed(report.codec_us, [&] { read_slices(report); });
+}
+
+// The committed step is the same on all ranks, and so is whether there are regions.
+bool SliceExchange::must_cut() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
+    return group.balanced &&
+           (group.regions.empty() || group.compressor->step() % kBalanceSteps == 0);
+  });
+}
+
+void SliceExchange::cut_regions(std::span<const GroupSlot> groups, ExchangeReport& report,
+                                Context& context) {
+  std::ranges::fill(counts_, 0.0f);
+  const auto counts_of = [this](const Group& group) {
+    return std::span(counts_).subspan(group.first_count, chunks_in(*group.compressor));
+  };
+  timed(report.codec_us, [&] {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].balanced) {
+        groups_[g].compressor->count_entries(groups[g].mine, counts_of(groups_[g]), context);
+      }
+    }
+  });
+  timed(report.transfer_us, [&] { transport_.all_reduce_sum(counts_, tag_, context); });
+  report.predicted_bytes_sent +=
+      all_reduce_bytes_sent(AllReduce::kRankOrder, counts_.size(),
+                            {transport_.rank(), transport_.world_size()});
+  for (Group& group : groups_) {
+    if (group.balanced) {
+      group.regions = balanced_regions(group.compressor->shape().numel, counts_of(group),
+                                       transport_.world_size());
+    }
+  }
+}
+
+void SliceExchange::write_slices(std::span<const GroupSlot> slots, Context& context) {
+  for (size_t r = 0; r < ranks_; ++r) {
+    const Messages& messages = r == own_ ? incoming_ : outgoing_;
+    size_t length = 0;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const Group& group = groups_[g];
+      const Payload mine = slots[g].mine.first(payload_bytes(slots[g].mine));
+      const Payload out = messages.room(r).subspan(length);
+      if (group.regions[r].numel() == 0) {
+        length += write_empty_payload(*group.compressor, is_nonfinite(mine), out);
+        continue;
+      }
+      if (group.balanced) {
+        group.compressor->slice_at_most(
+            {mine, group.regions[r], slice_entries(kept(g), ranks_)}, slots[g].e_next, out,
+            context);
+      } else {
+        group.compressor->slice(mine, group.regions[r], out, context);
+      }
+      length += payload_bytes(out);
+    }
+    outgoing_.length(r) = length;
+  }
+}
+
+void SliceExchange::read_slices(ExchangeReport& report) {
+  for (size_t r = 0; r < ranks_; ++r) {
+    MessageReader reader(incoming_.message(r), r, tag_.what);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const auto item = reader.next({*groups_[g].compressor, groups_[g].regions[own_], g});
+      groups_[g].slices[r] = item.payload;
+      note_flag(item.nonfinite, r, report);
+    }
+    reader.finish();
+  }
+}
+
+void SliceExchange::note_flag(bool nonfinite, size_t rank, ExchangeReport& report) {
+  if (nonfinite && report.nonfinite_rank < 0) {
+    report.nonfinite_rank = static_cast<int>(rank);
+  }
+}
+
+uint64_t SliceExchange::bytes_sent(std::span<const size_t> payload_bytes) const {
+  uint64_t sent = (ranks_ - 1) * kFrameHeaderBytes;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    const Region whole{0, group.compressor->shape().numel};
+    uint64_t slices = 0, overhead = 0;
+    for (size_t r = 0; r < ranks_; ++r) {
+      if (r != own_) {
+        const size_t entries = slice_entries(kept(g), ranks_);
+        slices += group.balanced ? group.compressor->capacity_for_entries(whole, entries)
+                                 : room_for(*group.compressor, group.regions[r]);
+        overhead += sizeof(PayloadHeader) + 3 * 4;  // each part of a body is padded on its own
+      }
+    }
+    sent += group.compressor->fixed_length() ? slices
+                                             : std::min(slices, payload_bytes[g] + overhead);
+  }
+  return counts_.empty() ? sent
+                         : sent + all_reduce_bytes_sent(
+                                      AllReduce::kRankOrder, counts_.size(),
+                                      {transport_.rank(), transport_.world_size()});
+}
+
+size_t SliceExchange::kept(size_t group) const {
+  const Compressor& compressor = *groups_[group].compressor;
+  return kept_in_step(compressor.spec(), compressor.shape().numel, compressor.step());
+}
+
+size_t SliceExchange::most_kept(size_t group) const {
+  return most_kept_of(*groups_[group].compressor);
+}
+
+std::vector<uint64_t> SliceExchange::state() const {
+  std::vector<uint64_t> words;
+  for (const Group& group : groups_) {
+    if (group.balanced && !group.regions.empty()) {
+      const auto edges = region_edges(group.regions, group.compressor->shape().numel);
+      words.insert(words.end(), edges.begin(), edges.end());
+    }
+  }
+  return words;
+}
+
+void SliceExchange::set_state(std::span<const uint64_t> state) {
+  const auto balanced = static_cast<size_t>(std::count_if(
+      groups_.begin(), groups_.end(), [](const Group& group) { return group.balanced; }));
+  check(state.empty() || state.size() == balanced * (ranks_ + 1), "two-shot exchange: its state has ",
+        state.size(), " words, expected 0 or ", balanced * (ranks_ + 1));
+  std::vector<std::vector<Region>> regions;
+  for (const Group& group : groups_) {
+    const bool given = group.balanced && !state.empty();
+    regions.push_back(given ? regions_between(state.first(ranks_ + 1),
+                                              group.compressor->shape().numel)
+                            : std::vector<Region>{});
+    state = given ? state.subspan(ranks_ + 1) : state;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].balanced) {
+      groups_[g].regions = std::move(regions[g]);
+    }
+  }
+}
+
+}  // namespace gradwire

@@ -1,0 +1,91 @@
+#pragma once
+// The first half of a two-shot exchange: every rank owns a region of each group, and the slices of
+// all ranks meet at their owner. What is done with them there is the caller's.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gradwire/comm/exchange/message.h"
+#include "gradwire/comm/exchange/regions.h"
+
+namespace gradwire {
+
+/// Whether regions can be cut by entries: topk and threshold, which choose among all elements.
+bool chooses_among_all(const Compressor& compressor);
+
+/// Whether a mean that is encoded once more can lose by it.
+bool rounds_the_mean(const Compressor& compressor);
+
+/// Regions, messages and payloads of one bucket. Even regions for compressors whose payloads are
+/// evenly spread; for those that choose among all elements regions with about as many entries each,
+/// cut anew every kBalanceSteps steps from where the entries of all ranks lie.
+class SliceExchange {
+ public:
+  /// Committed steps between two cuts of the regions.
+  static constexpr uint32_t kBalanceSteps = 64;
+  /// Entries a slice has room for, in shares (k / world_size) of the group: what exceeds it stays
+  /// with the sender.
+  static constexpr size_t kSliceShares = 2;
+
+  enum class Cut : uint8_t {
+    kBalanced,  ///< by entries where that helps
+    kEven,      ///< by elements, so that ownership never changes
+  };
+
+  SliceExchange(const ExchangeContext& made_from, Cut cut);
+
+  /// Blocks: to be called on the stream's thread. Flags found in slices go to the report; all ranks
+  /// see all ranks' flags.
+  void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
+
+  size_t ranks() const { return ranks_; }
+  size_t own() const { return own_; }
+  Region region(size_t group, size_t rank) const { return groups_[group].regions[rank]; }
+  bool balanced(size_t group) const { return groups_[group].balanced; }
+  /// k of a group whose regions are balanced.
+  size_t kept(size_t group) const;
+  /// The same in the step that keeps most.
+  size_t most_kept(size_t group) const;
+  /// Of what this rank owns of the group: from each rank, in rank order.
+  std::span<const ConstPayload> slices(size_t group) const { return groups_[group].slices; }
+
+  /// Upper bound of what run() sends, exact where payloads have a fixed length.
+  uint64_t bytes_sent(std::span<const size_t> payload_bytes) const;
+
+  /// The regions of balanced groups, as Exchange::state().
+  std::vector<uint64_t> state() const;
+  void set_state(std::span<const uint64_t> state);
+
+  /// Records the flag of a payload from `rank`.
+  static void note_flag(bool nonfinite, size_t rank, ExchangeReport& report);
+
+ private:
+  struct Group {
+    Compressor* compressor;
+    bool balanced;
+    std::vector<Region> regions;  ///< of each rank; balanced: empty until they are cut
+    size_t first_count = 0;       ///< its chunks in counts_
+    std::vector<ConstPayload> slices = {};
+  };
+
+  /// Of a slice of a balanced group, when its sender keeps `kept`.
+  static size_t slice_entries(size_t kept, size_t ranks) {
+    return (kSliceShares * kept + ranks - 1) / ranks;
+  }
+  static std::vector<Group> make_groups(const ExchangeContext& made_from, Cut cut);
+  static size_t stride_for(std::span<const Group> groups, size_t ranks);
+  bool must_cut() const;
+  void cut_regions(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
+  void write_slices(std::span<const GroupSlot> groups, Context& context);
+  void read_slices(ExchangeReport& report);
+
+  Transport& transport_;
+  const CallTag tag_;
+  const size_t ranks_, own_;
+  std::vector<Group> groups_;
+  std::vector<float> counts_;  // entries per chunk of all balanced groups
+  Messages outgoing_, incoming_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,89 @@
+#include "gradwire/comm/internal/device_pipeline.h"
+
+#include <cstring>
+
+#include "gradwire/kernels/ops/parts_cuda.h"
+
+namespace gradwire {
+namespace {
+
+// What is enqueued on `to` from now on begins behind what is on `from`.
+void order(Event& event, Stream& from, Stream& to) {
+  event.record(from);
+  event.hold(to);
+}
+
+}  // namespace
+
+DevicePipeline::DevicePipeline(Stream& caller, size_t buckets, size_t lanes)
+    : caller_(caller),
+      state_(std::make_shared<DeviceState>(caller.device())),
+      reports_(kReports * sizeof(cuda::StepWords)) {
+  for (size_t b = 0; b < buckets; ++b) {
+    begun_.push_back(make_event(device()));
+    compressed_.push_back(make_event(device()));
+  }
+  for (size_t l = 0; l < lanes; ++l) {
+    exchanged_.push_back(make_event(device()));
+  }
+  for (std::unique_ptr<Event>& event : reported_) {
+    event = make_event(device());
+  }
+}
+
+DevicePipeline::~DevicePipeline() {
+  try {
+    caller_.wait();
+  } catch (const std::exception&) {
+    // The device is broken: nothing runs on it any more, and the caller's next call says so.
+  }
+}
+
+void DevicePipeline::begin_bucket(size_t b, Stream& compression) {
+  order(*begun_[b], caller_, compression);
+}
+
+void DevicePipeline::hand_over(size_t b, Stream& compression, Stream& lane) {
+  order(*compressed_[b], compression, lane);
+}
+
+void DevicePipeline::join(size_t l, Stream& lane) { order(*exchanged_[l], lane, caller_); }
+
+void DevicePipeline::conclude(std::span<const Gradient> means, OnNonFinite policy) {
+  for (const Gradient& mean : means) {
+    cuda::zero_after_fault(state_->words(), mean, caller_);
+  }
+  state_->commit(policy, caller_);
+  if (cuda::is_capturing(caller_)) {
+    return;  // nobody could tell which replay a report is of
+  }
+  newest();
+  first_ += last_ - first_ == kReports ? 1 : 0;
+  const size_t slot = last_++ % kReports;
+  const auto words = std::as_bytes(std::span(state_->words(), 1));
+  copy_bytes(reports_.bytes().subspan(slot * words.size(), words.size()), {}, words, device(),
+             caller_);
+  reported_[slot]->record(caller_);
+}
+
+void DevicePipeline::forget_faults() {
+  state_->clear(caller_);
+  newest_.reset();
+  first_ = last_;
+}
+
+// A report is read when its copy has passed, and before another one goes to the same place. No event
+// may be asked while a stream is captured.
+std::optional<cuda::StepWords> DevicePipeline::newest() {
+  if (cuda::is_capturing(caller_)) {
+    return newest_;
+  }
+  for (; first_ < last_ && reported_[first_ % kReports]->passed(); ++first_) {
+    std::memcpy(&newest_.emplace(),
+                reports_.bytes().data() + first_ % kReports * sizeof(cuda::StepWords),
+                sizeof(cuda::StepWords));
+  }
+  return newest_;
+}
+
+}  // namespace gradwire

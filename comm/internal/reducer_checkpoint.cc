@@ -1,0 +1,171 @@
+// Everything a rank keeps between steps, to a stream and back. The equation for another world size
+// is in CHECKPOINT_FORMAT.md.
+
+#include <algorithm>
+#include <vector>
+
+#include "gradwire/comm/internal/agree.h"
+#include "gradwire/comm/internal/checkpoint.h"
+#include "gradwire/comm/internal/reducer_state.h"
+
+namespace gradwire {
+namespace {
+
+/// What this rank takes over: its own checkpoint, or those of the old ranks that fall to it.
+struct Sources {
+  CheckpointHeader header;  // of any: what they must agree on
+  std::vector<CheckpointReader> readers;
+};
+
+CheckpointReader open_checkpoint(const Reducer::OpenCheckpoint& open, int rank) {
+  std::unique_ptr<std::istream> in = open(rank);
+  check(in != nullptr, "checkpoint of rank ", rank, ": there is none, expected one of every rank");
+  return {std::move(in), rank};
+}
+
+Sources open_sources(const Reducer::OpenCheckpoint& open, const Transport& transport) {
+  const int rank = transport.rank(), world_size = transport.world_size();
+  Sources sources;
+  if (std::unique_ptr<std::istream> own = open(rank)) {
+    sources.readers.emplace_back(std::move(own), rank);
+    sources.header = sources.readers[0].header();
+  } else {  // a rank that was not there gets nothing, but must know the step
+    sources.header = open_checkpoint(open, 0).header();
+  }
+  const auto old_size = static_cast<int64_t>(sources.header.world_size);
+  check((rank < old_size) == !sources.readers.empty(), "checkpoint of rank ", rank, ": there is ",
+        sources.readers.empty() ? "none" : "one", ", of ", old_size, " ranks that saved");
+  for (int64_t old = rank + world_size; old < old_size; old += world_size) {
+    sources.readers.push_back(open_checkpoint(open, static_cast<int>(old)));
+  }
+  return sources;
+}
+
+void check_sources(const Sources& sources, const Plan& plan) {
+  check(sources.header.model == model_fingerprint(plan),
+        "checkpoint: names, shapes or dtype of its parameters differ from the plan's, expected the "
+        "same");
+  for (const CheckpointReader& reader : sources.readers) {
+    const CheckpointHeader &has = reader.header(), &should = sources.header;
+    check(has.world_size == should.world_size && has.committed == should.committed &&
+              has.skipped == should.skipped && has.model == should.model &&
+              has.plan == should.plan &&
+              has.parameters == plan.parameters.size() &&
+              (has.plan != plan.fingerprint() || has.buckets == plan.buckets.size()),
+          "checkpoint of rank ", has.rank, ": step ", has.committed, " of ", has.world_size,
+          " ranks, expected that of rank ", should.rank, ": step ", should.committed, " of ",
+          should.world_size, ", and the same plan");
+  }
+}
+
+// e' = scale * sum over the sources, in float64; of one source with scale 1 its bits.
+std::vector<float> next_kept(Sources& sources, size_t numel, double scale) {
+  std::vector<double> sum(numel, -0.0);
+  bool any = false;
+  for (CheckpointReader& reader : sources.readers) {
+    const std::span<const float> kept = reader.parameter(numel);
+    any |= !kept.empty();
+    for (size_t i = 0; i < kept.size(); ++i) {
+      sum[i] += double{kept[i]};
+    }
+  }
+  std::vector<float> result(any ? numel : 0);
+  std::transform(sum.begin(), sum.begin() + static_cast<std::ptrdiff_t>(result.size()),
+                 result.begin(), [scale](double x) { return static_cast<float>(scale * x); });
+  return result;
+}
+
+void read_states(Sources& sources, std::deque<Bucket>& buckets, bool same_plan) {
+  for (CheckpointReader& reader : sources.readers) {
+    for (uint32_t b = 0; b < reader.header().buckets; ++b) {
+      std::vector<std::vector<uint64_t>> states(reader.groups() + 1);
+      for (std::vector<uint64_t>& state : states) {
+        state = reader.words();
+      }
+      if (same_plan) {
+        buckets.at(b).set_states(states);
+      }
+    }
+    reader.finish();
+  }
+}
+
+}  // namespace
+
+void Reducer::save(std::ostream& out) const {
+  const State& s = *state_;
+  s.refuse_on_gpu("save");
+  check(!s.begun || s.finished, "save: step ", s.step,
+        " has begun, expected a call between wait() and the next grad_ready()");
+  CheckpointWriter writer(out, {.rank = static_cast<uint32_t>(s.transport->rank()),
+                                .world_size = static_cast<uint32_t>(s.transport->world_size()),
+                                .committed = s.committed,
+                                .skipped = s.skipped,
+                                .model = model_fingerprint(s.plan),
+                                .plan = s.plan.fingerprint(),
+                                .parameters = static_cast<uint32_t>(s.plan.parameters.size()),
+                                .buckets = static_cast<uint32_t>(s.buckets.size())});
+  for (size_t p = 0; p < s.plan.places.size(); ++p) {
+    const auto [bucket, offset] = s.plan.places[p];
+    const size_t numel = s.plan.parameters[p].numel();
+    writer.parameter(numel, s.buckets[bucket].kept(offset, numel, s.parity));
+  }
+  for (const Bucket& bucket : s.buckets) {
+    const auto states = bucket.states();
+    writer.groups(states.size() - 1);
+    for (const std::vector<uint64_t>& state : states) {
+      writer.words(state);
+    }
+  }
+  writer.finish();
+}
+
+void Reducer::load(const OpenCheckpoint& open) {
+  State& s = *state_;
+  s.refuse_on_gpu("load");
+  s.throw_if_finished();
+  check(!s.begun, "load: step ", s.step,
+        " has begun, expected a call between wait() and the next grad_ready()");
+  std::deque<Bucket> buckets;
+  CheckpointHeader header;
+  std::exception_ptr error;
+  try {
+    Sources sources = open_sources(open, *s.transport);
+    check_sources(sources, s.plan);
+    header = sources.header;
+    buckets = s.make_buckets(s.plan, s.lanes, header.committed);
+    const bool same_size = header.world_size == static_cast<uint32_t>(s.transport->world_size());
+    const double scale = same_size ? 1.0 : double(s.transport->world_size()) / header.world_size;
+    for (size_t p = 0; p < s.plan.places.size(); ++p) {
+      const auto [bucket, offset] = s.plan.places[p];
+      const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
+      buckets[bucket].set_kept(offset, kept, s.parity);
+    }
+    read_states(sources, buckets, same_size && header.plan == s.plan.fingerprint());
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  // All ranks load, from one and the same step, or none does.
+  std::string found = error ? concat("unreadable on rank ", s.transport->rank(), "\n")
+                            : concat("step ", header.committed, " with ", header.skipped,
+                                     " skipped, of ", header.world_size, " ranks\n");
+  try {
+    check_agreement("checkpoint", found, *s.transport, s.compression.context);
+  } catch (const InvalidArgument&) {
+    if (!error) {
+      throw;
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  s.replace_buckets(std::move(buckets));
+  s.residual_ranks = s.transport->world_size();
+  s.has_parameters = true;
+  s.committed = header.committed;
+  s.skipped = header.skipped;
+  s.step = s.committed + s.skipped;
+  s.begin_plan();
+}
+
+}  // namespace gradwire

@@ -1,0 +1,134 @@
+// A reducer goes on with the ranks that are left.
+
+#include <algorithm>
+#include <cstring>
+
+#include "gradwire/comm/fingerprint.h"
+#include "gradwire/comm/internal/reducer_state.h"
+
+namespace gradwire {
+namespace {
+
+/// How far a rank has come.
+struct Progressed {
+  uint64_t committed = 0;
+  uint64_t skipped = 0;
+  uint64_t has_parameters = 0;
+
+  uint64_t concluded() const { return committed + skipped; }
+};
+
+std::vector<Progressed> gather_progress(const Progressed& own, Transport& transport,
+                                        Context& context) {
+  Messages all(transport.world_size(), sizeof own);
+  const auto rank = static_cast<size_t>(transport.rank());
+  all.length(rank) = sizeof own;
+  std::memcpy(all.room(rank).data(), &own, sizeof own);
+  transport.all_gather(all.length(rank), all.room(rank), all.parts(),
+                       {fnv1a("progress"), "progress"}, context);
+  context.stream.wait();
+  std::vector<Progressed> progress(static_cast<size_t>(transport.world_size()));
+  for (size_t r = 0; r < progress.size(); ++r) {
+    check(all.message(r).size() == sizeof own, "rebuild: rank ", r, " sent ", all.message(r).size(),
+          " bytes of progress, expected ", sizeof own);
+    std::memcpy(&progress[r], all.message(r).data(), sizeof own);
+  }
+  return progress;
+}
+
+/// The lowest of the ranks that have come furthest, parameters included.
+size_t newest_of(const std::vector<Progressed>& progress) {
+  const auto key = [](const Progressed& p) {
+    return std::pair(p.has_parameters, p.concluded());
+  };
+  const auto newest = static_cast<size_t>(
+      std::max_element(progress.begin(), progress.end(),
+                       [&](const auto& a, const auto& b) { return key(a) < key(b); }) -
+      progress.begin());
+  for (size_t r = 0; r < progress.size(); ++r) {
+    const auto ahead = progress[newest].concluded() - progress[r].concluded();
+    check(progress[newest].has_parameters != 0 &&
+              progress[r].committed <= progress[newest].committed &&
+              progress[r].skipped <= progress[newest].skipped && ahead <= 1,
+          "rebuild: rank ", r, " has committed ", progress[r].committed, " and skipped ",
+          progress[r].skipped, " steps, while of those that have their parameters rank ", newest,
+          " has come furthest, to ", progress[newest].committed, " and ", progress[newest].skipped,
+          "; expected at most one step less: load a checkpoint");
+  }
+  return newest;
+}
+
+}  // namespace
+
+Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
+  State& s = *state_;
+  s.refuse_on_gpu("rebuild");
+  if (s.launched > 0 && !s.failed) {
+    s.transport->abort(
+        concat("rank ", s.transport->rank(), "'s reducer is rebuilt in step ", s.step));
+  }
+  s.drain();
+  s.launched = 0;
+  const Progressed own{s.committed, s.skipped, s.has_parameters};
+  const auto progress = gather_progress(own, survivors, s.compression.context);
+  const size_t newest = newest_of(progress);
+  const Progressed& target = progress[newest];
+  const auto stays_behind = [&target](const Progressed& p) {
+    return p.committed < target.committed;
+  };
+  for (const PlanBucket& bucket : s.plan.buckets) {
+    check(find_exchange(bucket.exchange).complete_on_commit ||
+              std::none_of(progress.begin(), progress.end(), stays_behind),
+          "rebuild: a rank is a step behind, and with exchange '", bucket.exchange,
+          "' what it keeps of that step may not be complete; load a checkpoint");
+  }
+  Plan plan = s.plan;
+  plan.ranks_per_node = 1;  // nodes are not whole any more
+  s.check_everywhere(plan, survivors);
+  std::vector<Lane> lanes = s.make_lanes(survivors);
+  std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed);
+
+  // From here on nobody else can fail.
+  const auto is_behind = [&target](const Progressed& p) {
+    return p.has_parameters == 0 || p.concluded() < target.concluded();
+  };
+  if (own.committed < target.committed) {
+    s.commit();
+  }
+  s.has_parameters = !is_behind(own);
+  s.skipped = target.skipped;
+  s.step = target.concluded();
+  s.scale_kept(buckets, double(survivors.world_size()) / s.residual_ranks);
+  s.replace_buckets(std::move(buckets));
+  s.plan = std::move(plan);
+  s.lanes = std::move(lanes);
+  s.transport = &survivors;
+  s.residual_ranks = survivors.world_size();
+  s.failure.reset();
+  s.finished.reset();
+  s.failed = false;
+  s.unused_everywhere.clear();  // made for as many ranks
+  s.begin_plan();
+  const bool any_behind = std::any_of(progress.begin(), progress.end(), is_behind);
+  return {.committed_steps = s.committed,
+          .source = any_behind ? static_cast<int>(newest) : -1,
+          .behind = is_behind(own)};
+}
+
+// What these buckets keep, times `scale`, and what their compressors learned.
+void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale) const {
+  std::vector<float> scaled;
+  for (size_t p = 0; p < plan.places.size(); ++p) {
+    const auto [bucket, offset] = plan.places[p];
+    const ConstResidual kept = buckets[bucket].kept(offset, plan.parameters[p].numel(), parity);
+    scaled.resize(kept.size());
+    std::transform(kept.begin(), kept.end(), scaled.begin(),
+                   [scale](float e) { return static_cast<float>(scale * e); });
+    into[bucket].set_kept(offset, scaled, parity);
+  }
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    into[b].learn_from(buckets[b]);
+  }
+}
+
+}  // namespace gradwire

@@ -1,0 +1,28 @@
+#include "gradwire/kernels/compress/compressor.h"
+
+#include "gradwire/kernels/core/error.h"
+
+namespace gradwire {
+namespace {
+
+[[noreturn]] void refuse(const Compressor& compressor, std::string_view verb) {
+  throw InvalidArgument(concat(verb, ": the compressor is '", to_string(compressor.spec()), "', in ",
+                               compressor.shape().device.type == DeviceType::kCpu ? "CPU" : "GPU",
+                               " memory, expected one that selects, in CPU memory"));
+}
+
+}  // namespace
+
+size_t Compressor::capacity_for_entries(Region region, size_t) const {
+  return slice_capacity_bytes(region);
+}
+
+void Compressor::count_entries(ConstPayload, std::span<float>, Context&) {
+  refuse(*this, "count_entries");
+}
+
+void Compressor::slice_at_most(const SliceInput&, Residual, Payload, Context&) {
+  refuse(*this, "slice_at_most");
+}
+
+}  // namespace gradwire

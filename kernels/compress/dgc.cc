@@ -1,0 +1,197 @@
+// dgc: deep gradient compression. The k largest of what a velocity has accumulated since an element was
+// last sent; k falls in the warm-up (warmup.h). What is accumulated is the residual; the velocity is
+// the compressor's own and commits with it. Lin et al., arXiv:1712.01887.
+//   g' = g min(1, clip / (sqrt(world_size) |g|))      local clipping, |g| over the group
+//   u' = momentum u + g',  x = e + u'                 momentum correction
+//   D = x where chosen, 0 elsewhere,  e_next = x - D
+//   u_next = 0 where chosen, else u'                  momentum factor masking
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "gradwire/kernels/compress/internal/factories.h"
+#include "gradwire/kernels/compress/internal/selecting.h"
+#include "gradwire/kernels/compress/warmup.h"
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/chunks.h"
+#include "gradwire/kernels/ops/elementwise.h"
+
+namespace gradwire {
+namespace {
+
+std::vector<size_t> kept_in_stages(const CompressorSpec& spec, size_t numel) {
+  std::vector<size_t> kept;
+  for (uint32_t stage = 0; stage <= last_warmup_stage(spec); ++stage) {
+    kept.push_back(kept_elements(density_in_stage(spec, stage), numel));
+  }
+  return kept;
+}
+
+/// In float64, in eight lanes: the same on every instruction set.
+double sum_of_squares(std::span<const float> x) {
+  constexpr size_t kLanes = 8;
+  double lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double value = x[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  for (; i < x.size(); ++i) {
+    const double value = x[i];
+    lanes[i % kLanes] += value * value;
+  }
+  double sum = 0;
+  for (const double lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
+class DeepGradientCompression final : public SelectingCompressor {
+ public:
+  DeepGradientCompression(const CompressorSpec& spec, CompressorShape shape,
+                          std::span<const size_t> kept)
+      : SelectingCompressor(spec, std::move(shape), kept),
+        kept_(kept.begin(), kept.end()) {}
+
+  void commit() override {
+    SelectingCompressor::commit();
+    if (std::exchange(pending_, false)) {
+      std::swap(velocity_, next_);
+    }
+  }
+  void set_step(uint32_t step) override {
+    SelectingCompressor::set_step(step);
+    std::ranges::fill(velocity_.as<float>(), 0.0f);
+    pending_ = false;
+  }
+  /// The velocity's floats, two a word; no words where it is all zeros.
+  std::vector<uint64_t> state() const override;
+  void set_state(std::span<const uint64_t> state) override;
+
+ protected:
+  size_t most_entries(Scope scope) const override {
+    return std::min(kept_[scope.variant], scope.region.numel());
+  }
+  cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
+                        ThreadPool& pool) const override {
+    input.k =
+        kept_elements(density_in_stage(spec(), scope.variant), scope.region.numel());
+    return cpu::select_largest(input, frame, pool);
+  }
+  uint32_t variant_in(uint32_t step) const override { return warmup_stage(spec(), step); }
+  cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
+                                const Work& work) override;
+
+ private:
+  /// Plans make compressors only to ask for their capacity.
+  void make_room() {
+    if (velocity_.size_bytes() == 0) {
+      velocity_ = Buffer(shape().numel * sizeof(float));
+      next_ = Buffer(shape().numel * sizeof(float));
+    }
+  }
+  /// What clipping multiplies the gradient by.
+  float factor_of(ConstGradient g, Workspace::Frame& frame, ThreadPool& pool) const;
+  /// next_ = momentum velocity_ + g'.
+  void accelerate(ConstGradient g, float factor, ThreadPool& pool);
+
+  const std::vector<size_t> kept_;  // of each variant
+  Buffer velocity_;                 // committed; none: all zeros
+  Buffer next_;                     // what the last compress() made of it
+  bool pending_ = false;            // next_ is of a compress() since the last commit
+};
+
+float DeepGradientCompression::factor_of(ConstGradient g, Workspace::Frame& frame,
+                                         ThreadPool& pool) const {
+  if (spec().clip == 0) {
+    return 1.0f;
+  }
+  const std::span<double> squares = frame.take<double>(chunks_of(g.numel));
+  cpu::for_each_chunk(pool, squares.size(), [&](size_t chunk) {
+    alignas(64) float values[kChunk];
+    const Region region = region_of(chunk);
+    const std::span<float> x(values, region.numel());
+    cpu::widen(g.subview(region.begin, region.numel()), x);
+    squares[chunk] = sum_of_squares(x);
+  });
+  double sum = 0;
+  for (const double square : squares) {
+    sum += square;
+  }
+  const double limit = spec().clip / std::sqrt(static_cast<double>(shape().world_size));
+  const double norm = std::sqrt(sum);
+  // What is not finite stays so, and is flagged.
+  return norm > limit && std::isfinite(norm) ? static_cast<float>(limit / norm) : 1.0f;
+}
+
+void DeepGradientCompression::accelerate(ConstGradient g, float factor, ThreadPool& pool) {
+  const auto momentum = static_cast<float>(spec().momentum);
+  cpu::for_each_chunk(pool, chunks_of(g.numel), [&](size_t chunk) {
+    const Region region = region_of(chunk);
+    alignas(64) float values[kChunk];
+    const std::span<float> x(values, region.numel());
+    const std::span<float> next = next_.as<float>().subspan(region.begin, region.numel());
+    cpu::widen(g.subview(region.begin, region.numel()), x);
+    cpu::multiply(x, factor, x);
+    cpu::multiply(velocity_.as<float>().subspan(region.begin, region.numel()), momentum, next);
+    cpu::add(next, x, next);
+  });
+}
+
+cpu::Selection DeepGradientCompression::choose_in_step(cpu::SelectInput input,
+                                                       Workspace::Frame& frame, const Work& work) {
+  make_room();
+  pending_ = true;
+  accelerate(input.g, factor_of(input.g, frame, work.pool), work.pool);
+  const std::span<float> next = next_.as<float>();
+  input.g = view_of(std::span<const float>(next));
+  const cpu::Selection chosen = choose(input, {whole(), variant_in(work.step)}, frame, work.pool);
+  cpu::for_each_chunk(work.pool, chosen.chunks.size(), [&](size_t chunk) {
+    const auto [first, count] = chosen.chunks[chunk];
+    for (const uint16_t index : chosen.indices.subspan(first, count)) {
+      next[chunk * kChunk + index] = 0.0f;
+    }
+  });
+  return chosen;
+}
+
+std::vector<uint64_t> DeepGradientCompression::state() const {
+  const std::span<const float> u = velocity_.as<float>();
+  if (std::ranges::all_of(u, [](float x) { return x == 0; })) {
+    return {};
+  }
+  std::vector<uint64_t> words((u.size() + 1) / 2);
+  for (size_t i = 0; i < u.size(); ++i) {
+    words[i / 2] |= uint64_t{std::bit_cast<uint32_t>(u[i])} << (i % 2 * 32);
+  }
+  return words;
+}
+
+void DeepGradientCompression::set_state(std::span<const uint64_t> state) {
+  const size_t words = (shape().numel + 1) / 2;
+  check(state.empty() || state.size() == words, "dgc: its state has ", state.size(),
+        " words, expected ", words, " or none");
+  std::vector<float> read(shape().numel);
+  for (size_t i = 0; i < read.size() && !state.empty(); ++i) {
+    read[i] = std::bit_cast<float>(static_cast<uint32_t>(state[i / 2] >> (i % 2 * 32)));
+    check(std::isfinite(read[i]), "dgc: its velocity at element ", i, " is ", read[i],
+          ", must be finite");
+  }
+  make_room();
+  std::ranges::copy(read, velocity_.as<float>().begin());
+  pending_ = false;
+}
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_dgc(const CompressorSpec& spec, CompressorShape shape) {
+  const std::vector<size_t> kept = kept_in_stages(spec, shape.numel);
+  return std::make_unique<DeepGradientCompression>(spec, std::move(shape), kept);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,139 @@
+// What is rounded by chance: right on the average, and with the variance that theory has.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "tests/kernels/compress_cases.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr size_t kBlock = 256;
+constexpr size_t kBlocks = 400;
+
+std::vector<float> round_trip(const std::string& spec, const std::vector<float>& values) {
+  Rig rig(spec, {.numel = values.size(), .seed = kLawSeed});
+  return rig.decompress({rig.compress(tensor_of(values, DType::kFloat32), {}, {})}).floats();
+}
+
+/// What 102,000 draws of `value` decode to, beside one element of 1 in every block.
+struct Draws {
+  Draws(const std::string& spec, float value) {
+    std::vector<float> x(kBlock * kBlocks, value);
+    for (size_t i = 0; i < x.size(); i += kBlock) {
+      x[i] = 1.0f;
+    }
+    const std::vector<float> decoded = round_trip(spec, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (i % kBlock != 0) {
+        all.push_back(decoded[i]);
+        mean += decoded[i];
+        square_error += std::pow(double{decoded[i]} - value, 2);
+      }
+    }
+    mean /= static_cast<double>(all.size());
+    square_error /= static_cast<double>(all.size());
+    low = *std::ranges::min_element(all);
+    high = *std::ranges::max_element(all);
+  }
+  std::vector<double> all;
+  double mean = 0, square_error = 0, low, high;
+};
+
+struct Claim {
+  const char* spec;
+  double variance;  // E |Q(x) - x|^2 <= variance * x^2 where x is a value's own size
+};
+
+// Neighbours k and k + 1 units of x's binade: (k + 1 - x)(x - k) / x^2 is at most 1 / (4 k (k + 1)),
+// and k is 2^mantissa bits or more.
+// Of powers of two: 1 / 8 (Horvath et al., arXiv:1905.10988).
+constexpr Claim kClaims[] = {
+    {"e4m3,stochastic", 1.0 / 288}, {"e5m2,stochastic", 1.0 / 80}, {"natural", 1.0 / 8}};
+
+constexpr float kValues[] = {0.3f, -0.3f, 0.013f, 0.77f, -0.999f, 0.0417f, 1.0f / 3};
+
+TEST(StochasticCodes, AreUnbiased) {
+  for (const char* spec : {"int8,stochastic", "int4,stochastic", "2bit,stochastic",
+                           "e4m3,stochastic", "e5m2,stochastic", "ternary", "natural", "qsgd:1", "qsgd:5",
+                           "qsgd:100,block=4096"}) {
+    for (const float value : kValues) {
+      SCOPED_TRACE(concat(spec, " ", value));
+      const Draws draws(spec, value);
+      for (const double x : draws.all) {  // the two neighbours of the value, and nothing else
+        ASSERT_TRUE(x == draws.low || x == draws.high) << x;
+      }
+      ASSERT_LE(draws.low, value);
+      ASSERT_GE(draws.high, value);
+      // Five standard deviations: a chance below 1 in a million for each, and the seed is fixed. The
+      // numbers drawn have 16 bits.
+      const double variance = (draws.high - value) * (value - draws.low);
+      EXPECT_NEAR(draws.mean, value,
+                  5 * std::sqrt(variance / static_cast<double>(draws.all.size())) +
+                      (draws.high - draws.low) * 0x1p-16);
+    }
+  }
+}
+
+TEST(StochasticCodes, HaveTheVarianceOfTheory) {
+  for (const Claim& claim : kClaims) {
+    double worst = 0;
+    for (float value = 0.3f; value < 0.6f; value += 0.0071f) {
+      const Draws draws(claim.spec, value);
+      const double relative = draws.square_error / (double{value} * value);
+      EXPECT_LE(relative, 1.02 * claim.variance) << claim.spec << " " << value;
+      worst = std::max(worst, relative);
+    }
+    EXPECT_GT(worst, 0.7 * claim.variance) << claim.spec << ": the bound says nothing";
+  }
+}
+
+/// The mean of |Q(x) - x|^2 over `rounds` steps.
+double square_error(const std::string& spec, const std::vector<float>& x, int rounds) {
+  Rig rig(spec, {.numel = x.size(), .seed = kLawSeed});
+  const OwnedTensor g = tensor_of(x, DType::kFloat32);
+  double error = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const std::vector<float> decoded = rig.decompress({rig.compress(g, {}, {})}).floats();
+    for (size_t j = 0; j < x.size(); ++j) {
+      error += std::pow(double{decoded[j]} - x[j], 2) / rounds;
+    }
+    rig.commit();
+  }
+  return error;
+}
+
+/// The sum over elements whose neighbours are the multiples of `unit` around them.
+double expected_error(std::span<const float> x, double unit) {
+  double sum = 0;
+  for (const float value : x) {
+    const double units = std::abs(double{value}) / unit;
+    sum += (units - std::floor(units)) * (std::floor(units) + 1 - units) * unit * unit;
+  }
+  return sum;
+}
+
+TEST(StochasticCodes, HaveTheVarianceOfTheirPapers) {
+  constexpr int kRounds = 400;  // 204,800 draws
+  const std::vector<float> x = normal(512, kLawSeed);
+  double squares = 0, largest = 0;
+  for (const float value : x) {
+    squares += double{value} * value;
+    largest = std::max(largest, std::abs(double{value}));
+  }
+  // TernGrad: sum of |x| (s - |x|).
+  const double ternary = square_error("ternary,block=512", x, kRounds);
+  EXPECT_NEAR(ternary / expected_error(x, largest), 1.0, 0.03);
+  for (const int levels : {1, 3, 16, 100}) {
+    const double error = square_error(concat("qsgd:", levels, ",block=512"), x, kRounds);
+    EXPECT_NEAR(error / expected_error(x, std::sqrt(squares) / levels), 1.0, 0.03) << levels;
+    const double n = 512.0;  // QSGD, lemma 3.1
+    EXPECT_LE(error, std::min(n / (levels * levels), std::sqrt(n) / levels) * squares) << levels;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::testing

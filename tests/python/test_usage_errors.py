@@ -1,0 +1,76 @@
+"""Programs that are called the wrong way say what is wrong, exit with 2, and have started nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gradwire import paths
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GRADWIRE_", "SLURM_", "OMPI_", "PMIX_")
+
+
+def run(command, **variables):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    return subprocess.run([*map(str, command)], env={**environment, **variables},
+                          capture_output=True, text=True, timeout=60)
+
+
+CHECKER = [
+    (["--bogus"], "argument: unknown name '--bogus', known: --transport, --timeout, "),
+    (["--bogus", "3"], "argument: unknown name '--bogus', known: --transport, --timeout, "),
+    (["--timeout"], "--timeout: no value follows, expected one"),
+    (["--timeout", "-3"], "--timeout: is '-3', expected a whole number from 1 to 1000000"),
+    (["--timeout", "0"], "--timeout: is '0', expected a whole number from 1 to 1000000"),
+    (["--timeout", "3s"], "--timeout: is '3s', expected a whole number"),
+    (["--largest", "2000000000"], "--largest: is '2000000000', expected a whole number from 0 to"),
+    (["--transport", "pigeon"], "--transport: unknown name 'pigeon', known: in_process, gloo"),
+]
+
+
+@pytest.mark.parametrize("words, says", CHECKER)
+@pytest.mark.parametrize("in_a_job", [True, False])
+def test_the_checker_says_what_it_was_not_meant_to_be_told(words, says, in_a_job, tmp_path):
+    job = {"GRADWIRE_RANK": "0", "GRADWIRE_WORLD_SIZE": "2",
+           "GRADWIRE_STORE": f"file:{tmp_path}/store"} if in_a_job else {}
+    done = run([paths.checker(), *words], **job)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"gradwire-check: {says}") and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "it has gone to the store"
+
+
+def test_the_checker_misses_its_variables_after_its_words():
+    done = run([paths.checker(), "--timeout", "3"])
+    assert done.returncode == 2 and "RANK" in done.stderr
+
+
+@pytest.fixture
+def program(tmp_path):
+    """In the place of the fault rank: leaves a mark where it was run."""
+    path = tmp_path / "rank"
+    path.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    path.chmod(0o755)
+    return path
+
+
+def faults(*words):
+    return run([sys.executable, ROOT / "bench" / "faults.py", *words])
+
+
+def test_events_that_do_not_exist_are_answered_with_those_that_do(program, tmp_path):
+    done = faults("--only", "zzz", "--program", program)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--only: no event has the words 'zzz', known: rank 0 killed (SIGKILL); " in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_program_that_cannot_be_run_is_named(tmp_path):
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    for path, why in [(tmp_path / "none", "no file"), (tmp_path, "no file"),
+                      (plain, "not executable")]:
+        done = faults("--program", path)
+        assert done.returncode == 2 and done.stdout == ""
+        assert f"--program: {path} is {why}, expected gradwire-fault-rank" in done.stderr
