@@ -129,7 +129,7 @@ constexpr OptionRow kRows[] = {
     {"exchange", "NAME", "auto, dense or gather [auto]", set_exchange},
     {"bucket-kib", "KIB", "dense gradient per bucket [1024]",
      [](Options& o, View v) { o.bucket_kib = parse_number<size_t>(v, 1, size_t{1} << 22); }},
-    {"optimizer", "SPEC", "e.g. sgd:momentum=0.9, lars, lamb [sgd]",
+    {"optimizer", "SPEC", "e.g. sgd:momentum=0.9, lars, lamb; without its momentum where the method has one [sgd]",
      [](Options& o, View v) { o.optimizer = gradwire::parse_optimizer(v); }},
     {"learning-rate", "X", "after warm-up [by optimizer]",
      [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
@@ -193,6 +193,10 @@ void complete(Options& o) {
   }
   if (o.learning_rate == 0) {
     o.learning_rate = default_learning_rate(o.optimizer);
+  }
+  if (o.method.momentum > 0) {  // a velocity of the method's takes the place of the optimizer's
+    o.optimizer.momentum = 0;
+    o.optimizer.nesterov = false;
   }
   if (o.threads == 0) {
     o.threads = gradwire::default_threads(o.group.world_size);

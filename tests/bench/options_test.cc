@@ -21,6 +21,17 @@ void expect_error(std::vector<const char*> arguments, const std::vector<std::str
   }
 }
 
+TEST(Options, AVelocityOfTheMethodTakesThePlaceOfTheOptimizersMomentum) {
+  const auto optimizer = [](const char* method, const char* name) {
+    return gradwire::to_string(
+        parse({"--data", "d", "--method", method, "--optimizer", name}).optimizer);
+  };
+  EXPECT_EQ(optimizer("dgc:1%", "sgd:momentum=0.8,nesterov=1"), "sgd:momentum=0");
+  EXPECT_EQ(optimizer("dgc:1%", "lars:momentum=0.8"), "lars:momentum=0");
+  EXPECT_EQ(optimizer("dgc:1%,momentum=0", "sgd:momentum=0.8"), "sgd:momentum=0.8");
+  EXPECT_EQ(optimizer("topk:1%", "sgd:momentum=0.8,nesterov=1"), "sgd:momentum=0.8,nesterov=1");
+}
+
 TEST(Options, AreAllRead) {
   const Options o = parse({"--rank",
                            "2",
