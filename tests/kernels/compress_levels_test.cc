@@ -6,32 +6,12 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/kernels/compress_cases.h"
+#include "tests/kernels/compress_bytes.h"
 #include "tests/support/close.h"
 #include "tests/support/isa_paths.h"
 
 namespace gradwire::testing {
 namespace {
-
-using Bytes = std::vector<int>;
-
-std::vector<std::byte> encode(const std::string& spec, const std::vector<float>& values) {
-  Rig rig(spec, {.numel = values.size(), .seed = kLawSeed});
-  return rig.compress(tensor_of(values, DType::kFloat32), {}, {});
-}
-
-Bytes body_of(const std::vector<std::byte>& payload) {
-  Bytes body;
-  for (size_t i = sizeof(PayloadHeader); i < payload.size(); ++i) {
-    body.push_back(std::to_integer<int>(payload[i]));
-  }
-  return body;
-}
-
-std::vector<float> round_trip(const std::string& spec, const std::vector<float>& values) {
-  Rig rig(spec, {.numel = values.size(), .seed = kLawSeed});
-  return rig.decompress({rig.compress(tensor_of(values, DType::kFloat32), {}, {})}).floats();
-}
 
 int codec_of(const std::string& spec) {
   return std::to_integer<int>(encode(spec, {1.0f})[6]);

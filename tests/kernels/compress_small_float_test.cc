@@ -5,15 +5,13 @@
 
 #include <cmath>
 
-#include "tests/kernels/compress_cases.h"
+#include "tests/kernels/compress_bytes.h"
 #include "tests/reference/small_float_reference.h"
 #include "tests/support/close.h"
 #include "tests/support/isa_paths.h"
 
 namespace gradwire::testing {
 namespace {
-
-using Bytes = std::vector<int>;
 
 struct Format {
   const char* spec;
@@ -26,24 +24,6 @@ constexpr Format kFormats[] = {{"e4m3", 4, 3, 0x7E, 448.0f}, {"e5m2", 5, 2, 0x7B
 
 std::vector<double> values_of(const Format& f) {
   return reference::small_float_values(f.exponent_bits, f.mantissa_bits, f.largest_code);
-}
-
-std::vector<std::byte> encode(const std::string& spec, const std::vector<float>& values) {
-  Rig rig(spec, {.numel = values.size(), .seed = kLawSeed});
-  return rig.compress(tensor_of(values, DType::kFloat32), {}, {});
-}
-
-Bytes body_of(const std::vector<std::byte>& payload) {
-  Bytes body;
-  for (size_t i = sizeof(PayloadHeader); i < payload.size(); ++i) {
-    body.push_back(std::to_integer<int>(payload[i]));
-  }
-  return body;
-}
-
-std::vector<float> round_trip(const std::string& spec, const std::vector<float>& values) {
-  Rig rig(spec, {.numel = values.size(), .seed = kLawSeed});
-  return rig.decompress({rig.compress(tensor_of(values, DType::kFloat32), {}, {})}).floats();
 }
 
 TEST(SmallFloats, AreScalesThenBytes) {
