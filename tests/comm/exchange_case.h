@@ -42,6 +42,7 @@ struct GroupResult {
   std::vector<std::byte> mean;
   size_t payload_bytes = 0, capacity_bytes = 0;
   bool fixed_length = false;
+  uint8_t format = 0;  ///< of the payload's header
 
   float mean_at(size_t i, DType dtype) const {
     return dispatch(dtype, [&]<class T>() {
@@ -173,6 +174,7 @@ inline RankResult exchange_on_rank(const ExchangeCase& c, Transport& transport) 
     GroupResult& group = result.groups[g];
     group.kept = m.after;
     std::memcpy(&group.payload_bytes, m.payload.data() + 24, 8);  // the header's `bytes`
+    group.format = std::to_integer<uint8_t>(m.payload[5]);
     group.sent = decode(c.specs[g], c.dtype, group, m.payload, context);
     slots.push_back({m.compressor.get(), m.payload, m.after, gradient});
     made_from.compressors.push_back(m.compressor.get());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tests/comm/exchange_bytes.h"
 #include "tests/comm/exchange_case.h"
 
 namespace gradwire {
@@ -32,127 +33,6 @@ double relative_rounding(DType dtype) {
 }
 double absolute_rounding(DType dtype) { return dtype == DType::kFloat16 ? 0x1p-25 : 0x1p-130; }
 
-DType dtype_sent(const CompressorSpec& spec, DType gradient) {
-  return spec.values == ValueCodec::kFloat16    ? DType::kFloat16
-         : spec.values == ValueCodec::kBFloat16 ? DType::kBFloat16
-                                                : gradient;
-}
-
-// Elements rank r owns when whole chunks of 4096 are dealt out, the first ranks getting one more.
-size_t owned_elements(size_t numel, int world_size, int r) {
-  size_t owned = 0;
-  const size_t chunks = (numel + 4095) / 4096;
-  const size_t ranks = static_cast<size_t>(world_size);
-  size_t chunk = 0;
-  for (int owner = 0; owner < world_size; ++owner) {
-    const size_t count = chunks / ranks + (static_cast<size_t>(owner) < chunks % ranks ? 1 : 0);
-    for (size_t i = 0; i < count; ++i, ++chunk) {
-      if (owner == r) {
-        owned += std::min<size_t>(4096, numel - chunk * 4096);
-      }
-    }
-  }
-  return owned;
-}
-
-// A payload of `numel` elements that begin at a chunk, as kernels/compress/WIRE_FORMAT.md has it, for
-// compressors that send every element.
-size_t payload_bytes(const CompressorSpec& spec, DType dtype, size_t numel) {
-  if (value_bits(spec.values, dtype) >= 16) {
-    return 32 + size_of(dtype_sent(spec, dtype)) * numel;
-  }
-  const auto bits = static_cast<size_t>(value_bits(spec.values, dtype));
-  size_t bytes = 32;
-  for (size_t begin = 0; begin < numel; begin += 4096) {
-    const size_t length = std::min<size_t>(4096, numel - begin);
-    bytes += 4 * ((length + spec.block - 1) / spec.block) + (length * bits + 7) / 8;
-  }
-  return bytes;
-}
-
-// Floats of one all-reduce of the groups: values, 8 in the place of each header but the first, flags.
-size_t summed_floats(const ExchangeCase& c) {
-  size_t floats = 8 * (c.specs.size() - 1) + static_cast<size_t>(c.world_size);
-  for (const size_t numel : c.numels) {
-    floats += numel;
-  }
-  return floats;
-}
-
-// A message of a round: its header, its floats, and 4 bytes for each chunk of 128 KiB behind the
-// first 8128 bytes.
-uint64_t round_bytes(size_t floats) {
-  const size_t bytes = 4 * floats;
-  return 64 + bytes + (bytes > 8128 ? 4 * ((bytes - 8128 + 131071) / 131072) : 0);
-}
-
-// What rank r sends of `floats` that add up in flight, by the row's algorithm, step for step.
-uint64_t expected_bytes_in_flight(const ExchangeCase& c, int r) {
-  const size_t floats = summed_floats(c);
-  const auto ranks = static_cast<size_t>(c.world_size), rank = static_cast<size_t>(r);
-  const auto shard = [&](size_t owner) {
-    return floats / ranks + (owner % ranks < floats % ranks ? 1 : 0);
-  };
-  uint64_t bytes = 0;
-  if (c.exchange != "rabenseifner") {
-    for (size_t step = 1; step < ranks; ++step) {
-      bytes += c.exchange == "ring" ? round_bytes(shard(rank + ranks - step)) +
-                                          round_bytes(shard(rank + ranks - step + 1))
-                                    : 64 + 4 * shard(rank + step) + 64 + 4 * shard(rank);
-    }
-    return bytes;
-  }
-  size_t power = 1;
-  while (2 * power <= ranks) {
-    power *= 2;
-  }
-  const size_t pairs = ranks - power;
-  size_t place = rank - pairs;
-  if (rank < 2 * pairs) {
-    bytes += round_bytes(floats);  // to the other of the pair: the values there, the sums back
-    if (rank % 2 == 0) {
-      return bytes;
-    }
-    place = rank / 2;
-  }
-  size_t shared = floats;
-  for (; power > 1; power /= 2, place /= 2) {
-    const size_t kept = place % 2 == 0 ? shared / 2 : shared - shared / 2;
-    bytes += round_bytes(shared - kept) + round_bytes(kept);  // the latter later, on the way back
-    shared = kept;
-  }
-  return bytes;
-}
-
-// Bytes rank r must send, frame headers of 64 bytes included.
-uint64_t expected_bytes(const ExchangeCase& c, const RankResult& result, int r) {
-  const auto others = static_cast<uint64_t>(c.world_size - 1);
-  if (c.exchange == "sum" || c.exchange == "ring" || c.exchange == "rabenseifner") {
-    return expected_bytes_in_flight(c, r);
-  }
-  if (c.exchange == "gather") {
-    uint64_t message = 64;
-    for (const GroupResult& group : result.groups) {
-      message += group.payload_bytes;
-    }
-    return others * message;
-  }
-  uint64_t bytes = 0;
-  for (int d = 0; d < c.world_size; ++d) {
-    if (d == r) {
-      continue;
-    }
-    bytes += 64 + 64;  // a frame of slices, a frame of merged payloads
-    for (size_t g = 0; g < c.specs.size(); ++g) {
-      const auto of_rank = [&](int owner) {
-        return payload_bytes(c.specs[g], c.dtype, owned_elements(c.numels[g], c.world_size, owner));
-      };
-      bytes += of_rank(d) + of_rank(r);
-    }
-  }
-  return bytes;
-}
-
 std::vector<RankResult> run(const ExchangeCase& c) {
   std::vector<RankResult> results(static_cast<size_t>(c.world_size));
   const auto ends = run_ranks(c.world_size, [&](Transport& transport) {
@@ -162,17 +42,26 @@ std::vector<RankResult> run(const ExchangeCase& c) {
   return results;
 }
 
+// Of the formats that WIRE_FORMAT.md calls dense, block-quantized, sparse and drawn; of sparse payloads
+// those with float32 values, of which none is rounded to 0.
+void expect_length_as_stated(const CompressorSpec& spec, DType dtype, const GroupResult& group) {
+  if (group.format == 1 || group.format == 2 || group.format == 4) {
+    EXPECT_TRUE(group.fixed_length);
+    EXPECT_EQ(group.payload_bytes, payload_bytes(spec, dtype, group.gradient.size()));
+  } else if (group.format == 3 && spec.values == ValueCodec::kFloat32) {
+    EXPECT_EQ(group.payload_bytes, sparse_payload_bytes(spec, group.sent));
+  }
+}
+
 void expect_bytes_as_stated(const ExchangeCase& c, const std::vector<RankResult>& results) {
   uint64_t sent = 0, received = 0;
   for (int r = 0; r < c.world_size; ++r) {
     const RankResult& result = results[static_cast<size_t>(r)];
-    // Where lengths depend on what was chosen, the counter is compared with those the exchange
-    // found, and with its bound.
+    // Where an exchange's lengths depend on what is chosen on the way, the counter is compared with
+    // those the exchange found, and with its bound.
     const bool follows =
         c.exchange == "gather" ||
-        (c.exchange != "gtopk" && std::ranges::none_of(c.specs, [](const CompressorSpec& spec) {
-           return find_compressor(spec.name).selector;
-         }));
+        (c.exchange != "gtopk" && std::ranges::none_of(c.specs, chooses_alone));
     const uint64_t expected =
         follows ? expected_bytes(c, result, r) : result.report.predicted_bytes_sent;
     EXPECT_EQ(result.counters.bytes_sent, expected);
@@ -182,9 +71,11 @@ void expect_bytes_as_stated(const ExchangeCase& c, const std::vector<RankResult>
     sent += result.report.bytes_sent;
     received += result.report.bytes_received;
     bool fixed = true;
-    for (const GroupResult& group : result.groups) {
+    for (size_t g = 0; g < c.specs.size(); ++g) {
+      const GroupResult& group = result.groups[g];
       EXPECT_LE(group.payload_bytes, group.capacity_bytes);
       fixed = fixed && group.fixed_length;
+      expect_length_as_stated(c.specs[g], c.dtype, group);
     }
     if (fixed) {
       EXPECT_EQ(result.predicted_from_capacity, expected);

@@ -56,10 +56,35 @@ constexpr Claim kClaims[] = {
 
 constexpr float kValues[] = {0.3f, -0.3f, 0.013f, 0.77f, -0.999f, 0.0417f, 1.0f / 3};
 
+/// Of every row that rounds by chance, or can: what it rounds so.
+std::vector<std::string> rounding_specs() {
+  std::vector<std::string> specs;
+  for (const CompressorRow& row : compressor_registry()) {
+    const std::string name(row.name);
+    if (row.takes_rounding) {
+      specs.push_back(name + ",stochastic");
+    } else if (row.takes_levels) {  // codes of 2, 4 and 8 bits
+      specs.insert(specs.end(), {name + ":1", name + ":5", name + ":100,block=4096"});
+    } else if (row.rounding == Rounding::kStochastic) {
+      specs.push_back(name);
+    }
+  }
+  return specs;
+}
+
+/// Those, and rows that choose elements by chance and scale them up.
+std::vector<std::string> unbiased_specs() {
+  std::vector<std::string> specs = rounding_specs();
+  for (const CompressorRow& row : compressor_registry()) {
+    if (row.shared_choice) {
+      specs.push_back(concat(row.name, ":30%,noef"));
+    }
+  }
+  return specs;
+}
+
 TEST(StochasticCodes, AreUnbiased) {
-  for (const char* spec : {"int8,stochastic", "int4,stochastic", "2bit,stochastic",
-                           "e4m3,stochastic", "e5m2,stochastic", "ternary", "natural", "qsgd:1", "qsgd:5",
-                           "qsgd:100,block=4096"}) {
+  for (const std::string& spec : rounding_specs()) {
     for (const float value : kValues) {
       SCOPED_TRACE(concat(spec, " ", value));
       const Draws draws(spec, value);
@@ -75,6 +100,89 @@ TEST(StochasticCodes, AreUnbiased) {
                   5 * std::sqrt(variance / static_cast<double>(draws.all.size())) +
                       (draws.high - draws.low) * 0x1p-16);
     }
+  }
+}
+
+/// How far the mean of what `spec` makes of a gradient is off, in three directions: along the gradient
+/// (does it shrink?), along random signs and along all ones.
+struct Bias {
+  double along[3], error[3];  ///< over |x|; and its standard error
+
+  /// In standard errors; what is always the same is off by many or by none.
+  double largest_z() const {
+    double z = 0;
+    for (int d = 0; d < 3; ++d) {
+      z = std::max(z, std::abs(along[d]) / std::max(error[d], 1e-7));
+    }
+    return z;
+  }
+};
+
+Bias bias_of(const std::string& spec) {
+  constexpr int kRounds = 400;  // 204,800 draws
+  const std::vector<float> x = normal(512, kLawSeed);
+  const std::vector<float> random = normal(x.size(), kLawSeed + 1);
+  const double norm = std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+  Rig rig(spec, {.numel = x.size(), .seed = kLawSeed});
+  const OwnedTensor g = tensor_of(x, DType::kFloat32);
+  double sum[3] = {}, squares[3] = {};
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<float> decoded = rig.decompress({rig.compress(g, {}, {})}).floats();
+    rig.commit();
+    double off[3] = {};
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double by = (double{decoded[i]} - x[i]) / norm;
+      off[0] += by * x[i] / norm;
+      off[1] += random[i] > 0 ? by : -by;
+      off[2] += by;
+    }
+    for (int d = 0; d < 3; ++d) {
+      sum[d] += off[d];
+      squares[d] += off[d] * off[d];
+    }
+  }
+  Bias bias;
+  for (int d = 0; d < 3; ++d) {
+    bias.along[d] = sum[d] / kRounds;
+    const double variance = std::max(0.0, squares[d] / kRounds - bias.along[d] * bias.along[d]);
+    bias.error[d] = std::sqrt(variance / (kRounds - 1));
+  }
+  return bias;
+}
+
+/// What |z| exceeds by chance in one of `comparisons` with a probability of 0.1% (Bonferroni).
+double bonferroni_z(size_t comparisons) {
+  double z = 0;
+  while (std::erfc(z / std::sqrt(2.0)) * static_cast<double>(comparisons) > 1e-3) {
+    z += 0.001;
+  }
+  return z;
+}
+
+TEST(UnbiasedRows, GiveTheGradientInTheMean) {
+  const std::vector<std::string> specs = unbiased_specs();
+  const double z = bonferroni_z(3 * specs.size());
+  for (const std::string& spec : specs) {
+    const Bias bias = bias_of(spec);
+    EXPECT_LE(bias.largest_z(), z) << spec;
+    EXPECT_LE(z * bias.error[0], 0.06) << spec << ": a gradient 6% short would pass";
+  }
+}
+
+TEST(UnbiasedRows, AreAllThatSayTheyAre) {
+  const std::vector<std::string> specs = unbiased_specs();
+  for (const CompressorRow& row : compressor_registry()) {
+    if (row.summary.find("unbiased") != std::string_view::npos) {
+      EXPECT_TRUE(std::ranges::any_of(specs, [&](const std::string& spec) {
+        return parse_spec(spec).name == row.name;
+      })) << row.name;
+    }
+  }
+}
+
+TEST(UnbiasedRows, AreToldFromBiasedOnes) {
+  for (const char* spec : {"2bit", "int4", "1bit", "bf16", "topk:30%", "randomk:30%"}) {
+    EXPECT_GT(bias_of(spec).largest_z(), bonferroni_z(100)) << spec;
   }
 }
 
