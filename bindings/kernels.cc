@@ -18,7 +18,8 @@
 namespace gradwire::bindings {
 namespace {
 
-CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank) {
+CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank,
+                         int world_size) {
   check(numel >= 0, "numel: is ", numel, ", must not be negative");
   check(seed >= 0, "seed: is ", seed, ", must not be negative");
   CompressorShape shape;
@@ -26,6 +27,7 @@ CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank
   shape.dtype = parse_dtype(dtype);
   shape.seed = static_cast<uint64_t>(seed);
   shape.rank = rank;
+  shape.world_size = world_size;
   return shape;
 }
 
@@ -33,8 +35,9 @@ CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank
 class BoundCompressor {
  public:
   BoundCompressor(const std::string& spec, int64_t numel, py::handle dtype, int64_t seed, int rank,
-                  int threads)
-      : compressor_(make_compressor(parse_spec(spec), shape_of(numel, dtype, seed, rank))),
+                  int threads, int world_size)
+      : compressor_(
+            make_compressor(parse_spec(spec), shape_of(numel, dtype, seed, rank, world_size))),
         worker_(threads) {}
 
   const Compressor& compressor() const { return *compressor_; }
@@ -192,6 +195,18 @@ void bind_spec(py::module_& module) {
           "error_feedback", [](const CompressorSpec& s) { return s.error_feedback; },
           "Whether what a payload leaves out is kept in a residual.")
       .def_property_readonly(
+          "decay", [](const CompressorSpec& s) { return s.decay; },
+          "What the residual is multiplied by before a gradient is added, in (0, 1].")
+      .def_property_readonly(
+          "momentum", [](const CompressorSpec& s) { return s.momentum; },
+          "Of the velocity that takes the gradient's place, in [0, 1); 0 where none is kept.")
+      .def_property_readonly(
+          "clip", [](const CompressorSpec& s) { return s.clip; },
+          "dgc: the largest norm of a gradient, over the root of the world size; 0: none.")
+      .def_property_readonly(
+          "warmup", [](const CompressorSpec& s) { return s.warmup; },
+          "dgc: steps of each stage of the warm-up; 0: none.")
+      .def_property_readonly(
           "fingerprint", [](const CompressorSpec& s) { return fingerprint(s); },
           "FNV-1a over the canonical text, as in every payload's header.")
       .def("__str__", [](const CompressorSpec& s) { return to_string(s); })
@@ -242,6 +257,7 @@ Args:
     dtype: of the gradient: 'float32', 'float16' or 'bfloat16', or a NumPy dtype.
     seed, rank: of stochastic rounding; ranks of one job pass the same seed.
     threads: of the loops; results have the same bits for any number.
+    world_size: ranks whose payloads become one mean; dgc clips by it.
 
 Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
 
@@ -255,7 +271,8 @@ Args:
     gradient: numel elements of the compressor's dtype.
     residual: the committed residual e, float32; together with next_residual or not at all.
     next_residual: float32, written so that gradient + e == D + next_residual, D being what the
-        payload decodes to. Without residuals, what the payload leaves out is lost.
+        payload decodes to (decay * e where the spec has a decay, and the velocity for the gradient
+        where it keeps one). Without residuals, what the payload leaves out is lost.
     out: uint8 buffer of at least capacity_bytes to write into; a new one by default.
 
 Returns:
@@ -308,9 +325,9 @@ Raises:
 void bind_compressor(py::module_& module) {
   using Self = BoundCompressor;
   py::class_<Self>(module, "Compressor", kCompressorDoc)
-      .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int>(), py::arg("spec"),
+      .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int, int>(), py::arg("spec"),
            py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0, py::arg("rank") = 0,
-           py::arg("threads") = 1)
+           py::arg("threads") = 1, py::arg("world_size") = 1)
       .def_property_readonly(
           "spec", [](const Self& s) { return to_string(s.compressor().spec()); },
           "The canonical spec text.")
@@ -326,6 +343,9 @@ void bind_compressor(py::module_& module) {
       .def_property_readonly(
           "rank", [](const Self& s) { return s.compressor().shape().rank; },
           "Rank given at construction.")
+      .def_property_readonly(
+          "world_size", [](const Self& s) { return s.compressor().shape().world_size; },
+          "Ranks whose payloads become one mean.")
       .def_property_readonly(
           "capacity_bytes", [](const Self& s) { return s.compressor().capacity_bytes(); },
           "Upper bound of a payload, the same on all ranks.")

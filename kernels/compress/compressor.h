@@ -77,8 +77,9 @@ struct SliceInput {
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one rounding
-/// of float32). Compressors that keep a velocity u: (momentum u + g) + e == D + e_next. Without feedback both
-/// residual spans are empty and what the payload leaves out is lost.
+/// of float32). A spec with a decay: decay e, rounded to float32, in the place of e. Compressors that
+/// keep a velocity u: momentum u + g in the place of g. Without feedback both residual spans are
+/// empty and what the payload leaves out is lost.
 class Compressor {
  public:
   virtual ~Compressor() = default;
@@ -93,6 +94,8 @@ class Compressor {
   /// Rounds of compress, exchange, decompress per step (2 only for PowerSGD's paper form).
   virtual int rounds() const { return 1; }
   virtual Combine combine() const = 0;
+  /// Memory that it keeps between steps beside its owner's residuals: both buffers of a velocity.
+  virtual size_t kept_bytes() const { return 0; }
 
   /// Reads g and the committed residual e, writes e_next and the payload. `out` holds at least
   /// capacity_bytes(); the header's `bytes` says how much of it counts. e and e_next are distinct
@@ -107,7 +110,7 @@ class Compressor {
   /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
   /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
   /// restore() is exact. @throws InvalidArgument for a spec without error feedback, and for one that
-  /// keeps a velocity, whose gradient must be known apart from what is accumulated.
+  /// keeps a velocity or lets its residual decay: gradient and residual must be known apart then.
   virtual void compress_accumulated(Residual x, Payload out, Context& context) = 0;
 
   /// x += D, after an exchange that failed or a step that was skipped: undoes what

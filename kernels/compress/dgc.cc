@@ -58,6 +58,7 @@ class DeepGradientCompression final : public SelectingCompressor {
       : SelectingCompressor(spec, std::move(shape), kept),
         kept_(kept.begin(), kept.end()) {}
 
+  size_t kept_bytes() const override { return 2 * shape().numel * sizeof(float); }
   void commit() override {
     SelectingCompressor::commit();
     if (std::exchange(pending_, false)) {
@@ -84,6 +85,7 @@ class DeepGradientCompression final : public SelectingCompressor {
     return cpu::select_largest(input, frame, pool);
   }
   uint32_t variant_in(uint32_t step) const override { return warmup_stage(spec(), step); }
+  ConstGradient input(ConstGradient g, const Work& work) override;
   cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                 const Work& work) override;
 
@@ -96,7 +98,7 @@ class DeepGradientCompression final : public SelectingCompressor {
     }
   }
   /// What clipping multiplies the gradient by.
-  float factor_of(ConstGradient g, Workspace::Frame& frame, ThreadPool& pool) const;
+  float factor_of(ConstGradient g, const Work& work) const;
   /// next_ = momentum velocity_ + g'.
   void accelerate(ConstGradient g, float factor, ThreadPool& pool);
 
@@ -106,13 +108,13 @@ class DeepGradientCompression final : public SelectingCompressor {
   bool pending_ = false;            // next_ is of a compress() since the last commit
 };
 
-float DeepGradientCompression::factor_of(ConstGradient g, Workspace::Frame& frame,
-                                         ThreadPool& pool) const {
+float DeepGradientCompression::factor_of(ConstGradient g, const Work& work) const {
   if (spec().clip == 0) {
     return 1.0f;
   }
+  Workspace::Frame frame(work.workspace);
   const std::span<double> squares = frame.take<double>(chunks_of(g.numel));
-  cpu::for_each_chunk(pool, squares.size(), [&](size_t chunk) {
+  cpu::for_each_chunk(work.pool, squares.size(), [&](size_t chunk) {
     alignas(64) float values[kChunk];
     const Region region = region_of(chunk);
     const std::span<float> x(values, region.numel());
@@ -143,14 +145,17 @@ void DeepGradientCompression::accelerate(ConstGradient g, float factor, ThreadPo
   });
 }
 
-cpu::Selection DeepGradientCompression::choose_in_step(cpu::SelectInput input,
-                                                       Workspace::Frame& frame, const Work& work) {
+ConstGradient DeepGradientCompression::input(ConstGradient g, const Work& work) {
   make_room();
   pending_ = true;
-  accelerate(input.g, factor_of(input.g, frame, work.pool), work.pool);
-  const std::span<float> next = next_.as<float>();
-  input.g = view_of(std::span<const float>(next));
+  accelerate(g, factor_of(g, work), work.pool);
+  return view_of(std::span<const float>(next_.as<float>()));
+}
+
+cpu::Selection DeepGradientCompression::choose_in_step(cpu::SelectInput input,
+                                                       Workspace::Frame& frame, const Work& work) {
   const cpu::Selection chosen = choose(input, {whole(), variant_in(work.step)}, frame, work.pool);
+  const std::span<float> next = next_.as<float>();
   cpu::for_each_chunk(work.pool, chosen.chunks.size(), [&](size_t chunk) {
     const auto [first, count] = chosen.chunks[chunk];
     for (const uint16_t index : chosen.indices.subspan(first, count)) {

@@ -91,7 +91,8 @@ std::string print_chunk_density(double density) {
 }
 
 /// What an option decides; giving two options that decide the same thing is an error.
-enum class Aspect { kValues, kRounding, kBlock, kFeedback, kMomentum, kClip, kWarmup };
+enum class Aspect { kValues, kRounding, kBlock, kFeedback, kDecay, kMomentum, kClip, kWarmup };
+constexpr size_t kAspects = static_cast<size_t>(Aspect::kWarmup) + 1;
 
 Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   if (const auto codec = find_codec(option)) {
@@ -110,6 +111,10 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.error_feedback = option == "ef";
     return Aspect::kFeedback;
   }
+  if (option.starts_with("decay=")) {
+    spec.decay = parse_number<double>(spec.name, "decay", option.substr(6));
+    return Aspect::kDecay;
+  }
   if (option.starts_with("momentum=")) {
     spec.momentum = parse_number<double>(spec.name, "momentum", option.substr(9));
     return Aspect::kMomentum;
@@ -124,7 +129,8 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   }
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
                                "', known: fp32, fp16, bf16, int8, int4, e4m3, e5m2, nearest, "
-                               "stochastic, block=N, ef, noef, momentum=M, clip=NORM, warmup=STEPS"));
+                               "stochastic, block=N, ef, noef, decay=B, momentum=M, clip=NORM, "
+                               "warmup=STEPS"));
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
@@ -214,7 +220,7 @@ CompressorSpec parse_spec(std::string_view text) {
     }
   }
 
-  std::array<bool, 7> seen{};
+  std::array<bool, kAspects> seen{};
   while (has_options) {
     const std::string_view option = options.substr(0, options.find(','));
     const Aspect aspect = apply_option(spec, option);
@@ -232,6 +238,13 @@ CompressorSpec parse_spec(std::string_view text) {
 }
 
 namespace {
+
+void validate_feedback(const CompressorSpec& spec) {
+  check(spec.decay > 0 && spec.decay <= 1, spec.name, ": decay is ", spec.decay,
+        ", must be in (0, 1]");
+  check(spec.error_feedback || spec.decay == 1, spec.name, ": decay is ", spec.decay,
+        ", must be 1 without error feedback: there is no residual");
+}
 
 void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
   if (!row.keeps_velocity) {
@@ -285,6 +298,7 @@ void validate(const CompressorSpec& spec) {
     check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
           defaults.block, ": it has no blocks");
   }
+  validate_feedback(spec);
   validate_velocity(spec, row);
 }
 
@@ -309,6 +323,9 @@ std::string to_string(const CompressorSpec& spec) {
   }
   if (spec.error_feedback != row.default_error_feedback) {
     text += spec.error_feedback ? ",ef" : ",noef";
+  }
+  if (spec.decay != defaults.decay) {
+    text.append(",decay=").append(print_number(spec.decay));
   }
   if (row.keeps_velocity && spec.momentum != kDefaultMomentum) {
     text.append(",momentum=").append(print_number(spec.momentum));

@@ -11,6 +11,8 @@
 //           | "nearest" | "stochastic"                     rounding of int8, int4, 2bit, e4m3, e5m2
 //           | "block=" N                                   elements per scale: 8, 16 .. 4096
 //           | "ef" | "noef"                                error feedback on or off
+//           | "decay=" NUMBER                              error feedback: what the residual is
+//                                                          multiplied by in each step, in (0, 1]
 //           | "momentum=" NUMBER                           dgc: of the velocity, in [0, 1)
 //           | "clip=" NUMBER                               dgc: largest norm of a gradient, over
 //                                                          the root of the world size
@@ -53,6 +55,7 @@ struct CompressorSpec {
   uint32_t block = 256;         ///< elements sharing one scale (where the row takes one)
   uint32_t levels = 0;          ///< S of qsgd, from 1 to 127; 0 of all others
   bool error_feedback = false;  ///< keeps a float32 residual per element
+  double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
   // Of rows that keep a velocity; all others have 0.
   double momentum = 0;
   double clip = 0;      ///< 0: none

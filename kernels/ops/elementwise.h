@@ -13,6 +13,10 @@ void add(std::span<const float> a, std::span<const float> b, std::span<float> ou
 /// out[i] = a[i] - b[i]. `out` may be `a` or `b`.
 void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out);
 
+/// out[i] = a[i] + factor * b[i], the product rounded. `out` may be `a` or `b`.
+void add_scaled(std::span<const float> a, float factor, std::span<const float> b,
+                std::span<float> out);
+
 /// out[i] = factor * a[i]. `out` may be `a`.
 void multiply(std::span<const float> a, float factor, std::span<float> out);
 

@@ -28,6 +28,13 @@ GRADWIRE_CLONES void subtract_loop(const float* a, const float* b, float* out, s
   }
 }
 
+GRADWIRE_CLONES void add_scaled_loop(const float* a, float factor, const float* b, float* out,
+                                     size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = a[i] + factor * b[i];
+  }
+}
+
 GRADWIRE_CLONES void multiply_loop(const float* a, float factor, float* out, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     out[i] = factor * a[i];
@@ -85,6 +92,12 @@ void add(std::span<const float> a, std::span<const float> b, std::span<float> ou
 void subtract(std::span<const float> a, std::span<const float> b, std::span<float> out) {
   assert(a.size() == out.size() && b.size() == out.size());
   subtract_loop(a.data(), b.data(), out.data(), out.size());
+}
+
+void add_scaled(std::span<const float> a, float factor, std::span<const float> b,
+                std::span<float> out) {
+  assert(a.size() == out.size() && b.size() == out.size());
+  add_scaled_loop(a.data(), factor, b.data(), out.data(), out.size());
 }
 
 void multiply(std::span<const float> a, float factor, std::span<float> out) {

@@ -1,6 +1,7 @@
 // Every cuda:: operation of a build without device code, so that callers hold no #ifdef.
 
 #include "gradwire/kernels/ops/cast_cuda.h"
+#include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
@@ -29,6 +30,10 @@ void encode_cast(const EncodeCastInput&, const EncodeCastOutput&, Stream&) {
 
 void sum_cast(const CastParts&, float, TensorView, Stream&) {
   throw_unavailable("cuda::sum_cast");
+}
+
+void add_decayed(const DecayedSum&, std::span<float>, Stream&) {
+  throw_unavailable("cuda::add_decayed");
 }
 
 void open_parts(std::span<const std::span<const std::byte>>, const ExpectedParts&,

@@ -104,6 +104,21 @@ TEST(AccumulatedLaws, AccumulatedNonFiniteGradientsStay) {
   }
 }
 
+TEST(AccumulatedLaws, WhatDecaysCannotBeAccumulated) {
+  Rig rig("topk:5%,decay=0.5", {.numel = 100});
+  std::vector<float> x(100, 1.0f);
+  for (const bool restoring : {false, true}) {
+    try {
+      restoring ? rig.restore(std::vector<std::byte>(64), x) : (void)rig.compress_accumulated(x);
+      ADD_FAILURE() << "no error";
+    } catch (const InvalidArgument& error) {
+      EXPECT_STREQ(error.what(), "topk: decay is 0.5, must be 1 where gradients are accumulated "
+                                 "into the residual, which cannot decay then");
+    }
+  }
+  EXPECT_EQ(x, std::vector<float>(100, 1.0f));
+}
+
 /// A velocity needs the gradient apart from what is accumulated.
 bool refuses(Rig& rig, std::span<float> x) {
   try {

@@ -22,6 +22,11 @@ namespace gradwire::testing {
 using Rig = CpuRig;
 #endif
 
+/// The row's example, with error feedback.
+inline std::string with_feedback(const CompressorRow& row) {
+  return std::string(row.example) + (row.default_error_feedback ? "" : ",ef");
+}
+
 /// Spec strings of all rows that the device has; each keeps error feedback.
 inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
@@ -60,6 +65,7 @@ inline std::vector<std::string> all_specs() {
     } else {
       specs.push_back(name + ",ef");
     }
+    specs.push_back(with_feedback(row) + ",decay=0.9");
   }
   return specs;
 }
@@ -114,11 +120,13 @@ inline uint8_t flags_of(const std::vector<std::byte>& payload) {
   return read_header(payload).flags;
 }
 
-/// float(g + e), element by element.
-inline std::vector<float> sum_of(const std::vector<float>& g, const std::vector<float>& e) {
+/// float(g + decay e), element by element.
+inline std::vector<float> sum_of(const std::vector<float>& g, const std::vector<float>& e,
+                                 float decay = 1.0f) {
   std::vector<float> x(g.size());
   for (size_t i = 0; i < g.size(); ++i) {
-    x[i] = g[i] + e[i];
+    const float kept = decay * e[i];
+    x[i] = g[i] + kept;
   }
   return x;
 }
@@ -140,7 +148,9 @@ inline bool keeps_velocity(const std::string& spec) {
 /// Specs of which gradients can be accumulated into the residual.
 inline std::vector<std::string> accumulating_specs() {
   std::vector<std::string> specs = all_specs();
-  std::erase_if(specs, keeps_velocity);
+  std::erase_if(specs, [](const std::string& spec) {
+    return keeps_velocity(spec) || parse_spec(spec).decay != 1;
+  });
   return specs;
 }
 

@@ -51,6 +51,8 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("qsgd:007,ef,block=512")), "qsgd:7,block=512,ef");
   EXPECT_EQ(to_string(parse_spec("2bit,stochastic,block=256,ef")), "2bit,stochastic");
   EXPECT_EQ(to_string(parse_spec("1bit,noef,block=64")), "1bit,block=64,noef");
+  EXPECT_EQ(to_string(parse_spec("int8,decay=1")), "int8");
+  EXPECT_EQ(to_string(parse_spec("topk:1%,decay=0.950,int4")), "topk:1%,int4,decay=0.95");
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,momentum=0.9,clip=0,warmup=0")), "dgc:0.1%");
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,warmup=100,clip=2.5,momentum=0,fp16")),
             "dgc:0.1%,fp16,momentum=0,clip=2.5,warmup=100");
@@ -113,6 +115,12 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("int8,block=8192"),
             "int8: block is 8192, must be a power of two from 8 to 4096");
   EXPECT_EQ(parse_error("int8,block=x"), "int8: block is 'x', must be a number");
+  EXPECT_EQ(parse_error("topk:1%,decay=0"), "topk: decay is 0, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:1%,decay=1.5"), "topk: decay is 1.5, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:1%,decay=nan"), "topk: decay is nan, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:1%,decay=x"), "topk: decay is 'x', must be a number");
+  EXPECT_EQ(parse_error("fp16,decay=0.5"),
+            "fp16: decay is 0.5, must be 1 without error feedback: there is no residual");
   EXPECT_EQ(parse_error("dgc:1%,momentum=1"), "dgc: momentum is 1, must be in [0, 1)");
   EXPECT_EQ(parse_error("dgc:1%,clip=-2"), "dgc: clip is -2, must be finite and not negative");
   EXPECT_EQ(parse_error("dgc:1%,clip=inf"), "dgc: clip is inf, must be finite and not negative");

@@ -46,6 +46,8 @@ gradwire_simt_mutant(put_back_unscaled FILE records.cuh SOURCE quantize_cuda.cu
   FROM "decoded(i) / m.scale" TO "decoded(i)" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(part_not_there FILE faults.cuh SOURCE quantize_cuda.cu
   FROM "chunk - part.first_chunk < part.chunks" TO "part.chunks > 0" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(no_decay COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
+  FROM "x[i] += a.decay * e[i];" TO "x[i] += e[i];" TESTS "*FeedbackLaws.DecayForgets*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu

@@ -25,6 +25,16 @@ class CompressorSpec:
         Elements sharing one scale, where the compressor takes a block.
         """
     @property
+    def clip(self) -> float:
+        """
+        dgc: the largest norm of a gradient, over the root of the world size; 0: none.
+        """
+    @property
+    def decay(self) -> float:
+        """
+        What the residual is multiplied by before a gradient is added, in (0, 1].
+        """
+    @property
     def density(self) -> float:
         """
         Kept / all elements, in (0, 1]; 1 unless the row is a selector.
@@ -45,6 +55,11 @@ class CompressorSpec:
         S of qsgd; 0 of all others.
         """
     @property
+    def momentum(self) -> float:
+        """
+        Of the velocity that takes the gradient's place, in [0, 1); 0 where none is kept.
+        """
+    @property
     def name(self) -> str:
         """
         The registry row, e.g. 'topk'.
@@ -59,6 +74,11 @@ class CompressorSpec:
         """
         How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'e4m3', 'e5m2', 'int2', 'sign', 'pow2' or 'raw' (the gradient's own dtype).
         """
+    @property
+    def warmup(self) -> int:
+        """
+        dgc: steps of each stage of the warm-up; 0: none.
+        """
 class Compressor:
     """
     Compresses the gradients of `numel` elements on the CPU; never talks to the network.
@@ -69,13 +89,14 @@ class Compressor:
         dtype: of the gradient: 'float32', 'float16' or 'bfloat16', or a NumPy dtype.
         seed, rank: of stochastic rounding; ranks of one job pass the same seed.
         threads: of the loops; results have the same bits for any number.
+        world_size: ranks whose payloads become one mean; dgc clips by it.
     
     Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
     
     Raises:
         InvalidArgument: for a bad spec or shape; an unknown name lists the known ones.
     """
-    def __init__(self, spec: str, numel: typing.SupportsInt | typing.SupportsIndex, dtype: typing.Any = 'float32', seed: typing.SupportsInt | typing.SupportsIndex = 0, rank: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, spec: str, numel: typing.SupportsInt | typing.SupportsIndex, dtype: typing.Any = 'float32', seed: typing.SupportsInt | typing.SupportsIndex = 0, rank: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, world_size: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -94,7 +115,8 @@ class Compressor:
             gradient: numel elements of the compressor's dtype.
             residual: the committed residual e, float32; together with next_residual or not at all.
             next_residual: float32, written so that gradient + e == D + next_residual, D being what the
-                payload decodes to. Without residuals, what the payload leaves out is lost.
+                payload decodes to (decay * e where the spec has a decay, and the velocity for the gradient
+                where it keeps one). Without residuals, what the payload leaves out is lost.
             out: uint8 buffer of at least capacity_bytes to write into; a new one by default.
         
         Returns:
@@ -203,6 +225,11 @@ class Compressor:
     @step.setter
     def step(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+    @property
+    def world_size(self) -> int:
+        """
+        Ranks whose payloads become one mean.
+        """
 class Optimizer:
     """
     Steps on arrays in place; the classes SGD, LARS and LAMB of the package wrap it.

@@ -32,8 +32,9 @@ class Feedback:
         seed: int = 0,
         rank: int = 0,
         threads: int = 1,
+        world_size: int = 1,
     ) -> None:
-        self.compressor = Compressor(spec, numel, dtype, seed, rank, threads)
+        self.compressor = Compressor(spec, numel, dtype, seed, rank, threads, world_size)
         keeps = self.compressor.keeps_residual
         self._committed = np.zeros(numel, np.float32) if keeps else None
         self._next = np.zeros(numel, np.float32) if keeps else None
@@ -124,7 +125,7 @@ class Feedback:
             if not np.isfinite(residual).all():
                 raise InvalidArgument("state['residual']: holds NaN or infinity, must be finite")
         c = self.compressor
-        trial = Compressor(c.spec, c.numel, c.dtype, c.seed, c.rank)
+        trial = Compressor(c.spec, c.numel, c.dtype, c.seed, c.rank, 1, c.world_size)
         for compressor in (trial, c):  # what the first one takes, the other takes as well
             compressor.step = state["step"]
             try:

@@ -64,6 +64,8 @@ void check_accumulated(const Compressor& compressor, ConstResidual x) {
         ": error feedback is off, must be on where gradients are accumulated into the residual");
   check(!find_compressor(name).keeps_velocity, name,
         ": keeps a velocity, so that gradients cannot be accumulated into the residual");
+  check(compressor.spec().decay == 1, name, ": decay is ", compressor.spec().decay,
+        ", must be 1 where gradients are accumulated into the residual, which cannot decay then");
   check(x.size() == compressor.shape().numel, name, ": residual x has ", x.size(),
         " elements, must have ", compressor.shape().numel);
   check_residual(compressor, "residual x", x);

@@ -137,7 +137,28 @@ void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_ne
   check_room(*this, out, capacity_bytes());
   context.stream.enqueue(
       [this, g, e, e_next, out, &stream = context.stream, &workspace = context.workspace,
-       step = step()] { write(g, e, e_next, out, {stream.pool(), workspace, step}); });
+       step = step()] {
+        const Work work{stream.pool(), workspace, step};
+        const ConstGradient x = input(g, work);
+        if (e.empty() || spec().decay == 1) {
+          write(x, e, e_next, out, work);
+        } else {
+          write_decayed(x, e, e_next, out, work);
+        }
+      });
+}
+
+// The sum goes where the next residual belongs, and the payload is taken from it there.
+void ChunkedCompressor::write_decayed(ConstGradient g, ConstResidual e, Residual e_next,
+                                      Payload out, const Work& work) {
+  const auto decay = static_cast<float>(spec().decay);
+  cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
+    const Region region = region_of(chunk);
+    const Residual x = e_next.subspan(region.begin, region.numel());
+    cpu::widen(g.subview(region.begin, region.numel()), x);
+    cpu::add_scaled(x, decay, e.subspan(region.begin, region.numel()), x);
+  });
+  write_accumulated(e_next, out, work);
 }
 
 void ChunkedCompressor::decompress_region(const RegionSum& what, Context& context) {

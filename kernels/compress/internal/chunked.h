@@ -76,6 +76,8 @@ class ChunkedCompressor : public Compressor {
   /// default goes through sum_chunk().
   virtual void write_sum(std::span<const Part> parts, size_t chunk, float scale,
                          Gradient out) const;
+  /// What compress() takes in the place of the gradient; the default is the gradient.
+  virtual ConstGradient input(ConstGradient g, const Work& /*work*/) { return g; }
   /// The bodies of the public verbs; arguments are checked, parts are opened.
   virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                      const Work& work) = 0;
@@ -109,6 +111,9 @@ class ChunkedCompressor : public Compressor {
   void check_region(Region region) const;
 
  private:
+  /// write() of g and the residual times its decay.
+  void write_decayed(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                     const Work& work);
   Part open(ConstPayload payload, PartName name, Workspace::Frame& frame, ThreadPool& pool) const;
   std::span<const Part> open_all(std::span<const ConstPayload> payloads, Workspace::Frame& frame,
                                  ThreadPool& pool) const;

@@ -5,6 +5,7 @@
 #include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/core/device_name.h"
+#include "gradwire/kernels/ops/feedback_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -87,8 +88,16 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
   const Residual first = writable(e);
   const uint32_t* const parity = &step_words()->parity;
   const Region whole{0, shape().numel};
+  cuda::ParitySpan committed(first, e_next, parity);
+  Workspace::Frame frame(context.workspace);
+  if (!e.empty() && spec().decay != 1) {
+    const auto x = frame.take<float>(shape().numel);
+    cuda::add_decayed({g, committed, static_cast<float>(spec().decay)}, x, context.stream);
+    g = {x.data(), x.size(), DType::kFloat32, shape().device};
+    committed = {};
+  }
   encode({.x = g,
-          .e = {first, e_next, parity},
+          .e = committed,
           .e_next = {e_next, first, parity},
           .put_back = {},
           .scale = 1.0f,

@@ -20,6 +20,7 @@ class CudaCompressor : public Compressor {
   size_t capacity_bytes() const final { return on_cpu_->capacity_bytes(); }
   bool fixed_length() const final { return on_cpu_->fixed_length(); }
   Combine combine() const final { return on_cpu_->combine(); }
+  size_t kept_bytes() const final { return on_cpu_->kept_bytes(); }
   size_t slice_capacity_bytes(Region region) const final {
     return on_cpu_->slice_capacity_bytes(region);
   }

@@ -1,0 +1,38 @@
+#pragma once
+// One thread adds up eight elements, as casts do.
+
+#include "gradwire/kernels/ops/feedback_cuda.h"
+#include "gradwire/kernels/ops/memory_access.cuh"
+
+namespace gradwire::cuda {
+
+inline constexpr unsigned kFeedbackThreads = 256;
+
+/// What add_decayed_kernel() reads and writes, `numel` elements each.
+struct DecayedSumArguments {
+  const std::byte* g;
+  ParityPointer e;
+  float decay;
+  float* x;
+  size_t numel;
+};
+
+/// Bytes per element: g and e read, x written.
+template <class T>
+__global__ void __launch_bounds__(kFeedbackThreads) add_decayed_kernel(DecayedSumArguments a) {
+  const size_t first = (size_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPerThread;
+  if (first >= a.numel) {
+    return;
+  }
+  float x[kPerThread];
+  float e[kPerThread];
+  load_floats<T>(a.g, first, a.numel, x);
+  load_floats<float>(as_bytes(a.e.get()), first, a.numel, e);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    x[i] += a.decay * e[i];
+  }
+  store_floats<float>(as_bytes(a.x), first, a.numel, x);
+}
+
+}  // namespace gradwire::cuda
