@@ -15,9 +15,45 @@
 
 namespace gradwire::bindings {
 
+namespace {
+
+SpecRule rule_of(const RuleFields& fields, size_t index) {
+  const std::string what = concat("rules[", index, "]");
+  check(fields.contains("spec"), what, ": has no 'spec', expected one");
+  SpecRule rule;
+  for (const auto& [key, value] : fields) {
+    const auto name = py::cast<std::string>(key);
+    const auto count = one_of<size_t SpecRule::*>(what, name,
+                                                  {{"spec", nullptr},
+                                                   {"name", nullptr},
+                                                   {"least_ndim", &SpecRule::least_ndim},
+                                                   {"most_ndim", &SpecRule::most_ndim},
+                                                   {"least_numel", &SpecRule::least_numel},
+                                                   {"most_numel", &SpecRule::most_numel}});
+    try {
+      if (name == "spec") {
+        rule.spec = parse_spec(py::cast<std::string>(value));
+      } else if (name == "name") {
+        rule.name = py::cast<std::string>(value);
+      } else {
+        rule.*count = py::cast<size_t>(value);
+      }
+    } catch (const py::cast_error&) {
+      throw InvalidArgument(concat(what, "['", name, "']: is ", py::repr(value).cast<std::string>(),
+                                   ", must be ", count == nullptr ? "a string" : "an integer from 0"));
+    }
+  }
+  return rule;
+}
+
+}  // namespace
+
 PlanOptions options_of(const PlanWords& words) {
   PlanOptions options;
   options.spec = parse_spec(words.spec);
+  for (size_t i = 0; i < words.rules.size(); ++i) {
+    options.rules.push_back(rule_of(words.rules[i], i));
+  }
   options.exchange = words.exchange;
   options.exempt_1d = one_of<PlanOptions::Exempt1D>(
       "exempt_1d", words.exempt_1d,
@@ -36,7 +72,8 @@ Plan plan_of(const Shapes& parameters, const std::string& spec, const std::strin
              size_t bucket_bytes, size_t last_bucket_bytes, py::handle dtype,
              const std::string& exempt_1d, uint64_t seed, int ranks_per_node,
              const std::optional<std::vector<std::vector<ParamId>>>& buckets,
-             const std::optional<std::vector<std::string>>& exchanges) {
+             const std::optional<std::vector<std::string>>& exchanges,
+             const std::vector<RuleFields>& rules) {
   std::vector<ParamInfo> infos;
   for (const auto& [name, shape] : parameters) {
     infos.push_back({name, shape});
@@ -44,6 +81,7 @@ Plan plan_of(const Shapes& parameters, const std::string& spec, const std::strin
   PlanOptions options = options_of({.spec = spec,
                                     .exchange = exchange,
                                     .exempt_1d = exempt_1d,
+                                    .rules = rules,
                                     .seed = seed,
                                     .ranks_per_node = ranks_per_node});
   options.bucket_bytes = bucket_bytes;
@@ -158,6 +196,7 @@ void bind_plan(py::module_& module) {
       py::arg("last_bucket_bytes") = PlanOptions{}.last_bucket_bytes, py::arg("dtype") = "float32",
       py::arg("exempt_1d") = "auto", py::arg("seed") = 0, py::arg("ranks_per_node") = 1,
       py::arg("buckets") = py::none(), py::arg("exchanges") = py::none(),
+      py::arg("rules") = std::vector<RuleFields>{},
       "Makes a plan without looking at any value.\n\n"
       "Args:\n    parameters: (name, shape) in the order of the model's forward pass.\n"
       "    spec: a compressor, such as 'topk:1%,int4'.\n"
@@ -170,7 +209,10 @@ void bind_plan(py::module_& module) {
       "    ranks_per_node: neighbouring ranks that share a node, for the hierarchical exchange.\n"
       "    buckets: ids of the parameters that travel together, in the order the buckets leave, "
       "every parameter once; in place of bucket_bytes.\n"
-      "    exchanges: of each of those buckets, in place of exchange.\n\n"
+      "    exchanges: of each of those buckets, in place of exchange.\n"
+      "    rules: dicts of a 'spec' and which parameters it is for, by any of 'name' (a pattern, * "
+      "stands for any characters), 'least_ndim', 'most_ndim', 'least_numel' and 'most_numel': the "
+      "first rule that fits a parameter decides, before spec and exempt_1d.\n\n"
       "Raises:\n    InvalidArgument: two parameters of one name, one without elements, an exchange "
       "that cannot carry the spec, buckets that do not hold every parameter once.");
 }

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include <pybind11/pybind11.h>
+#include <pybind11/typing.h>
+
 #include "gradwire/comm/plan.h"
 
 namespace gradwire::bindings {
@@ -25,9 +28,14 @@ Value one_of(std::string_view what, const std::string& name,
   throw_unknown_name(what, name, names);
 }
 
+/// A rule as Python writes it: 'spec', and any of 'name', 'least_ndim', 'most_ndim', 'least_numel'
+/// and 'most_numel'.
+using RuleFields = pybind11::typing::Dict<pybind11::str, pybind11::object>;
+
 /// What a plan made of a list of parameters and one made of measurements have in common.
 struct PlanWords {
   std::string spec, exchange, exempt_1d;
+  std::vector<RuleFields> rules = {};
   uint64_t seed = 0;
   int ranks_per_node = 1;
 };

@@ -25,9 +25,10 @@ void set_plan(BoundReducer& self, const Plan& plan) {
 void replan(BoundReducer& self, const std::string& spec, const std::string& exchange,
             const std::string& exempt_1d, std::optional<uint64_t> seed,
             std::optional<int> ranks_per_node, const std::optional<LinkCosts>& link,
-            size_t most_bytes, const std::string& order) {
+            size_t most_bytes, const std::string& order, const std::vector<RuleFields>& rules) {
   ReplanOptions options;
-  options.plan = options_of({.spec = spec, .exchange = exchange, .exempt_1d = exempt_1d});
+  options.plan = options_of(
+      {.spec = spec, .exchange = exchange, .exempt_1d = exempt_1d, .rules = rules});
   options.link = link.value_or(options.link);
   options.most_bytes = most_bytes;
   options.order = one_of<LeavingOrder>(
@@ -99,10 +100,11 @@ void bind_plans(ReducerClass& type) {
            py::arg("exempt_1d") = "auto", py::arg("seed") = py::none(),
            py::arg("ranks_per_node") = py::none(), py::arg("link") = py::none(),
            py::arg("most_bytes") = ReplanOptions{}.most_bytes, py::arg("order") = "ready",
+           py::arg("rules") = std::vector<RuleFields>{},
            "Makes a plan from what was measured since the last one, and sets it: rank 0 merges "
            "gradients to buckets by when they appeared and what exchanges cost, all ranks follow. "
            "Collective, between steps.\n\n"
-           "Args:\n    spec, exchange, exempt_1d: as for make_plan(); with exchange 'auto' and a "
+           "Args:\n    spec, exchange, exempt_1d, rules: as for make_plan(); with exchange 'auto' and a "
            "link, each bucket gets the cheapest exchange that keeps the rank-order sum.\n"
            "    seed, ranks_per_node: by default those of the plan.\n"
            "    link: from probe_link(); without one start-ups and bytes cost nothing.\n"

@@ -29,6 +29,46 @@ std::string shape_text(const ParamInfo& parameter) {
   return out.str();
 }
 
+/// Whether `text` is `pattern` with some characters, or none, in the place of each `*`.
+bool matches(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0;
+  size_t after_star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      after_star = ++p;
+      resume = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (after_star != std::string_view::npos) {  // the last star takes one more
+      p = after_star;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+void check_rules(std::span<const SpecRule> rules) {
+  for (size_t r = 0; r < rules.size(); ++r) {
+    const SpecRule& rule = rules[r];
+    validate(rule.spec);
+    check(!rule.name.empty(), "plan: the name of rule ", r, " is empty, expected a pattern");
+    check(rule.least_ndim <= rule.most_ndim, "plan: least_ndim of rule ", r, " is ",
+          rule.least_ndim, ", must be at most most_ndim, ", rule.most_ndim);
+    check(rule.least_numel <= rule.most_numel, "plan: least_numel of rule ", r, " is ",
+          rule.least_numel, ", must be at most most_numel, ", rule.most_numel);
+  }
+}
+
+/// Null: none fits.
+const SpecRule* rule_for(const ParamInfo& parameter, std::span<const SpecRule> rules) {
+  const auto rule = std::ranges::find_if(
+      rules, [&](const SpecRule& each) { return each.fits(parameter); });
+  return rule == rules.end() ? nullptr : &*rule;
+}
+
 CompressorShape shape_of(const Plan& plan, const PlanGroup& group) {
   return {.numel = group.numel,
           .dtype = plan.dtype,
@@ -133,9 +173,36 @@ bool carries(const ExchangeRow& row, const Plan& plan, const PlanGroup& group) {
   return row.accepts(*make_compressor(group.spec, shape_of(plan, group)));
 }
 
+bool carries_all(const ExchangeRow& row, const Plan& plan, const PlanBucket& bucket) {
+  return std::ranges::all_of(
+      bucket.groups, [&](const PlanGroup& group) { return carries(row, plan, group); });
+}
+
+std::string_view exchange_of(const Plan& plan, BucketId id, const PlanOptions& options) {
+  if (!options.exchanges.empty()) {
+    return options.exchanges[id];
+  }
+  if (options.exchange != "auto") {
+    return options.exchange;
+  }
+  const PlanBucket& bucket = plan.buckets[id];
+  const std::string_view usual = default_exchange(options.spec);
+  if (options.rules.empty() || carries_all(find_exchange(usual), plan, bucket)) {
+    return usual;
+  }
+  for (const PlanGroup& group : bucket.groups) {
+    const std::string_view other = default_exchange(group.spec);
+    if (carries_all(find_exchange(other), plan, bucket)) {
+      return other;
+    }
+  }
+  return usual;  // of which check_exchanges() says what it cannot carry
+}
+
 // What the caller asked for comes first: of an exchange that carries neither that nor the exempt
 // groups, the latter would be the wrong thing to hear of.
-void check_exchanges(const Plan& plan, const CompressorSpec& asked) {
+void check_exchanges(const Plan& plan, const PlanOptions& options) {
+  const CompressorSpec& asked = options.spec;
   for (const PlanBucket& bucket : plan.buckets) {
     const ExchangeRow& row = find_exchange(bucket.exchange);
     for (const PlanGroup& group : bucket.groups) {
@@ -146,14 +213,43 @@ void check_exchanges(const Plan& plan, const CompressorSpec& asked) {
   for (const PlanBucket& bucket : plan.buckets) {
     const ExchangeRow& row = find_exchange(bucket.exchange);
     for (const PlanGroup& group : bucket.groups) {
+      const ParamInfo& first = plan.parameters[group.segments[0].parameter];
+      const SpecRule* const rule = rule_for(first, options.rules);
+      check(rule == nullptr || carries(row, plan, group), "plan: exchange '", row.name,
+            "' cannot carry '", to_string(group.spec), "', which rule ",
+            rule == nullptr ? 0 : rule - options.rules.data(), " gives to '", first.name,
+            "', expected ", row.carries);
       check(group.spec == asked || carries(row, plan, group), "plan: exchange '", row.name,
             "' cannot carry the 1-D parameters beside '", to_string(asked), "' (the first is '",
-            plan.parameters[group.segments[0].parameter].name,
-            "'): lossy specs narrower than 16 bits exempt them, so that they travel as '",
+            first.name, "'): lossy specs narrower than 16 bits exempt them, so that they travel as '",
             to_string(group.spec), "' of ", to_string(plan.dtype), "; expected ", row.carries,
             ", or exempt_1d = never");
     }
   }
+}
+
+/// What a rank keeps between steps, in bytes, the same on all ranks.
+struct KeptBytes {
+  size_t gradients = 0;
+  size_t residuals = 0;    // both buffers
+  size_t compressors = 0;  // such as velocities
+};
+
+KeptBytes kept_bytes(const Plan& plan) {
+  KeptBytes kept;
+  for (const PlanBucket& bucket : plan.buckets) {
+    kept.gradients += bucket.numel * size_of(plan.dtype);
+    const int sharing = find_exchange(bucket.exchange).by_node ? plan.ranks_per_node : 1;
+    for (const PlanGroup& group : bucket.groups) {
+      kept.residuals += group.spec.error_feedback ? 2 * group.numel * sizeof(float) : 0;
+      size_t largest = 0;  // of the shares of a node's ranks
+      for (int rank = 0; rank < sharing; ++rank) {
+        largest = std::max(largest, node_share(group.numel, rank, sharing).numel());
+      }
+      kept.compressors += make_compressor(group.spec, {.numel = largest})->kept_bytes();
+    }
+  }
+  return kept;
 }
 
 void describe_group(const Plan& plan, const PlanGroup& group, size_t index, std::ostream& out) {
@@ -196,16 +292,24 @@ std::string Plan::describe() const {
       describe_group(*this, buckets[b].groups[g], g, out);
     }
   }
+  const KeptBytes kept = kept_bytes(*this);
+  out << "kept on each rank: gradients " << kept.gradients << " bytes, residuals (two buffers) "
+      << kept.residuals << " bytes, in compressors " << kept.compressors << " bytes\n";
   return out.str();
+}
+
+bool SpecRule::fits(const ParamInfo& parameter) const {
+  const size_t ndim = parameter.shape.size(), numel = parameter.numel();
+  return least_ndim <= ndim && ndim <= most_ndim && least_numel <= numel && numel <= most_numel &&
+         matches(name, parameter.name);
 }
 
 uint64_t Plan::fingerprint() const { return fnv1a(describe()); }
 
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options) {
   validate(options.spec);
+  check_rules(options.rules);
   check_parameters(parameters, options);
-  const ExchangeRow& row =
-      find_exchange(options.exchange == "auto" ? default_exchange(options.spec) : options.exchange);
   const bool exempts = options.exempt_1d == PlanOptions::Exempt1D::kAuto &&
                        narrower_than_16_bits(options.spec, options.dtype);
 
@@ -221,19 +325,32 @@ Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options
   check(options.exchanges.empty() || options.exchanges.size() == options.buckets.size(), "plan: ",
         options.exchanges.size(), " exchanges for ", options.buckets.size(),
         " buckets, expected one for each or none");
+  // The groups of a bucket in their order, those of fixed length first where nobody rules.
+  std::vector<CompressorSpec> specs{exempt_spec(options.dtype)};
+  for (const SpecRule& rule : options.rules) {
+    specs.push_back(rule.spec);
+  }
+  specs.push_back(options.spec);
+  const auto place_of = [&](const CompressorSpec& spec) {
+    return static_cast<size_t>(std::ranges::find(specs, spec) - specs.begin());
+  };
   for (const std::vector<ParamId>& members :
        options.buckets.empty() ? fill_buckets(parameters, options) : options.buckets) {
-    std::vector<ParamId> exempt, others;
+    std::vector<std::vector<ParamId>> groups(specs.size());
     for (const ParamId p : members) {
-      (exempts && parameters[p].shape.size() <= 1 ? exempt : others).push_back(p);
+      const SpecRule* const rule = rule_for(parameters[p], options.rules);
+      const bool exempt = exempts && parameters[p].shape.size() <= 1;
+      groups[rule != nullptr ? place_of(rule->spec) : exempt ? 0 : place_of(options.spec)]
+          .push_back(p);
     }
     const auto id = static_cast<BucketId>(plan.buckets.size());
-    const ExchangeRow& own = options.exchanges.empty() ? row : find_exchange(options.exchanges[id]);
-    plan.buckets.push_back({.numel = 0, .exchange = std::string(own.name), .groups = {}});
-    add_group(exempt_spec(options.dtype), exempt, id, plan);
-    add_group(options.spec, others, id, plan);
+    plan.buckets.emplace_back();
+    for (size_t g = 0; g < specs.size(); ++g) {
+      add_group(specs[g], groups[g], id, plan);
+    }
+    plan.buckets[id].exchange = find_exchange(exchange_of(plan, id, options)).name;
   }
-  check_exchanges(plan, options.spec);
+  check_exchanges(plan, options);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 // ranks, printable, made without looking at any value.
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,9 +38,26 @@ struct PlanBucket {
   std::vector<PlanGroup> groups;
 };
 
+/// Some parameters and the spec they travel with: those that fit all that it says.
+struct SpecRule {
+  static constexpr size_t kAny = std::numeric_limits<size_t>::max();
+
+  CompressorSpec spec{};
+  std::string name = "*";  ///< each `*` stands for any characters, or none
+  size_t least_ndim = 0, most_ndim = kAny;    ///< extents of the shape; a scalar has none
+  size_t least_numel = 0, most_numel = kAny;  ///< elements
+
+  bool fits(const ParamInfo& parameter) const;
+};
+
 struct PlanOptions {
   CompressorSpec spec{};
-  std::string exchange = "auto";  ///< "auto": default_exchange(spec)
+  /// The first rule that fits a parameter decides its spec; of those that fit none, `spec` and
+  /// `exempt_1d` do. Parameters of one bucket and one spec are one group.
+  std::vector<SpecRule> rules = {};
+  /// "auto": default_exchange(spec) or, in a bucket of which that cannot carry all groups, the first
+  /// of those of its groups' specs that can.
+  std::string exchange = "auto";
   /// What Reducer::replan() may choose where the exchange is "auto".
   MeanBits mean = MeanBits::kOfRankOrder;
   size_t bucket_bytes =
@@ -76,15 +94,17 @@ struct Plan {
   };
   std::vector<Place> places;  ///< of each parameter
 
-  /// A table of the buckets, their groups, capacities and the parameters in them; says where a mean
-  /// is not the rank-order sum. The same text on all ranks, one fact a line.
+  /// A table of the buckets, their groups, capacities and the parameters in them, and the memory that
+  /// a rank keeps between steps; says where a mean is not the rank-order sum. The same text on all
+  /// ranks, one fact a line.
   std::string describe() const;
   /// FNV-1a over describe().
   uint64_t fingerprint() const;
 };
 
 /// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements,
-/// an exchange that cannot carry the spec, buckets that do not hold every parameter once.
+/// an exchange that cannot carry a group, a rule that nothing could fit, buckets that do not hold
+/// every parameter once.
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options);
 
 }  // namespace gradwire

@@ -101,6 +101,22 @@ def test_a_plan_takes_buckets_and_says_its_layout():
         gradwire.make_plan(SHAPES, exchange="gtopk", dtype="float16")
 
 
+def test_rules_give_parameters_specs_of_their_own():
+    shapes = [("embed.weight", (50, 8)), ("head.weight", (8, 6)), ("head.bias", (6,))]
+    plan = gradwire.make_plan(shapes, "int8", rules=[
+        {"spec": "topk:1%,decay=0.95", "name": "embed.*"}, {"spec": "none", "least_ndim": 2}])
+    groups = plan.layout[0]["groups"]
+    assert [(g["spec"], g["parameters"]) for g in groups] == [
+        ("bf16", [2]), ("topk:1%,decay=0.95", [0]), ("none", [1])]
+    assert "residuals (two buffers) 3200 bytes" in plan.describe()
+    for rule, says in [({"name": "*"}, "rules\\[0\\]: has no 'spec'"),
+                       ({"spec": "int8", "ndim": 2}, "unknown name 'ndim', known: spec, name, least_ndim"),
+                       ({"spec": "int8", "least_ndim": -1}, "\\['least_ndim'\\]: is -1, must be an integer"),
+                       ({"spec": 8}, "\\['spec'\\]: is 8, must be a string")]:
+        with pytest.raises(gradwire.InvalidArgument, match=says):
+            gradwire.make_plan(shapes, rules=[rule])
+
+
 def test_a_plan_whose_arrays_are_in_use_stays():
     reducer = alone()
     row = reducer.gradient(0)[1:2]  # a view of a view

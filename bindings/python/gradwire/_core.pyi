@@ -498,12 +498,12 @@ class Reducer:
             TransportError: another rank failed meanwhile; the reducer is as before, and rebuild may be called with the next group.
             InvalidArgument: no rank that is left has the parameters of the newest step: load a checkpoint.
         """
-    def replan(self, spec: str, *, exchange: str = 'auto', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex | None = None, ranks_per_node: typing.SupportsInt | typing.SupportsIndex | None = None, link: LinkCosts | None = None, most_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864, order: str = 'ready') -> None:
+    def replan(self, spec: str, *, exchange: str = 'auto', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex | None = None, ranks_per_node: typing.SupportsInt | typing.SupportsIndex | None = None, link: LinkCosts | None = None, most_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864, order: str = 'ready', rules: collections.abc.Sequence[dict[str, typing.Any]] = []) -> None:
         """
         Makes a plan from what was measured since the last one, and sets it: rank 0 merges gradients to buckets by when they appeared and what exchanges cost, all ranks follow. Collective, between steps.
         
         Args:
-            spec, exchange, exempt_1d: as for make_plan(); with exchange 'auto' and a link, each bucket gets the cheapest exchange that keeps the rank-order sum.
+            spec, exchange, exempt_1d, rules: as for make_plan(); with exchange 'auto' and a link, each bucket gets the cheapest exchange that keeps the rank-order sum.
             seed, ranks_per_node: by default those of the plan.
             link: from probe_link(); without one start-ups and bytes cost nothing.
             most_bytes: of dense gradient in a bucket.
@@ -677,7 +677,7 @@ def make_in_process_group(world_size: typing.SupportsInt | typing.SupportsIndex,
     """
     Transports of one process, a list by rank: each is for a thread of its own.
     """
-def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], spec: str = 'topk:1%', *, exchange: str = 'auto', bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, last_bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 0, dtype: typing.Any = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, buckets: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None, exchanges: collections.abc.Sequence[str] | None = None) -> Plan:
+def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], spec: str = 'topk:1%', *, exchange: str = 'auto', bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, last_bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 0, dtype: typing.Any = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, buckets: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None, exchanges: collections.abc.Sequence[str] | None = None, rules: collections.abc.Sequence[dict[str, typing.Any]] = []) -> Plan:
     """
     Makes a plan without looking at any value.
     
@@ -693,6 +693,7 @@ def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Se
         ranks_per_node: neighbouring ranks that share a node, for the hierarchical exchange.
         buckets: ids of the parameters that travel together, in the order the buckets leave, every parameter once; in place of bucket_bytes.
         exchanges: of each of those buckets, in place of exchange.
+        rules: dicts of a 'spec' and which parameters it is for, by any of 'name' (a pattern, * stands for any characters), 'least_ndim', 'most_ndim', 'least_numel' and 'most_numel': the first rule that fits a parameter decides, before spec and exempt_1d.
     
     Raises:
         InvalidArgument: two parameters of one name, one without elements, an exchange that cannot carry the spec, buckets that do not hold every parameter once.
