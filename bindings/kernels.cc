@@ -198,6 +198,9 @@ void bind_spec(py::module_& module) {
           "decay", [](const CompressorSpec& s) { return s.decay; },
           "What the residual is multiplied by before a gradient is added, in (0, 1].")
       .def_property_readonly(
+          "ef21", [](const CompressorSpec& s) { return s.ef21; },
+          "Whether the residual is the negative sum of what was sent (EF21).")
+      .def_property_readonly(
           "momentum", [](const CompressorSpec& s) { return s.momentum; },
           "Of the velocity that takes the gradient's place, in [0, 1); 0 where none is kept.")
       .def_property_readonly(
@@ -272,7 +275,8 @@ Args:
     residual: the committed residual e, float32; together with next_residual or not at all.
     next_residual: float32, written so that gradient + e == D + next_residual, D being what the
         payload decodes to (decay * e where the spec has a decay, and the velocity for the gradient
-        where it keeps one). Without residuals, what the payload leaves out is lost.
+        where it keeps one; with ef21 e - D == next_residual, and the gradient's estimate, the sum
+        of all means so far, is the caller's to keep: see Feedback). Without residuals, what the payload leaves out is lost.
     out: uint8 buffer of at least capacity_bytes to write into; a new one by default.
 
 Returns:

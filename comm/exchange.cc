@@ -130,11 +130,11 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .summary = "sums within nodes, compressed shares between nodes, means within nodes",
      .bytes_formula = "2(L-1)/L 4n within nodes of L ranks; between nodes 1/L of their exchange's",
      .latency_formula = "2(L-1) a within, and the exchange's between nodes",
-     .carries = "any compressor of one round",
+     .carries = "any compressor of one round, without ef21",
      .rank_order = false,
      .by_node = true,
      .complete_on_commit = true,
-     .accepts = [](const Compressor& c) { return c.rounds() == 1; },
+     .accepts = [](const Compressor& c) { return c.rounds() == 1 && !c.spec().ef21; },
      .make = make_hierarchical_exchange},
 }};
 

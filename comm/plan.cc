@@ -50,10 +50,16 @@ bool matches(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-void check_rules(std::span<const SpecRule> rules) {
+void check_dtype(const CompressorSpec& spec, DType dtype) {
+  check(!spec.ef21 || dtype == DType::kFloat32, "plan: '", to_string(spec), "' of ",
+        to_string(dtype), " gradients, expected float32: the estimate adds up in the gradient");
+}
+
+void check_rules(std::span<const SpecRule> rules, DType dtype) {
   for (size_t r = 0; r < rules.size(); ++r) {
     const SpecRule& rule = rules[r];
     validate(rule.spec);
+    check_dtype(rule.spec, dtype);
     check(!rule.name.empty(), "plan: the name of rule ", r, " is empty, expected a pattern");
     check(rule.least_ndim <= rule.most_ndim, "plan: least_ndim of rule ", r, " is ",
           rule.least_ndim, ", must be at most most_ndim, ", rule.most_ndim);
@@ -232,6 +238,7 @@ void check_exchanges(const Plan& plan, const PlanOptions& options) {
 struct KeptBytes {
   size_t gradients = 0;
   size_t residuals = 0;    // both buffers
+  size_t estimates = 0;    // of ef21, both buffers
   size_t compressors = 0;  // such as velocities
 };
 
@@ -242,6 +249,7 @@ KeptBytes kept_bytes(const Plan& plan) {
     const int sharing = find_exchange(bucket.exchange).by_node ? plan.ranks_per_node : 1;
     for (const PlanGroup& group : bucket.groups) {
       kept.residuals += group.spec.error_feedback ? 2 * group.numel * sizeof(float) : 0;
+      kept.estimates += group.spec.ef21 ? 2 * group.numel * sizeof(float) : 0;
       size_t largest = 0;  // of the shares of a node's ranks
       for (int rank = 0; rank < sharing; ++rank) {
         largest = std::max(largest, node_share(group.numel, rank, sharing).numel());
@@ -294,7 +302,8 @@ std::string Plan::describe() const {
   }
   const KeptBytes kept = kept_bytes(*this);
   out << "kept on each rank: gradients " << kept.gradients << " bytes, residuals (two buffers) "
-      << kept.residuals << " bytes, in compressors " << kept.compressors << " bytes\n";
+      << kept.residuals << " bytes, estimates " << kept.estimates << " bytes, in compressors "
+      << kept.compressors << " bytes\n";
   return out.str();
 }
 
@@ -308,7 +317,8 @@ uint64_t Plan::fingerprint() const { return fnv1a(describe()); }
 
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options) {
   validate(options.spec);
-  check_rules(options.rules);
+  check_dtype(options.spec, options.dtype);
+  check_rules(options.rules, options.dtype);
   check_parameters(parameters, options);
   const bool exempts = options.exempt_1d == PlanOptions::Exempt1D::kAuto &&
                        narrower_than_16_bits(options.spec, options.dtype);

@@ -85,7 +85,12 @@ struct ReplanOptions {
 /// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
 /// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
 /// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), set_plan(), replan(), save(),
-/// load(), rebuild(), and the exchanges other than dense, gather and two_shot.
+/// load(), rebuild(), ef21, and the exchanges other than dense, gather and two_shot.
+///
+/// Of parameters with ef21 what gradient() gives is the estimate A_next = A + mean of what all ranks
+/// send, which is kept and committed with the residuals: A is the mean of the ranks' sums. A changed
+/// plan takes both along, from ef21 to ef21; a rank that comes later, and all after another number
+/// of ranks, begin with s = A. Such parameters hand on no payloads.
 class Reducer {
  public:
   /// Collective: compares the plan across ranks. The transport outlives the reducer, which alone
@@ -171,8 +176,8 @@ class Reducer {
   /// parameters then holds no mean. @throws InvalidArgument where there is no such result.
   std::span<const GroupPayloads> take_payloads(BucketId bucket);
 
-  /// The committed residual of parameter `p`: empty for specs without feedback. On a GPU it waits, and
-  /// the memory is the GPU's.
+  /// The committed residual of parameter `p`: empty for specs without feedback; with ef21 the negative
+  /// sum of what this rank has sent. On a GPU it waits, and the memory is the GPU's.
   ConstResidual residual(ParamId p) const;
 
   /// Committed steps, and steps skipped because of non-finite gradients. On a GPU they wait.

@@ -4,6 +4,7 @@
 
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
 namespace {
@@ -67,7 +68,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
       slots_(groups_.size()),
       unions_(groups_.size()) {
-  size_t payload_bytes = 0, residual_numel = 0;
+  size_t payload_bytes = 0, residual_numel = 0, estimate_numel = 0;
   std::vector<Compressor*> compressors;
   std::vector<size_t> numels;
   const int rank = groups.whole().rank();
@@ -91,11 +92,15 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
     numels.push_back(group.numel);
     residual_offsets_.push_back(residual_numel);
     residual_numel += group.spec.error_feedback ? group.numel : 0;
+    estimate_offsets_.push_back(estimate_numel);
+    estimate_numel += group.spec.ef21 ? group.numel : 0;
     payload_bytes += room_of(compressors.back()->capacity_bytes());
   }
   payload_memory_ = Buffer(payload_bytes, start.device);
   residuals_ = {Buffer(residual_numel * sizeof(float), start.device),
                 Buffer(residual_numel * sizeof(float), start.device)};
+  estimates_ = {Buffer(estimate_numel * sizeof(float), start.device),
+                Buffer(estimate_numel * sizeof(float), start.device)};
   size_t begin = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const size_t capacity = compressors[g]->capacity_bytes();
@@ -131,6 +136,34 @@ void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
   payloads_.clear();
 }
 
+void Bucket::add_to_estimates(size_t parity) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const PlanGroup& group = groups_[g];
+    if (!group.spec.ef21) {
+      continue;
+    }
+    const std::span<float> mean = slots_[g].mean.as<float>();
+    const auto next = estimates_[1 - parity].as<float>().subspan(estimate_offsets_[g], group.numel);
+    cpu::add(estimate(group.offset, group.numel, parity), mean, mean);
+    std::ranges::copy(mean, next.begin());
+  }
+}
+
+ConstResidual Bucket::estimate(size_t offset, size_t numel, size_t parity) const {
+  const size_t g = group_at(offset);
+  if (!groups_[g].spec.ef21) {
+    return {};
+  }
+  return estimates_[parity].as<float>().subspan(estimate_offsets_[g] + offset - groups_[g].offset,
+                                                numel);
+}
+
+void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all, size_t parity) {
+  const size_t g = group_at(offset), begin = estimate_offsets_[g] + offset - groups_[g].offset;
+  std::ranges::copy(own, residual(offset, own.size(), parity).begin());
+  std::ranges::copy(of_all, estimates_[parity].as<float>().subspan(begin).begin());
+}
+
 // Runs of elements spread over the group, others in each step: a few microseconds.
 void Bucket::sample_union() {
   constexpr size_t kRuns = 64, kRun = 1024;
@@ -160,6 +193,10 @@ double Bucket::union_density(size_t offset) const {
 void Bucket::deliver(Delivery delivery) {
   check(!by_node_ || delivery == Delivery::kMean, "deliver: ", label_,
         " adds up by node, payloads cannot be handed on");
+  const bool estimates = std::ranges::any_of(
+      groups_, [](const PlanGroup& group) { return group.spec.ef21; });
+  check(!estimates || delivery == Delivery::kMean, "deliver: ", label_,
+        " has a group with ef21, whose payloads are no gradient, expected to hand on the mean");
   delivery_ = delivery;
 }
 
@@ -195,12 +232,18 @@ void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
     return;
   }
   stray_[parity] = by_node_;
-  Residual place = residual(offset, values.size(), parity);
-  if (place.empty()) {
-    carried_.resize(gradient_.numel);
-    place = std::span(carried_).subspan(offset, values.size());
-  }
+  const Residual place = place_of_waiting(offset, values.size(), parity);
   std::copy(values.begin(), values.end(), place.begin());
+}
+
+// What EF21 keeps is no pending sum.
+Residual Bucket::place_of_waiting(size_t offset, size_t numel, size_t parity) {
+  const Residual place = residual(offset, numel, parity);
+  if (!place.empty() && !groups_[group_at(offset)].spec.ef21) {
+    return place;
+  }
+  carried_.resize(gradient_.numel);
+  return std::span(carried_).subspan(offset, numel);
 }
 
 std::vector<std::vector<uint64_t>> Bucket::states() const {
@@ -266,11 +309,7 @@ void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
     return;
   }
   stray_[parity] = by_node_;
-  Residual place = residual(offset, values.size(), parity);
-  if (place.empty()) {
-    carried_.resize(gradient_.numel);
-    place = std::span(carried_).subspan(offset, values.size());
-  }
+  const Residual place = place_of_waiting(offset, values.size(), parity);
   std::transform(place.begin(), place.end(), values.begin(), place.begin(), std::plus<>());
 }
 

@@ -48,8 +48,18 @@ class Bucket {
   /// element and of exchanges whose mean does not hold everything that was sent.
   double union_density(size_t offset) const;
 
+  /// Behind exchange(), on the CPU: in groups with ef21 the mean is added to the estimate of the
+  /// gradient, which takes its place in the gradient's memory and, when commit() makes it final, in
+  /// estimate(). Buffer `parity` is read, the other one written.
+  void add_to_estimates(size_t parity);
+  /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
+  /// that group is without ef21.
+  ConstResidual estimate(size_t offset, size_t numel, size_t parity) const;
+  /// Makes these what is kept for elements of a group with ef21, bit for bit.
+  void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate, size_t parity);
+
   /// What the next exchanges leave: the mean, or payloads().
-  /// @throws InvalidArgument where the exchange leaves no payloads of the whole.
+  /// @throws InvalidArgument where the exchange leaves no payloads of the whole, or with ef21.
   void deliver(Delivery delivery);
   void keep_payloads();
   /// Of the last committed step; empty when it left a mean.
@@ -65,7 +75,7 @@ class Bucket {
   /// Their residual or, in a group without feedback, what carry_over() holds; may be empty.
   ConstResidual kept(size_t offset, size_t numel, size_t parity) const;
   /// Makes `values` what is kept for these elements, bit for bit: their residual, or, in a group
-  /// without feedback, what is added to the next gradient. Nothing when empty.
+  /// without feedback or with ef21, what is added to the next gradient. Nothing when empty.
   void set_kept(size_t offset, ConstResidual values, size_t parity);
 
   /// What the exchange and then the compressors learned in committed steps.
@@ -79,8 +89,8 @@ class Bucket {
   /// Takes over the gradient's memory of a bucket of the same shape, so that views stay valid.
   void take_gradient(Bucket& from);
 
-  /// Adds `values` to these elements: to their residual, or, in a group without feedback, to the
-  /// gradient of the next step that commits.
+  /// Adds `values` to these elements: to their residual, or, in a group without feedback or with
+  /// ef21, to the gradient of the next step that commits.
   void carry_over(size_t offset, ConstResidual values, size_t parity);
   /// What carry_over() still holds for the next step; empty when nothing.
   ConstResidual carried(size_t offset, size_t numel) const;
@@ -93,6 +103,8 @@ class Bucket {
   void add_strays(Gradient gradient, size_t parity);
   Residual share_of_residual(size_t g, size_t parity) const;
   size_t group_at(size_t offset) const;
+  /// Where what waits for these elements is kept.
+  Residual place_of_waiting(size_t offset, size_t numel, size_t parity);
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
@@ -100,9 +112,10 @@ class Bucket {
   bool shows_union_;            // a mean holds what any rank sent
   std::vector<Region> shares_;  // of each group: what this rank compresses
   Buffer gradient_memory_, payload_memory_;
-  std::array<Buffer, 2> residuals_;
+  std::array<Buffer, 2> residuals_, estimates_;
   std::array<bool, 2> stray_{};           // whether they may hold something outside of the shares
   std::vector<size_t> residual_offsets_;  // of each group with feedback, in floats
+  std::vector<size_t> estimate_offsets_;  // of each group with ef21, in floats
   std::vector<float> carried_;            // of the whole bucket, or empty
   Gradient gradient_;
   std::vector<std::unique_ptr<Compressor>> compressors_;

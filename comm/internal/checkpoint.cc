@@ -48,10 +48,12 @@ CheckpointWriter::CheckpointWriter(std::ostream& out, const CheckpointHeader& he
   put(uint64_t{hash_});
 }
 
-void CheckpointWriter::parameter(size_t numel, std::span<const float> kept) {
+void CheckpointWriter::parameter(size_t numel, std::span<const float> kept,
+                                 std::span<const float> estimate) {
   put(uint64_t{numel});
-  put(uint64_t{kept.size()});
+  put(uint64_t{kept.size() + estimate.size()});
   put(kept.data(), kept.size_bytes());
+  put(estimate.data(), estimate.size_bytes());
 }
 
 void CheckpointWriter::groups(size_t count) { put(static_cast<uint32_t>(count)); }
@@ -98,8 +100,9 @@ CheckpointReader::CheckpointReader(std::unique_ptr<std::istream> in, int rank)
 
 std::span<const float> CheckpointReader::parameter(size_t numel) {
   const auto stated = get<uint64_t>(), kept = get<uint64_t>();
-  require(stated == numel && (kept == numel || kept == 0), "a parameter has ", kept, " of ", stated,
-          " values, expected all or none of ", numel);
+  require(stated == numel && (kept == numel || kept == 0 || kept == 2 * uint64_t{numel}),
+          "a parameter has ", kept, " of ", stated, " values, expected all, twice all or none of ",
+          numel);
   kept_.resize(kept);
   get(kept_.data(), kept * sizeof(float));
   return kept_;

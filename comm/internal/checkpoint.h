@@ -31,7 +31,8 @@ uint64_t model_fingerprint(const Plan& plan);
 class CheckpointWriter {
  public:
   CheckpointWriter(std::ostream& out, const CheckpointHeader& header);
-  void parameter(size_t numel, std::span<const float> kept);
+  /// `estimate`: of a group with ef21, else empty.
+  void parameter(size_t numel, std::span<const float> kept, std::span<const float> estimate);
   void groups(size_t count);
   void words(std::span<const uint64_t> words);
   void finish();
@@ -54,8 +55,8 @@ class CheckpointReader {
   CheckpointReader(std::unique_ptr<std::istream> in, int rank);
   const CheckpointHeader& header() const { return header_; }
 
-  /// Of a parameter that must have `numel` elements; empty where nothing waits. Valid until the
-  /// next call.
+  /// Of a parameter that must have `numel` elements; empty where nothing waits; with ef21 twice as
+  /// many, the residual and then the estimate. Valid until the next call.
   std::span<const float> parameter(size_t numel);
   size_t groups();
   std::vector<uint64_t> words();

@@ -2,6 +2,7 @@
 // is in CHECKPOINT_FORMAT.md.
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "gradwire/comm/internal/agree.h"
@@ -15,6 +16,7 @@ namespace {
 struct Sources {
   CheckpointHeader header;  // of any: what they must agree on
   std::vector<CheckpointReader> readers;
+  bool joins = false;  // this rank was not there: of rank 0's it takes what all ranks share
 };
 
 CheckpointReader open_checkpoint(const Reducer::OpenCheckpoint& open, int rank) {
@@ -29,12 +31,14 @@ Sources open_sources(const Reducer::OpenCheckpoint& open, const Transport& trans
   if (std::unique_ptr<std::istream> own = open(rank)) {
     sources.readers.emplace_back(std::move(own), rank);
     sources.header = sources.readers[0].header();
-  } else {  // a rank that was not there gets nothing, but must know the step
-    sources.header = open_checkpoint(open, 0).header();
+  } else {  // must know the step, and what is the same on all ranks
+    sources.readers.push_back(open_checkpoint(open, 0));
+    sources.header = sources.readers[0].header();
+    sources.joins = true;
   }
   const auto old_size = static_cast<int64_t>(sources.header.world_size);
-  check((rank < old_size) == !sources.readers.empty(), "checkpoint of rank ", rank, ": there is ",
-        sources.readers.empty() ? "none" : "one", ", of ", old_size, " ranks that saved");
+  check((rank < old_size) == !sources.joins, "checkpoint of rank ", rank, ": there is ",
+        sources.joins ? "none" : "one", ", of ", old_size, " ranks that saved");
   for (int64_t old = rank + world_size; old < old_size; old += world_size) {
     sources.readers.push_back(open_checkpoint(open, static_cast<int>(old)));
   }
@@ -58,12 +62,21 @@ void check_sources(const Sources& sources, const Plan& plan) {
   }
 }
 
+struct Kept {
+  std::vector<float> residual, estimate;
+};
+
 // e' = scale * sum over the sources, in float64; of one source with scale 1 its bits.
-std::vector<float> next_kept(Sources& sources, size_t numel, double scale) {
+Kept next_kept(Sources& sources, size_t numel, double scale) {
   std::vector<double> sum(numel, -0.0);
+  std::vector<float> estimate;
   bool any = false;
   for (CheckpointReader& reader : sources.readers) {
-    const std::span<const float> kept = reader.parameter(numel);
+    std::span<const float> kept = reader.parameter(numel);
+    if (kept.size() > numel) {
+      estimate.assign(kept.begin() + static_cast<std::ptrdiff_t>(numel), kept.end());
+    }
+    kept = sources.joins ? kept.first(0) : kept.first(std::min(kept.size(), numel));
     any |= !kept.empty();
     for (size_t i = 0; i < kept.size(); ++i) {
       sum[i] += double{kept[i]};
@@ -72,7 +85,20 @@ std::vector<float> next_kept(Sources& sources, size_t numel, double scale) {
   std::vector<float> result(any ? numel : 0);
   std::transform(sum.begin(), sum.begin() + static_cast<std::ptrdiff_t>(result.size()),
                  result.begin(), [scale](double x) { return static_cast<float>(scale * x); });
-  return result;
+  return {std::move(result), std::move(estimate)};
+}
+
+// With another number of ranks what each has sent is lost: all start from the estimate. Where the
+// plan has ef21 no more nothing waits.
+void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, size_t parity) {
+  if (bucket.estimate(offset, kept.estimate.size(), parity).empty()) {
+    return;
+  }
+  if (!same_size) {
+    kept.residual.resize(kept.estimate.size());
+    std::ranges::transform(kept.estimate, kept.residual.begin(), std::negate<>());
+  }
+  bucket.set_estimate(offset, kept.residual, kept.estimate, parity);
 }
 
 void read_states(Sources& sources, std::deque<Bucket>& buckets, bool same_plan) {
@@ -108,7 +134,12 @@ void Reducer::save(std::ostream& out) const {
   for (size_t p = 0; p < s.plan.places.size(); ++p) {
     const auto [bucket, offset] = s.plan.places[p];
     const size_t numel = s.plan.parameters[p].numel();
-    writer.parameter(numel, s.buckets[bucket].kept(offset, numel, s.parity));
+    const Bucket& from = s.buckets[bucket];
+    const ConstResidual estimate = from.estimate(offset, numel, s.parity);
+    const bool waits = std::ranges::any_of(from.carried(offset, numel), [](float x) { return x != 0; });
+    check(estimate.empty() || !waits, "save: parameter '", s.plan.parameters[p].name,
+          "' has a residual of the plan before ef21, expected a call after the step that sends it");
+    writer.parameter(numel, from.kept(offset, numel, s.parity), estimate);
   }
   for (const Bucket& bucket : s.buckets) {
     const auto states = bucket.states();
@@ -139,7 +170,11 @@ void Reducer::load(const OpenCheckpoint& open) {
     for (size_t p = 0; p < s.plan.places.size(); ++p) {
       const auto [bucket, offset] = s.plan.places[p];
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
-      buckets[bucket].set_kept(offset, kept, s.parity);
+      if (kept.estimate.empty()) {
+        buckets[bucket].set_kept(offset, kept.residual, s.parity);
+      } else {
+        take_estimate(kept, buckets[bucket], offset, same_size, s.parity);
+      }
     }
     read_states(sources, buckets, same_size && header.plan == s.plan.fingerprint());
   } catch (const std::exception&) {

@@ -156,12 +156,18 @@ uint32_t Reducer::State::choose_row(const Plan& next, const PlanBucket& bucket,
       how.node_link.beta_s_per_byte > 0) {
     // Nodes add up in float32, and that is what is compressed.
     BucketLoad nodes = load_of(bucket, DType::kFloat32, how.link, ranks, union_of);
+    const ExchangeRow& by_node = find_exchange("hierarchical");
+    const bool carries = std::ranges::all_of(nodes.compressors, [&](const auto& compressor) {
+      return by_node.accepts(*compressor);
+    });
     nodes.load.ranks_per_node = per_node;
     nodes.load.node_alpha_s = how.node_link.alpha_s;
     nodes.load.node_bytes_per_s = 1 / how.node_link.beta_s_per_byte;
-    nodes.load.between_nodes =
-        exchange_between_nodes(pointers_to(nodes.compressors), ranks / per_node);
-    costs.push_back(exchange_costs(nodes.load, std::array{std::string_view("hierarchical")})[0]);
+    if (carries) {
+      nodes.load.between_nodes =
+          exchange_between_nodes(pointers_to(nodes.compressors), ranks / per_node);
+      costs.push_back(exchange_costs(nodes.load, std::array{by_node.name})[0]);
+    }
   }
   const ExchangeRow& row = find_exchange(choose_exchange(costs, how.plan.mean));
   return static_cast<uint32_t>(&row - exchange_registry().data());
@@ -247,7 +253,13 @@ void Reducer::set_plan(Plan plan) {
     const auto [old_bucket, old_offset] = s.plan.places[p];
     const auto [bucket, offset] = plan.places[p];
     const Bucket& from = s.buckets[old_bucket];
-    buckets[bucket].carry_over(offset, from.residual(old_offset, numel, s.parity), s.parity);
+    const ConstResidual residual = from.residual(old_offset, numel, s.parity);
+    const ConstResidual estimate = from.estimate(old_offset, numel, s.parity);
+    if (estimate.empty()) {
+      buckets[bucket].carry_over(offset, residual, s.parity);
+    } else if (!buckets[bucket].estimate(offset, numel, s.parity).empty()) {
+      buckets[bucket].set_estimate(offset, residual, estimate, s.parity);
+    }
     buckets[bucket].carry_over(offset, from.carried(old_offset, numel), s.parity);
   }
   s.plan = std::move(plan);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/comm/internal/reducer_state.h"
@@ -34,6 +35,26 @@ std::vector<Progressed> gather_progress(const Progressed& own, Transport& transp
     std::memcpy(&progress[r], all.message(r).data(), sizeof own);
   }
   return progress;
+}
+
+/// The estimates of all groups with ef21, of the rank that has come furthest: those behind do not
+/// have them.
+std::vector<std::vector<float>> newest_estimates(const Plan& plan, const std::deque<Bucket>& buckets,
+                                                 size_t parity, Transport& transport, size_t newest,
+                                                 Context& context) {
+  std::vector<std::vector<float>> estimates(plan.places.size());
+  for (size_t p = 0; p < plan.places.size(); ++p) {
+    const auto [bucket, offset] = plan.places[p];
+    const size_t numel = plan.parameters[p].numel();
+    const ConstResidual own = buckets[bucket].estimate(offset, numel, parity);
+    estimates[p].assign(own.begin(), own.end());
+    if (!own.empty()) {
+      transport.broadcast(std::as_writable_bytes(std::span(estimates[p])),
+                          static_cast<int>(newest), {fnv1a("estimate"), "estimate"}, context);
+    }
+  }
+  context.stream.wait();
+  return estimates;
 }
 
 /// The lowest of the ranks that have come furthest, parameters included.
@@ -88,6 +109,9 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   std::vector<Lane> lanes = s.make_lanes(survivors);
   std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed);
 
+  const auto estimates = newest_estimates(s.plan, s.buckets, s.parity, survivors, newest,
+                                          s.compression.context);
+
   // From here on nobody else can fail.
   const auto is_behind = [&target](const Progressed& p) {
     return p.has_parameters == 0 || p.concluded() < target.concluded();
@@ -99,6 +123,7 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   s.skipped = target.skipped;
   s.step = target.concluded();
   s.scale_kept(buckets, double(survivors.world_size()) / s.residual_ranks);
+  s.restart_estimates(buckets, estimates);
   s.replace_buckets(std::move(buckets));
   s.plan = std::move(plan);
   s.lanes = std::move(lanes);
@@ -120,6 +145,9 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale) const {
   std::vector<float> scaled;
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
+    if (!into[bucket].estimate(offset, plan.parameters[p].numel(), parity).empty()) {
+      continue;
+    }
     const ConstResidual kept = buckets[bucket].kept(offset, plan.parameters[p].numel(), parity);
     scaled.resize(kept.size());
     std::transform(kept.begin(), kept.end(), scaled.begin(),
@@ -128,6 +156,19 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale) const {
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
     into[b].learn_from(buckets[b]);
+  }
+}
+
+// All that are left start from the same: the mean of what they have sent is the estimate again.
+void Reducer::State::restart_estimates(std::deque<Bucket>& into,
+                                       std::span<const std::vector<float>> estimates) const {
+  std::vector<float> residual;
+  for (size_t p = 0; p < plan.places.size(); ++p) {
+    if (!estimates[p].empty()) {
+      residual.resize(estimates[p].size());
+      std::ranges::transform(estimates[p], residual.begin(), std::negate<>());
+      into[plan.places[p].bucket].set_estimate(plan.places[p].offset, residual, estimates[p], parity);
+    }
   }
 }
 

@@ -65,6 +65,12 @@ Reducer::State::~State() {
 
 void Reducer::State::check_everywhere(const Plan& candidate, Transport& over) {
   check_plan(candidate);
+  for (size_t b = 0; b < candidate.buckets.size() && device.type == DeviceType::kCuda; ++b) {
+    for (const PlanGroup& group : candidate.buckets[b].groups) {
+      check(!group.spec.ef21, "reducer: bucket ", b, " has a group of '", to_string(group.spec),
+            "', expected one without ef21: it is not there on a GPU yet");
+    }
+  }
   over.agree("plan", agreement_text(candidate, options), compression.context);
 }
 
@@ -178,6 +184,7 @@ void Reducer::State::exchange_bucket(size_t b) {
     times_of.exchange_us = now_us();
     buckets[b].exchange(lane_of(b).worker->context);
     buckets[b].sample_union();
+    buckets[b].add_to_estimates(parity);
     times_of.end_us = now_us();
   });
 }

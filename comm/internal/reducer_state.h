@@ -73,6 +73,9 @@ struct Reducer::State {
   std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
                                   uint64_t committed_steps) const;
   void scale_kept(std::deque<Bucket>& into, double scale) const;
+  /// Of each parameter, empty without ef21; every rank is given the same.
+  void restart_estimates(std::deque<Bucket>& into,
+                         std::span<const std::vector<float>> estimates) const;
   /// By buckets of the same plan; views of gradients stay valid.
   void replace_buckets(std::deque<Bucket> by);
   Lane& lane_of(size_t b) { return lanes[b % lanes.size()]; }

@@ -78,7 +78,10 @@ struct SliceInput {
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one rounding
 /// of float32). A spec with a decay: decay e, rounded to float32, in the place of e. Compressors that
-/// keep a velocity u: momentum u + g in the place of g. Without feedback both residual spans are
+/// keep a velocity u: momentum u + g in the place of g. A spec with ef21: e is -s, where s is the sum
+/// of all D, and e - D == e_next, to one rounding of float32 (Richtarik et al., arXiv:2106.05203): the
+/// mean of all ranks' s is the gradient's estimate, and whoever owns e keeps it. Put-backs are added
+/// to e_next as ever, and so taken from s. Without feedback both residual spans are
 /// empty and what the payload leaves out is lost.
 class Compressor {
  public:
@@ -110,7 +113,7 @@ class Compressor {
   /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
   /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
   /// restore() is exact. @throws InvalidArgument for a spec without error feedback, and for one that
-  /// keeps a velocity or lets its residual decay: gradient and residual must be known apart then.
+  /// keeps a velocity, lets its residual decay or has ef21: gradient and residual must be known apart then.
   virtual void compress_accumulated(Residual x, Payload out, Context& context) = 0;
 
   /// x += D, after an exchange that failed or a step that was skipped: undoes what

@@ -107,8 +107,9 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.block = parse_number<uint32_t>(spec.name, "block", option.substr(6));
     return Aspect::kBlock;
   }
-  if (option == "ef" || option == "noef") {
-    spec.error_feedback = option == "ef";
+  if (option == "ef" || option == "noef" || option == "ef21") {
+    spec.error_feedback = option != "noef";
+    spec.ef21 = option == "ef21";
     return Aspect::kFeedback;
   }
   if (option.starts_with("decay=")) {
@@ -129,7 +130,7 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   }
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
                                "', known: fp32, fp16, bf16, int8, int4, e4m3, e5m2, nearest, "
-                               "stochastic, block=N, ef, noef, decay=B, momentum=M, clip=NORM, "
+                               "stochastic, block=N, ef, noef, ef21, decay=B, momentum=M, clip=NORM, "
                                "warmup=STEPS"));
 }
 
@@ -239,11 +240,17 @@ CompressorSpec parse_spec(std::string_view text) {
 
 namespace {
 
-void validate_feedback(const CompressorSpec& spec) {
+void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
   check(spec.decay > 0 && spec.decay <= 1, spec.name, ": decay is ", spec.decay,
         ", must be in (0, 1]");
   check(spec.error_feedback || spec.decay == 1, spec.name, ": decay is ", spec.decay,
         ", must be 1 without error feedback: there is no residual");
+  check(!spec.ef21 || spec.error_feedback, spec.name,
+        ": ef21 is on and error feedback is off, must be on for both or off");
+  check(!spec.ef21 || spec.decay == 1, spec.name, ": decay is ", spec.decay,
+        ", must be 1 with ef21, which keeps what was sent");
+  check(!spec.ef21 || !row.keeps_velocity, spec.name,
+        ": ef21 is on, must be off: it keeps a velocity of which it clears what was sent");
 }
 
 void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
@@ -298,7 +305,7 @@ void validate(const CompressorSpec& spec) {
     check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
           defaults.block, ": it has no blocks");
   }
-  validate_feedback(spec);
+  validate_feedback(spec, row);
   validate_velocity(spec, row);
 }
 
@@ -321,7 +328,9 @@ std::string to_string(const CompressorSpec& spec) {
   if (spec.block != defaults.block) {
     text.append(",block=").append(std::to_string(spec.block));
   }
-  if (spec.error_feedback != row.default_error_feedback) {
+  if (spec.ef21) {
+    text += ",ef21";
+  } else if (spec.error_feedback != row.default_error_feedback) {
     text += spec.error_feedback ? ",ef" : ",noef";
   }
   if (spec.decay != defaults.decay) {

@@ -10,7 +10,8 @@
 //           | "e4m3" | "e5m2"                              value codec of a selector
 //           | "nearest" | "stochastic"                     rounding of int8, int4, 2bit, e4m3, e5m2
 //           | "block=" N                                   elements per scale: 8, 16 .. 4096
-//           | "ef" | "noef"                                error feedback on or off
+//           | "ef" | "noef" | "ef21"                       error feedback: on, off, or of the
+//                                                          difference to what was sent (EF21)
 //           | "decay=" NUMBER                              error feedback: what the residual is
 //                                                          multiplied by in each step, in (0, 1]
 //           | "momentum=" NUMBER                           dgc: of the velocity, in [0, 1)
@@ -56,6 +57,7 @@ struct CompressorSpec {
   uint32_t levels = 0;          ///< S of qsgd, from 1 to 127; 0 of all others
   bool error_feedback = false;  ///< keeps a float32 residual per element
   double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
+  bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s
   // Of rows that keep a velocity; all others have 0.
   double momentum = 0;
   double clip = 0;      ///< 0: none

@@ -35,4 +35,32 @@ __global__ void __launch_bounds__(kFeedbackThreads) add_decayed_kernel(DecayedSu
   store_floats<float>(as_bytes(a.x), first, a.numel, x);
 }
 
+/// What subtract_sent_kernel() reads and writes, `numel` elements each.
+struct SentSumArguments {
+  const float* x;
+  ParityPointer e;
+  ParityPointer left;
+  size_t numel;
+};
+
+/// Bytes per element: x, e and left read, left written.
+__global__ void __launch_bounds__(kFeedbackThreads) subtract_sent_kernel(SentSumArguments a) {
+  const size_t first = (size_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPerThread;
+  if (first >= a.numel) {
+    return;
+  }
+  float* const kept = a.left.get();
+  float x[kPerThread];
+  float e[kPerThread];
+  float left[kPerThread];
+  load_floats<float>(as_bytes(a.x), first, a.numel, x);
+  load_floats<float>(as_bytes(a.e.get()), first, a.numel, e);
+  load_floats<float>(as_bytes(kept), first, a.numel, left);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    left[i] = e[i] - (x[i] - left[i]);
+  }
+  store_floats<float>(as_bytes(kept), first, a.numel, left);
+}
+
 }  // namespace gradwire::cuda

@@ -2,6 +2,14 @@
 #include "gradwire/kernels/ops/launch_checks.cuh"
 
 namespace gradwire::cuda {
+namespace {
+
+LaunchShape shape_of(size_t numel, Stream& stream) {
+  constexpr size_t kPerBlock = size_t{kFeedbackThreads} * kPerThread;
+  return {(numel + kPerBlock - 1) / kPerBlock, kFeedbackThreads, stream};
+}
+
+}  // namespace
 
 void add_decayed(const DecayedSum& sum, std::span<float> x, Stream& stream) {
   const char* const op = "cuda::add_decayed";
@@ -13,12 +21,26 @@ void add_decayed(const DecayedSum& sum, std::span<float> x, Stream& stream) {
   check(x.size() == sum.g.numel, op, ": x has ", x.size(), " elements, must have ", sum.g.numel,
         " as g has");
   check_pointer(op, "x", x.data(), x.size(), alignof(float));
-  constexpr size_t kPerBlock = size_t{kFeedbackThreads} * kPerThread;
-  const LaunchShape shape{(x.size() + kPerBlock - 1) / kPerBlock, kFeedbackThreads, stream};
+  const LaunchShape shape = shape_of(x.size(), stream);
   const DecayedSumArguments arguments{static_cast<const std::byte*>(sum.g.data),
                                       ParityPointer(sum.e), sum.decay, x.data(), x.size()};
   dispatch(sum.g.dtype,
            [&]<class T>() { GRADWIRE_LAUNCH(add_decayed_kernel<T>, shape, arguments); });
+}
+
+void subtract_sent(const SentSum& sum, Stream& stream) {
+  const char* const op = "cuda::subtract_sent";
+  check_cuda_stream(op, stream);
+  const size_t numel = sum.x.size();
+  check(sum.e.size() == numel && sum.left.size() == numel, op, ": x, e and left have ", numel, ", ",
+        sum.e.size(), " and ", sum.left.size(), " elements, must have the same number");
+  check_pointer(op, "x", sum.x.data(), numel, alignof(float));
+  check_parity(op, "e", sum.e, numel);
+  check_parity(op, "left", sum.left, numel);
+  const LaunchShape shape = shape_of(numel, stream);
+  const SentSumArguments arguments{sum.x.data(), ParityPointer(sum.e), ParityPointer(sum.left),
+                                   numel};
+  GRADWIRE_LAUNCH(subtract_sent_kernel, shape, arguments);
 }
 
 }  // namespace gradwire::cuda

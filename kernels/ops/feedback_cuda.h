@@ -22,4 +22,15 @@ struct DecayedSum {
 /// @throws InvalidArgument for sizes, a decay or devices that do not fit.
 void add_decayed(const DecayedSum& sum, std::span<float> x, Stream& stream);
 
+/// Of one size.
+struct SentSum {
+  std::span<const float> x;  ///< what was encoded
+  ParitySpan e;
+  ParitySpan left;  ///< x - D
+};
+
+/// left[i] = e[i] - (x[i] - left[i]): e - D, D being what was sent of x.
+/// @throws InvalidArgument for sizes or devices that do not fit.
+void subtract_sent(const SentSum& sum, Stream& stream);
+
 }  // namespace gradwire::cuda

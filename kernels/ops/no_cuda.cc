@@ -36,6 +36,8 @@ void add_decayed(const DecayedSum&, std::span<float>, Stream&) {
   throw_unavailable("cuda::add_decayed");
 }
 
+void subtract_sent(const SentSum&, Stream&) { throw_unavailable("cuda::subtract_sent"); }
+
 void open_parts(std::span<const std::span<const std::byte>>, const ExpectedParts&,
                 std::span<DevicePart>, const PartFaults&, Stream&) {
   throw_unavailable("cuda::open_parts");

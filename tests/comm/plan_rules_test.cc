@@ -137,8 +137,10 @@ TEST(PlanRules, WhatARankKeepsIsSaid) {
   const Plan plan = make_plan(model(), options("topk:1%", {rule("dgc:1%", "embed*")}));
   EXPECT_TRUE(contains(plan.describe(),
                        "\nkept on each rank: gradients 75824 bytes, residuals (two buffers) 149696 "
-                       "bytes, in compressors 16000 bytes\n"))
+                       "bytes, estimates 0 bytes, in compressors 16000 bytes\n"))
       << plan.describe();
+  const std::string ef21 = make_plan(model(), options("int8", {rule("topk:1%,ef21", "one*")})).describe();
+  EXPECT_TRUE(contains(ef21, ", estimates 17160 bytes, ")) << ef21;  // 2112 + 33 elements
 }
 
 // Nothing is lost whatever the groups of a bucket are, in the exchange that they share.

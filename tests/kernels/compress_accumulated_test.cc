@@ -119,6 +119,18 @@ TEST(AccumulatedLaws, WhatDecaysCannotBeAccumulated) {
   EXPECT_EQ(x, std::vector<float>(100, 1.0f));
 }
 
+TEST(AccumulatedLaws, WhatWasSentCannotBeAccumulated) {
+  Rig rig("int8,ef21", {.numel = 100});
+  std::vector<float> x(100, 1.0f);
+  try {
+    static_cast<void>(rig.compress_accumulated(x));
+    ADD_FAILURE() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "int8: ef21 is on, must be off where gradients are accumulated into "
+                               "the residual");
+  }
+}
+
 /// A velocity needs the gradient apart from what is accumulated.
 bool refuses(Rig& rig, std::span<float> x) {
   try {

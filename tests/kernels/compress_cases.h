@@ -66,6 +66,9 @@ inline std::vector<std::string> all_specs() {
       specs.push_back(name + ",ef");
     }
     specs.push_back(with_feedback(row) + ",decay=0.9");
+    if (!row.keeps_velocity) {
+      specs.push_back(std::string(row.example) + ",ef21");
+    }
   }
   return specs;
 }
@@ -149,7 +152,7 @@ inline bool keeps_velocity(const std::string& spec) {
 inline std::vector<std::string> accumulating_specs() {
   std::vector<std::string> specs = all_specs();
   std::erase_if(specs, [](const std::string& spec) {
-    return keeps_velocity(spec) || parse_spec(spec).decay != 1;
+    return keeps_velocity(spec) || parse_spec(spec).decay != 1 || parse_spec(spec).ef21;
   });
   return specs;
 }

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
+#include <limits>
 
 #include "tests/kernels/compress_cases.h"
+#include "tests/reference/compress_reference.h"
 #include "tests/support/close.h"
 
 namespace gradwire::testing {
@@ -78,6 +81,31 @@ TEST(FeedbackLaws, DecayForgetsGeometrically) {
   }
 }
 
+// The residual is -s: the same sum is compressed, and D is taken from the residual itself.
+TEST(FeedbackLaws, Ef21SendsWhatPlainFeedbackDoesAndKeepsTheSumOfIt) {
+  for (const std::string& plain : rows_with("")) {
+    if (keeps_velocity(plain)) {
+      continue;
+    }
+    const std::string example(find_compressor(parse_spec(plain).name).example);
+    SCOPED_TRACE(example);
+    const size_t numel = kChunk + 77;
+    const OwnedTensor g = tensor_of(layered(numel, kSeed), DType::kFloat32);
+    const std::vector<float> e = normal(numel, kSeed + 1, 0.5f);
+    std::vector<float> e_next(numel), left(numel);
+    Rig rig(example + ",ef21", {.numel = numel, .seed = kSeed});
+    Rig reference(plain, {.numel = numel, .seed = kSeed});
+    const auto payload = reference.compress(g, e, left);
+    EXPECT_EQ(body_of(rig.compress(g, e, e_next)), body_of(payload));
+    const std::vector<float> sent = reference.decompress({payload}).floats();
+    for (size_t i = 0; i < numel; ++i) {
+      ASSERT_NEAR(e_next[i], double{e[i]} - double{sent[i]},
+                  0x1p-23 * (std::abs(e[i]) + std::abs(sent[i]) + std::abs(left[i])))
+          << "element " << i;
+    }
+  }
+}
+
 TEST(FeedbackLaws, AnythingInfiniteIsFlaggedWhateverBecomesOfTheResidual) {
   for (const std::string& spec : rows_with(",decay=0.5")) {
     SCOPED_TRACE(spec);
@@ -95,6 +123,121 @@ TEST(FeedbackLaws, AnythingInfiniteIsFlaggedWhateverBecomesOfTheResidual) {
     EXPECT_TRUE(all_equal(e_next, expected));
   }
 }
+
+#if !defined(GRADWIRE_LAWS_ON_DEVICE)  // many small steps
+/// Ranks that want different things: f_r(x) = sum a (x - c)^2 / 2, whose sum has its minimum where
+/// sum a (x - c) = 0.
+struct Quadratic {
+  static constexpr size_t kRanks = 4, kNumel = 60;
+  static constexpr double kStep = 0.05;
+  std::vector<std::vector<float>> a, c;
+  std::vector<double> minimum = std::vector<double>(kNumel);
+
+  Quadratic() {
+    std::vector<double> weight(kNumel);
+    for (size_t r = 0; r < kRanks; ++r) {
+      a.push_back(normal(kNumel, kSeed + r, 0.2f));
+      c.push_back(normal(kNumel, kSeed + 10 + r, 3.0f));
+      for (size_t i = 0; i < kNumel; ++i) {
+        a[r][i] = 0.5f + std::abs(a[r][i]);
+        minimum[i] += double{a[r][i]} * double{c[r][i]};
+        weight[i] += a[r][i];
+      }
+    }
+    for (size_t i = 0; i < kNumel; ++i) {
+      minimum[i] /= weight[i];
+    }
+  }
+  std::vector<float> gradient(size_t r, const std::vector<double>& x) const {
+    std::vector<float> g(kNumel);
+    for (size_t i = 0; i < kNumel; ++i) {
+      g[i] = static_cast<float>(double{a[r][i]} * (x[i] - double{c[r][i]}));
+    }
+    return g;
+  }
+  double distance(const std::vector<double>& x) const {
+    double sum = 0;
+    for (size_t i = 0; i < kNumel; ++i) {
+      sum += (x[i] - minimum[i]) * (x[i] - minimum[i]);
+    }
+    return std::sqrt(sum);
+  }
+};
+
+/// Algorithm 2 of Richtarik et al. in float64, sending the six largest; distances every 100 steps.
+std::vector<double> naive_ef21(const Quadratic& f, int steps) {
+  std::vector<double> x(f.kNumel), estimate(f.kNumel), distances;
+  std::vector<std::vector<double>> sent(f.kRanks, std::vector<double>(f.kNumel));
+  for (int step = 0; step < steps; ++step) {
+    for (size_t r = 0; r < f.kRanks; ++r) {
+      std::vector<float> difference = f.gradient(r, x);
+      for (size_t i = 0; i < f.kNumel; ++i) {
+        difference[i] = static_cast<float>(double{difference[i]} - sent[r][i]);
+      }
+      for (const size_t i : reference::top_k(difference, 6)) {
+        sent[r][i] += double{difference[i]};
+        estimate[i] += double{difference[i]} / f.kRanks;
+      }
+    }
+    for (size_t i = 0; i < f.kNumel; ++i) {
+      x[i] -= f.kStep * estimate[i];
+    }
+    if (step % 100 == 99) {
+      distances.push_back(f.distance(x));
+    }
+  }
+  return distances;
+}
+
+/// The same with a compressor, whose owner keeps the estimate where the spec has ef21.
+std::vector<double> distances_with(const std::string& spec, const Quadratic& f, int steps) {
+  const bool ef21 = parse_spec(spec).ef21, feedback = parse_spec(spec).error_feedback;
+  std::deque<Rig> rigs;
+  for (size_t r = 0; r < f.kRanks; ++r) {
+    rigs.emplace_back(spec, CompressorShape{.numel = f.kNumel, .rank = static_cast<int>(r)});
+  }
+  const std::vector<float> none(feedback ? f.kNumel : 0);
+  std::vector<std::vector<float>> e(f.kRanks, none);
+  std::vector<double> x(f.kNumel), distances;
+  std::vector<float> estimate(f.kNumel);
+  for (int step = 0; step < steps; ++step) {
+    std::vector<std::vector<std::byte>> payloads;
+    for (size_t r = 0; r < f.kRanks; ++r) {
+      std::vector<float> e_next = none;
+      payloads.push_back(
+          rigs[r].compress(tensor_of(f.gradient(r, x), DType::kFloat32), e[r], e_next));
+      e[r] = e_next;
+      rigs[r].commit();
+    }
+    const std::vector<float> mean = rigs[0].decompress(payloads, 1.0f / f.kRanks).floats();
+    for (size_t i = 0; i < f.kNumel; ++i) {
+      estimate[i] = ef21 ? estimate[i] + mean[i] : mean[i];
+      x[i] -= f.kStep * double{estimate[i]};
+    }
+    if (step % 100 == 99) {
+      distances.push_back(f.distance(x));
+    }
+  }
+  return distances;
+}
+
+TEST(Ef21, ConvergesLinearlyToTheExactMinimumOfRanksThatDiffer) {
+  const Quadratic f;
+  const std::vector<double> naive = naive_ef21(f, 1000);
+  const std::vector<double> ef21 = distances_with("topk:10%,ef21", f, 1000);
+  for (size_t i = 0; i + 1 < naive.size(); ++i) {
+    if (naive[i] > 1e-4) {  // gradients of float32 end it further down
+      EXPECT_LT(naive[i + 1], 0.3 * naive[i]) << i;
+      EXPECT_NEAR(ef21[i] / naive[i], 1, 0.1) << i;
+    }
+  }
+  EXPECT_LT(ef21.back(), 1e-5);
+  EXPECT_LT(distances_with("int4,ef21", f, 1000).back(), 1e-5);
+  EXPECT_GT(distances_with("topk:10%,noef", f, 1000).back(), 0.1) << "a bias that stays";
+  EXPECT_GT(distances_with("topk:10%", f, 1000).back(), 1e-3)
+      << "a constant step with plain feedback stays at a distance of its size";
+}
+#endif
 
 }  // namespace
 }  // namespace gradwire::testing

@@ -52,6 +52,8 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("2bit,stochastic,block=256,ef")), "2bit,stochastic");
   EXPECT_EQ(to_string(parse_spec("1bit,noef,block=64")), "1bit,block=64,noef");
   EXPECT_EQ(to_string(parse_spec("int8,decay=1")), "int8");
+  EXPECT_EQ(to_string(parse_spec("topk:1%,ef21,int4")), "topk:1%,int4,ef21");
+  EXPECT_EQ(to_string(parse_spec("fp16,ef21")), "fp16,ef21");
   EXPECT_EQ(to_string(parse_spec("topk:1%,decay=0.950,int4")), "topk:1%,int4,decay=0.95");
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,momentum=0.9,clip=0,warmup=0")), "dgc:0.1%");
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,warmup=100,clip=2.5,momentum=0,fp16")),
@@ -119,6 +121,12 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("topk:1%,decay=1.5"), "topk: decay is 1.5, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:1%,decay=nan"), "topk: decay is nan, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:1%,decay=x"), "topk: decay is 'x', must be a number");
+  EXPECT_EQ(parse_error("topk:1%,ef21,noef"),
+            "topk: option 'noef' decides again what an earlier option decided");
+  EXPECT_EQ(parse_error("topk:1%,ef21,decay=0.5"),
+            "topk: decay is 0.5, must be 1 with ef21, which keeps what was sent");
+  EXPECT_EQ(parse_error("dgc:1%,ef21"),
+            "dgc: ef21 is on, must be off: it keeps a velocity of which it clears what was sent");
   EXPECT_EQ(parse_error("fp16,decay=0.5"),
             "fp16: decay is 0.5, must be 1 without error feedback: there is no residual");
   EXPECT_EQ(parse_error("dgc:1%,momentum=1"), "dgc: momentum is 1, must be in [0, 1)");
@@ -167,6 +175,10 @@ TEST(Spec, FieldsFilledByHandAreValidated) {
   spec = parse_spec("qsgd:7");
   spec.levels = 8;
   EXPECT_EQ(message_of([&] { validate(spec); }), "qsgd: value codec is 4, must be 3");
+  spec = parse_spec("fp16");
+  spec.ef21 = true;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "fp16: ef21 is on and error feedback is off, must be on for both or off");
   spec = parse_spec("ternary");
   spec.rounding = Rounding::kNearest;
   EXPECT_EQ(message_of([&] { validate(spec); }),

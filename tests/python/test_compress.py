@@ -175,6 +175,35 @@ def test_stochastic_rounding_is_unbiased_and_within_one_step():
     assert np.abs(mean - x).max() < 5 / 14 / math.sqrt(draws)
 
 
+def test_ef21_finds_the_minimum_of_ranks_that_differ():
+    rng = np.random.default_rng(21)
+    targets = rng.normal(size=(4, 60)).astype(np.float32)
+    ranks = [gradwire.Feedback("topk:10%,ef21", 60, rank=r, world_size=4) for r in range(4)]
+    x = np.zeros(60, np.float32)
+    for _ in range(600):
+        payloads = [f.compress(x - t) for f, t in zip(ranks, targets)]
+        estimates = [f.decompress(payloads, 0.25) for f in ranks]
+        for f, estimate in zip(ranks, estimates):
+            assert (estimate == estimates[0]).all()
+            f.commit()
+        sent = -sum(f.residual for f in ranks) / 4
+        np.testing.assert_allclose(estimates[0], sent, atol=1e-5)
+        x -= np.float32(0.05) * estimates[0]
+    np.testing.assert_allclose(x, targets.mean(axis=0), atol=1e-4)
+    resumed = gradwire.Feedback("topk:10%,ef21", 60, rank=2, world_size=4)
+    resumed.load_state_dict(ranks[2].state_dict())
+    payload = resumed.compress(x)
+    assert (payload == ranks[2].compress(x)).all()
+    with pytest.raises(gradwire.InvalidArgument, match="must follow a decompress"):
+        resumed.commit()
+    assert (resumed.decompress([payload]) == ranks[2].decompress([payload])).all()
+    with pytest.raises(gradwire.InvalidArgument, match="must be float32 with ef21"):
+        gradwire.Feedback("topk:1%,ef21", 10, dtype="float16")
+    assert gradwire.parse_spec("topk:1%,ef21").ef21 and not gradwire.parse_spec("topk:1%").ef21
+    spec = gradwire.parse_spec("dgc:1%,clip=2,warmup=3,decay=0.5")
+    assert (spec.momentum, spec.clip, spec.warmup, spec.decay) == (0.9, 2, 3, 0.5)
+
+
 def test_feedback_sends_everything_in_the_end(rng):
     numel = 5000
     feedback = gradwire.Feedback("topk:1%", numel)

@@ -48,6 +48,8 @@ gradwire_simt_mutant(part_not_there FILE faults.cuh SOURCE quantize_cuda.cu
   FROM "chunk - part.first_chunk < part.chunks" TO "part.chunks > 0" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(no_decay COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
   FROM "x[i] += a.decay * e[i];" TO "x[i] += e[i];" TESTS "*FeedbackLaws.DecayForgets*")
+gradwire_simt_mutant(ef21_keeps_the_sum COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
+  FROM "e[i] - (x[i] - left[i])" TO "e[i] - x[i]" TESTS "*FeedbackLaws.Ef21*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu

@@ -40,6 +40,11 @@ class CompressorSpec:
         Kept / all elements, in (0, 1]; 1 unless the row is a selector.
         """
     @property
+    def ef21(self) -> bool:
+        """
+        Whether the residual is the negative sum of what was sent (EF21).
+        """
+    @property
     def error_feedback(self) -> bool:
         """
         Whether what a payload leaves out is kept in a residual.
@@ -116,7 +121,8 @@ class Compressor:
             residual: the committed residual e, float32; together with next_residual or not at all.
             next_residual: float32, written so that gradient + e == D + next_residual, D being what the
                 payload decodes to (decay * e where the spec has a decay, and the velocity for the gradient
-                where it keeps one). Without residuals, what the payload leaves out is lost.
+                where it keeps one; with ef21 e - D == next_residual, and the gradient's estimate, the sum
+                of all means so far, is the caller's to keep: see Feedback). Without residuals, what the payload leaves out is lost.
             out: uint8 buffer of at least capacity_bytes to write into; a new one by default.
         
         Returns:

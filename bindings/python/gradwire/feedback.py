@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Union
 import numpy as np
 import numpy.typing as npt
 
-from ._core import Compressor
+from ._core import Compressor, parse_spec
 from .errors import InvalidArgument
 
 __all__ = ["Feedback"]
@@ -21,7 +21,12 @@ class Feedback:
     Compressor; a spec without error feedback keeps no residual and only counts steps. With one
     buffer in place of two, and no rollback but by restore(): Compressor.compress_accumulated().
 
-    Source of error feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014.
+    With ef21 what decompress() returns is the gradient's estimate: what it was after the last
+    commit(), the same on every rank, plus the mean of the payloads. Each rank calls it, between
+    compress() and commit(), with scale 1 / world_size; the gradient is float32.
+
+    Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; ef21: Richtarik et
+    al., arXiv:2106.05203.
     """
 
     def __init__(
@@ -39,6 +44,14 @@ class Feedback:
         self._committed = np.zeros(numel, np.float32) if keeps else None
         self._next = np.zeros(numel, np.float32) if keeps else None
         self._pending = False
+        # Of ef21: the committed estimate, and what the last decompress() made of it.
+        self._estimate: Optional[npt.NDArray[np.float32]] = None
+        self._next_estimate: Optional[npt.NDArray[np.float32]] = None
+        if parse_spec(spec).ef21:
+            if self.compressor.dtype != "float32":
+                raise InvalidArgument(
+                    f"dtype: is {self.compressor.dtype}, must be float32 with ef21")
+            self._estimate = np.zeros(numel, np.float32)
 
     @property
     def step(self) -> int:
@@ -63,6 +76,7 @@ class Feedback:
             InvalidArgument: for an array of another dtype or size, or one that is not contiguous.
         """
         self._pending = False
+        self._next_estimate = None
         payload = self.compressor.compress(gradient, self._committed, self._next, out)
         self._pending = True
         return payload
@@ -70,8 +84,16 @@ class Feedback:
     def decompress(
         self, payloads: Union[Any, List[Any]], scale: float = 1.0, out: Any = None
     ) -> npt.NDArray[Any]:
-        """Returns scale * (sum of the payloads), as Compressor.decompress does."""
+        """Returns scale * (sum of the payloads), as Compressor.decompress does; with ef21 the
+        estimate plus that."""
+        if self._estimate is not None and not isinstance(out, (np.ndarray, type(None))):
+            raise InvalidArgument(
+                f"out: is a {type(out).__name__}, must be a NumPy array with ef21")
         array: npt.NDArray[Any] = self.compressor.decompress(payloads, scale, out)
+        if self._estimate is not None:
+            flat = array.reshape(-1)
+            np.add(flat, self._estimate, out=flat)
+            self._next_estimate = flat.copy()
         return array
 
     def commit(self) -> None:
@@ -83,21 +105,29 @@ class Feedback:
         """
         if not self._pending:
             raise InvalidArgument("commit: nothing is pending, must follow a compress()")
+        if self._estimate is not None and self._next_estimate is None:
+            raise InvalidArgument(
+                "commit: with ef21 the estimate is pending, must follow a decompress() of the step")
         self.compressor.commit()
+        if self._next_estimate is not None:
+            self._estimate, self._next_estimate = self._next_estimate, None
         self._committed, self._next = self._next, self._committed
         self._pending = False
 
     def rollback(self) -> None:
         """Forgets the last compress(); the committed residual stays as it was."""
         self._pending = False
+        self._next_estimate = None
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint needs: the identity, the committed step, what the compressor learned in
-        such steps, and a copy of the residual."""
+        such steps, and copies of the residual and, with ef21, the estimate."""
         state: Dict[str, Any] = {name: getattr(self.compressor, name) for name in _IDENTITY}
         state["step"] = self.step
         state["learned"] = self.compressor.state
         state["residual"] = None if self._committed is None else self._committed.copy()
+        if self._estimate is not None:
+            state["estimate"] = self._estimate.copy()
         return state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -107,23 +137,26 @@ class Feedback:
             InvalidArgument: the state is of another spec, size, dtype, seed or rank, or is cut
                 short; nothing was changed.
         """
-        for name in (*_IDENTITY, "step", "learned", "residual"):
+        with_ef21 = () if self._estimate is None else ("estimate",)
+        for name in (*_IDENTITY, "step", "learned", "residual", *with_ef21):
             if name not in state:
                 raise InvalidArgument(f"state['{name}']: is missing, must be there")
         for name in _IDENTITY:
             mine = getattr(self.compressor, name)
             if state[name] != mine:
                 raise InvalidArgument(f"state['{name}']: is {state[name]!r}, must be {mine!r}")
-        residual = state["residual"]
-        if self._committed is not None:
-            residual = np.asarray(residual)
-            if residual.dtype != np.float32 or residual.shape != self._committed.shape:
+        kept = {}
+        for name, mine in (("residual", self._committed), ("estimate", self._estimate)):
+            if mine is None:
+                continue
+            given = kept[name] = np.asarray(state[name])
+            if given.dtype != np.float32 or given.shape != mine.shape:
                 raise InvalidArgument(
-                    f"state['residual']: is {residual.dtype} of shape {residual.shape}, "
-                    f"must be float32 of shape {self._committed.shape}"
+                    f"state['{name}']: is {given.dtype} of shape {given.shape}, "
+                    f"must be float32 of shape {mine.shape}"
                 )
-            if not np.isfinite(residual).all():
-                raise InvalidArgument("state['residual']: holds NaN or infinity, must be finite")
+            if not np.isfinite(given).all():
+                raise InvalidArgument(f"state['{name}']: holds NaN or infinity, must be finite")
         c = self.compressor
         trial = Compressor(c.spec, c.numel, c.dtype, c.seed, c.rank, 1, c.world_size)
         for compressor in (trial, c):  # what the first one takes, the other takes as well
@@ -137,8 +170,11 @@ class Feedback:
             except InvalidArgument as error:
                 raise InvalidArgument(f"state['learned']: {error}") from None
         if self._committed is not None:
-            self._committed[:] = residual
+            self._committed[:] = kept["residual"]
+        if self._estimate is not None:
+            self._estimate[:] = kept["estimate"]
         self._pending = False
+        self._next_estimate = None
 
     def __repr__(self) -> str:
         c = self.compressor

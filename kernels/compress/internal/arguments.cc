@@ -66,6 +66,8 @@ void check_accumulated(const Compressor& compressor, ConstResidual x) {
         ": keeps a velocity, so that gradients cannot be accumulated into the residual");
   check(compressor.spec().decay == 1, name, ": decay is ", compressor.spec().decay,
         ", must be 1 where gradients are accumulated into the residual, which cannot decay then");
+  check(!compressor.spec().ef21, name,
+        ": ef21 is on, must be off where gradients are accumulated into the residual");
   check(x.size() == compressor.shape().numel, name, ": residual x has ", x.size(),
         " elements, must have ", compressor.shape().numel);
   check_residual(compressor, "residual x", x);

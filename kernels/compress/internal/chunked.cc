@@ -140,17 +140,17 @@ void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_ne
        step = step()] {
         const Work work{stream.pool(), workspace, step};
         const ConstGradient x = input(g, work);
-        if (e.empty() || spec().decay == 1) {
+        if (e.empty() || (spec().decay == 1 && !spec().ef21)) {
           write(x, e, e_next, out, work);
         } else {
-          write_decayed(x, e, e_next, out, work);
+          write_apart(x, e, e_next, out, work);
         }
       });
 }
 
 // The sum goes where the next residual belongs, and the payload is taken from it there.
-void ChunkedCompressor::write_decayed(ConstGradient g, ConstResidual e, Residual e_next,
-                                      Payload out, const Work& work) {
+void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e_next,
+                                    Payload out, const Work& work) {
   const auto decay = static_cast<float>(spec().decay);
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);
@@ -159,6 +159,21 @@ void ChunkedCompressor::write_decayed(ConstGradient g, ConstResidual e, Residual
     cpu::add_scaled(x, decay, e.subspan(region.begin, region.numel()), x);
   });
   write_accumulated(e_next, out, work);
+  if (!spec().ef21) {
+    return;
+  }
+  // D is what is missing there: x - (x - D).
+  cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
+    const Region region = region_of(chunk);
+    const ConstResidual before = e.subspan(region.begin, region.numel());
+    const Residual left = e_next.subspan(region.begin, region.numel());
+    alignas(64) float values[kChunk];
+    const std::span<float> sent(values, region.numel());
+    cpu::widen(g.subview(region.begin, region.numel()), sent);
+    cpu::add(sent, before, sent);
+    cpu::subtract(sent, left, sent);
+    cpu::subtract(before, sent, left);
+  });
 }
 
 void ChunkedCompressor::decompress_region(const RegionSum& what, Context& context) {

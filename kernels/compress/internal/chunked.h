@@ -111,9 +111,9 @@ class ChunkedCompressor : public Compressor {
   void check_region(Region region) const;
 
  private:
-  /// write() of g and the residual times its decay.
-  void write_decayed(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                     const Work& work);
+  /// write() where feedback is more than g + e.
+  void write_apart(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                   const Work& work);
   Part open(ConstPayload payload, PartName name, Workspace::Frame& frame, ThreadPool& pool) const;
   std::span<const Part> open_all(std::span<const ConstPayload> payloads, Workspace::Frame& frame,
                                  ThreadPool& pool) const;

@@ -89,16 +89,18 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
   const uint32_t* const parity = &step_words()->parity;
   const Region whole{0, shape().numel};
   cuda::ParitySpan committed(first, e_next, parity);
+  const cuda::ParitySpan before = committed, next(e_next, first, parity);
   Workspace::Frame frame(context.workspace);
-  if (!e.empty() && spec().decay != 1) {
-    const auto x = frame.take<float>(shape().numel);
+  std::span<float> x;
+  if (!e.empty() && (spec().decay != 1 || spec().ef21)) {
+    x = frame.take<float>(shape().numel);
     cuda::add_decayed({g, committed, static_cast<float>(spec().decay)}, x, context.stream);
     g = {x.data(), x.size(), DType::kFloat32, shape().device};
     committed = {};
   }
   encode({.x = g,
           .e = committed,
-          .e_next = {e_next, first, parity},
+          .e_next = next,
           .put_back = {},
           .scale = 1.0f,
           .region = whole,
@@ -106,6 +108,9 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
+  if (!x.empty() && spec().ef21) {
+    cuda::subtract_sent({x, before, next}, context.stream);
+  }
 }
 
 void CudaCompressor::decompress_region(const RegionSum& what, Context& context) {

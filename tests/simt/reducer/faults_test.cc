@@ -165,6 +165,9 @@ TEST_F(DeviceReducers, SayWhatIsNotThereOnAGpu) {
               "exchange 'gtopk': is not there on a GPU, expected dense, gather, two_shot");
     EXPECT_TRUE(contains(made({"topk:1%", "two_shot"}, &self.stream()),
                          "exchange 'two_shot': cannot carry 'topk:1%' on a GPU"));
+    EXPECT_TRUE(contains(made({"topk:1%,ef21", "gather"}, &self.stream()),
+                         "has a group of 'topk:1%,ef21', expected one without ef21: it is not there on "
+                         "a GPU yet"));
     for (const char* spec : {"randomk:1%", "dgc:1%"}) {
       const std::string name(spec, std::string_view(spec).find(':'));
       EXPECT_EQ(message_of<DeviceError>([&] {
