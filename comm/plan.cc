@@ -250,11 +250,14 @@ KeptBytes kept_bytes(const Plan& plan) {
     for (const PlanGroup& group : bucket.groups) {
       kept.residuals += group.spec.error_feedback ? 2 * group.numel * sizeof(float) : 0;
       kept.estimates += group.spec.ef21 ? 2 * group.numel * sizeof(float) : 0;
-      size_t largest = 0;  // of the shares of a node's ranks
+      size_t most = 0;  // of a node's ranks
       for (int rank = 0; rank < sharing; ++rank) {
-        largest = std::max(largest, node_share(group.numel, rank, sharing).numel());
+        const size_t share = node_share(group.numel, rank, sharing).numel();
+        const auto compressor = make_compressor(
+            group.spec, sharing == 1 ? shape_of(plan, group) : CompressorShape{.numel = share});
+        most = std::max(most, compressor->kept_bytes());
       }
-      kept.compressors += make_compressor(group.spec, {.numel = largest})->kept_bytes();
+      kept.compressors += most;
     }
   }
   return kept;
