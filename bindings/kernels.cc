@@ -177,8 +177,8 @@ void bind_spec(py::module_& module) {
           "Kept / all elements, in (0, 1]; 1 unless the row is a selector.")
       .def_property_readonly(
           "values", [](const CompressorSpec& s) { return to_string(s.values); },
-          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'e4m3', 'e5m2', 'int2', "
-          "'sign', 'pow2' or 'raw' (the gradient's own dtype).")
+          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', '2bit', '1bit', 'e4m3', "
+          "'e5m2', 'natural' or 'raw' (the gradient's own dtype).")
       .def_property_readonly(
           "rounding",
           [](const CompressorSpec& s) {

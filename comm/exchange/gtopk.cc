@@ -83,7 +83,8 @@ class TreeExchange final : public StreamExchange {
     if (fold_ != nullptr) {
       move(*fold_, folded() ? length_ : 0, report, context);
       if (!folded()) {
-        meet({.lowest = rank_, .low = rank_, .high = rank_ + power_}, slots, report, context);
+        meet({.lowest = rank_, .level = 0, .low = rank_, .high = rank_ + power_}, slots, report,
+           context);
       }
     }
     if (!folded()) {
@@ -91,6 +92,7 @@ class TreeExchange final : public StreamExchange {
         const uint32_t distance = 1u << i;
         move(*levels_[i], length_, report, context);
         meet({.lowest = rank_ & ~(2 * distance - 1),
+              .level = static_cast<uint32_t>(i) + 1,
               .low = rank_ & ~distance,
               .high = rank_ | distance},
              slots, report, context);
@@ -140,7 +142,9 @@ class TreeExchange final : public StreamExchange {
 
   /// Two ranks whose messages meet, and the lowest of all those that are in them by then.
   struct Meeting {
-    uint32_t lowest, low, high;
+    uint32_t lowest, level, low, high;
+    /// Of this meeting alone, on all ranks that work it out.
+    uint32_t number() const { return 1 + lowest * 32 + level; }
   };
 
   void meet(const Meeting& meeting, std::span<const GroupSlot> slots, ExchangeReport& report,
@@ -162,7 +166,8 @@ class TreeExchange final : public StreamExchange {
                                                    ? kept_in_step(compressor.spec(),
                                                                   compressor.shape().numel,
                                                                   compressor.step())
-                                                   : 0};
+                                                   : 0,
+                               .meeting = meeting.number()};
         const Payload out = current_.bytes().subspan(length_);
         // One of those who work it out keeps what is left out.
         const Residual e_next = meeting.lowest == rank_ ? slots[g].e_next : Residual{};

@@ -49,6 +49,10 @@ struct MergeInput {
   /// Of compressors that choose among all elements (topk, threshold): at most so many entries, the
   /// largest sums, instead of the region's share. 0: that share. CPU only.
   size_t most_entries = 0;
+  /// Where several ranks merge the same payloads and are to write the same bytes: a number above 0
+  /// that they share, and no other merge of the step has. It takes the place of the rank in
+  /// stochastic rounding. 0: this rank merges alone.
+  uint32_t meeting = 0;
 };
 
 /// What decompress_region() writes: the sum of the parts over a region.

@@ -8,33 +8,16 @@
 namespace gradwire {
 namespace {
 
-constexpr uint32_t kCompressStage = 0;
-constexpr uint32_t kMergeStage = 1;
-
 class CudaQuantized final : public CudaCompressor {
  public:
   CudaQuantized(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
-        bits_(value_bits(spec().values, this->shape().dtype)) {
-    if (spec().rounding == Rounding::kStochastic) {
-      std::vector<cuda::RandomSegment> table;
-      uint64_t end = 0;
-      for (const Segment& segment : this->shape().segments) {
-        end += segment.numel;
-        table.push_back({end, segment.offset_in_parameter, segment.parameter});
-      }
-      segments_ = upload(std::as_bytes(std::span(table)));
-    }
-  }
+        bits_(value_bits(spec().values, this->shape().dtype)),
+        segments_(upload_segments()) {}
 
  protected:
   void encode(const Encoding& what, Context& context) override {
-    const uint32_t stage = what.merging ? kMergeStage : kCompressStage;
-    const cuda::RoundingSource rounding{
-        .segments = segments_.as<const cuda::RandomSegment>(),
-        .step = &step_words()->step,
-        .seed = shape().seed,
-        .rank_stage = static_cast<uint32_t>(shape().rank) * 4 + stage};
+    const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
     cuda::quantize(
         {.g = what.x,
          .e = what.e,
@@ -66,7 +49,7 @@ class CudaQuantized final : public CudaCompressor {
 
  private:
   const int bits_;
-  Buffer segments_;
+  const Buffer segments_;
 };
 
 class CudaSigns final : public CudaCompressor {

@@ -26,11 +26,17 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, IndexCodec indices) {
         return cuda::SparseValues::kE4M3;
       case ValueCodec::kE5M2:
         return cuda::SparseValues::kE5M2;
+      case ValueCodec::kInt2:
+        return cuda::SparseValues::kInt2;
+      case ValueCodec::kSign:
+        return cuda::SparseValues::kSign;
+      case ValueCodec::kPowerOfTwo:
+        return cuda::SparseValues::kPowerOfTwo;
       default:
         return cuda::SparseValues::kFloat32;
     }
   };
-  return {values(), indices == IndexCodec::kBitmap};
+  return {values(), indices == IndexCodec::kBitmap, static_cast<int>(spec.levels)};
 }
 
 /// What the specs differ in.
@@ -42,7 +48,8 @@ class CudaSelecting final : public CudaCompressor {
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
         choice_(choice),
         format_(format_of(
-            spec(), static_cast<const SelectingCompressor&>(this->on_cpu()).index_codec())) {
+            spec(), static_cast<const SelectingCompressor&>(this->on_cpu()).index_codec())),
+        segments_(upload_segments()) {
     if (choice_ == Choice::kAboveThreshold) {
       thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);
     }
@@ -68,11 +75,15 @@ class CudaSelecting final : public CudaCompressor {
         .call = call_words(),
         .workspace = frame.take<std::byte>(cuda::select_workspace_bytes(numel))};
     select(what, chosen, context.stream);
+    const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
     cuda::encode_sparse({.x = x,
                          .mask = chosen.mask,
                          .counts = chosen.counts,
                          .before = chosen.before,
-                         .scale = what.scale},
+                         .scale = what.scale,
+                         .stochastic = spec().rounding == Rounding::kStochastic ? &rounding
+                                                                               : nullptr,
+                         .first = what.region.begin},
                         format_, {.body = what.body, .call = call_words(), .seal = what.seal},
                         context.stream);
     if (!what.put_back.empty()) {
@@ -130,6 +141,7 @@ class CudaSelecting final : public CudaCompressor {
 
   const Choice choice_;
   const cuda::SparseFormat format_;
+  const Buffer segments_;
   Buffer thresholds_;
 };
 

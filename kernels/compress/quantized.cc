@@ -2,13 +2,10 @@
 // (kernels/ops/quantize.h has the equations). A chunk's record is its scales, then its codes. ternary
 // is 2bit that always rounds by chance: the same kernels, the same bytes behind the header.
 
-#include <algorithm>
-
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"
-#include "gradwire/kernels/ops/random.h"
 
 namespace gradwire {
 namespace {
@@ -21,11 +18,8 @@ class BlockQuantized final : public FixedCompressor {
       : FixedCompressor(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
         bits_(value_bits(spec.values, DType::kFloat32)),
         format_(code_format(spec.values)),
-        block_(spec.block) {
-    for (const Segment& segment : this->shape().segments) {
-      segment_ends_.push_back(segment.numel + (segment_ends_.empty() ? 0 : segment_ends_.back()));
-    }
-  }
+        block_(spec.block),
+        numbers_(this->shape()) {}
 
   Combine combine() const override { return Combine::kGather; }
 
@@ -52,52 +46,22 @@ class BlockQuantized final : public FixedCompressor {
             .levels = static_cast<int>(spec().levels)};
   }
   size_t scale_count(size_t numel) const { return (numel + block_ - 1) / block_; }
-  /// The random numbers of `region` from its first element on, and how many of them there are: to
-  /// the end of the region or of the parameter's segment.
-  struct Run {
-    cpu::RandomRun numbers;
-    size_t count;
-  };
-  Run random_run(Region region, Draw draw) const;
-  void draw_random(Region region, Draw draw, std::span<uint16_t> out) const;
 
   const int bits_;
   const CodeFormat format_;
   const size_t block_;
-  std::vector<size_t> segment_ends_;  // of each segment, in the group
+  const RoundingNumbers numbers_;
 };
-
-BlockQuantized::Run BlockQuantized::random_run(Region region, Draw draw) const {
-  const auto after = std::ranges::upper_bound(segment_ends_, region.begin);
-  const Segment& segment = shape().segments[static_cast<size_t>(after - segment_ends_.begin())];
-  const size_t in_segment = region.begin - (*after - segment.numel);
-  const cpu::RoundingStream stream{.seed = shape().seed,
-                                   .step = draw.step,
-                                   .parameter = segment.parameter,
-                                   .rank_stage =
-                                       static_cast<uint32_t>(shape().rank) * 4 + draw.stage};
-  return {{stream, segment.offset_in_parameter + in_segment},
-          std::min(*after, region.end) - region.begin};
-}
-
-void BlockQuantized::draw_random(Region region, Draw draw, std::span<uint16_t> out) const {
-  for (size_t at = region.begin; at < region.end;) {
-    const Run run = random_run({at, region.end}, draw);
-    cpu::random_halves(run.numbers.stream, run.numbers.first,
-                       out.subspan(at - region.begin, run.count));
-    at += run.count;
-  }
-}
 
 bool BlockQuantized::encode_chunk(const Chunk& chunk, std::byte* record) const {
   const Region region = chunk.region;
   alignas(64) uint16_t random[kChunk];
   cpu::Quantizer how = quantizer();
-  Run run{};
+  RoundingNumbers::Run run{};
   if (spec().rounding == Rounding::kStochastic) {
-    run = random_run(region, chunk.draw);
+    run = numbers_.run(region, chunk.draw);
     if (run.count < region.numel()) {  // several parameters share the chunk
-      draw_random(region, chunk.draw, {random, region.numel()});
+      numbers_.fill(region, chunk.draw, {random, region.numel()});
       how.random = {random, region.numel()};
     }
   }
@@ -116,7 +80,7 @@ bool BlockQuantized::encode(std::span<const float> x, Region region, Draw draw, 
   alignas(64) uint16_t random[kChunk];
   cpu::Quantizer how = quantizer();
   if (spec().rounding == Rounding::kStochastic) {
-    draw_random(region, draw, {random, x.size()});
+    numbers_.fill(region, draw, {random, x.size()});
     how.random = {random, x.size()};
   }
   const size_t scale_bytes = scale_count(x.size()) * sizeof(float);

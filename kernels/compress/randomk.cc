@@ -12,6 +12,7 @@
 
 #include "gradwire/kernels/compress/internal/chunked.h"
 #include "gradwire/kernels/compress/internal/factories.h"
+#include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/compress/internal/value_run.h"
 #include "gradwire/kernels/core/philox.h"
 #include "gradwire/kernels/ops/cast.h"
@@ -38,7 +39,8 @@ class RandomK final : public ChunkedCompressor {
   RandomK(const CompressorSpec& spec, CompressorShape shape)
       : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kDrawn, spec.values}),
         per_chunk_(static_cast<uint32_t>(kept_elements(spec.density, kChunk))),
-        run_(spec.values) {}
+        run_(spec),
+        numbers_(this->shape()) {}
 
   bool fixed_length() const override { return true; }
   Combine combine() const override {
@@ -85,8 +87,14 @@ class RandomK final : public ChunkedCompressor {
   const std::byte* record_of(const Part& part, size_t chunk) const {
     return part.body.data() + (chunk - part.region.begin / kChunk) * record_bytes(kChunk);
   }
+  /// Where values come from, and which random numbers round them.
+  struct Choice {
+    size_t chunk;  // of the group
+    std::span<const uint16_t> indices;
+    Draw draw;
+  };
   /// Values that are not finite, which a flag must tell, are sent as zeros.
-  std::span<const float> encode(std::span<float> values, std::byte* record,
+  std::span<const float> encode(std::span<float> values, Choice choice, std::byte* record,
                                 std::span<float> decoded) const;
   std::span<const float> decode(const std::byte* record, std::span<float> values) const;
   std::span<const float> values_of(const Part& part, size_t chunk, std::span<float> room) const {
@@ -97,6 +105,7 @@ class RandomK final : public ChunkedCompressor {
 
   const uint32_t per_chunk_;
   const ValueRun run_;
+  const RoundingNumbers numbers_;
 };
 
 bool covers(const Part& part, size_t chunk) {
@@ -125,14 +134,19 @@ void RandomK::scale_up(size_t numel, std::span<float> values) const {
   }
 }
 
-std::span<const float> RandomK::encode(std::span<float> values, std::byte* record,
+std::span<const float> RandomK::encode(std::span<float> values, Choice choice, std::byte* record,
                                        std::span<float> decoded) const {
   if (!cpu::all_finite(values)) {
     std::ranges::fill(values, 0.0f);
   }
   const size_t scale_bytes = run_.has_scale() ? sizeof(bfloat16) : 0;
   const std::span<float> sent = decoded.first(values.size());
-  const bfloat16 scale = run_.write(values, sent, record + scale_bytes);
+  uint16_t random_memory[kChunk];
+  const std::span<uint16_t> random(random_memory, run_.draws() ? values.size() : 0);
+  if (run_.draws()) {
+    numbers_.fill_chosen(region_of(choice.chunk), choice.indices, choice.draw, random);
+  }
+  const bfloat16 scale = run_.write(values, random, sent, record + scale_bytes);
   std::memcpy(record, &scale, scale_bytes);
   return sent;
 }
@@ -223,7 +237,8 @@ void RandomK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
     const std::span<float> values(room.values, chosen.size());
     cpu::gather(x, chosen, values);
     scale_up(region.numel(), values);
-    const auto sent = encode(values, body + chunk * record_bytes(kChunk), room.decoded);
+    const Choice choice{chunk, chosen, {work.step, compress_stage(shape().rank)}};
+    const auto sent = encode(values, choice, body + chunk * record_bytes(kChunk), room.decoded);
     for (size_t j = 0; j < sent.size() && !e_next.empty(); ++j) {
       x[chosen[j]] -= sent[j];
     }
@@ -284,11 +299,13 @@ void RandomK::write_merged(std::span<const Part> parts, const MergeInput& input,
     if (!cpu::all_finite(scaled)) {
       finite.store(false, std::memory_order_relaxed);
     }
-    const auto sent = encode(scaled, body + i * record_bytes(kChunk), room.decoded);
+    const std::span<const uint16_t> chosen = choose(draw, first + i, room);
+    const Choice choice{
+        first + i, chosen, {work.step, merge_stage(shape().rank, input.meeting)}};
+    const auto sent = encode(scaled, choice, body + i * record_bytes(kChunk), room.decoded);
     if (e_next.empty()) {
       return;
     }
-    const std::span<const uint16_t> chosen = choose(draw, first + i, room);
     const std::span<float> left(room.values, count);
     const auto residual = e_next.subspan(region.begin, region.numel());
     cpu::gather(residual, chosen, left);

@@ -13,14 +13,12 @@ namespace gradwire {
 namespace {
 
 constexpr std::array<std::string_view, 11> kCodecNames = {
-    "fp32", "fp16", "bf16", "int8", "int4", "raw", "int2", "sign", "e4m3", "e5m2", "pow2"};
-constexpr uint32_t kMinBlock = 8;
-constexpr uint32_t kMaxLevels = 127;
+    "fp32", "fp16", "bf16", "int8", "int4", "raw", "2bit", "1bit", "e4m3", "e5m2", "natural"};
 constexpr double kDefaultMomentum = 0.9;
 
-/// Those that selectors take: a value of its own per entry, and a scale per chunk at most.
-constexpr bool is_of_selectors(ValueCodec codec) {
-  return codec < ValueCodec::kRaw || codec == ValueCodec::kE4M3 || codec == ValueCodec::kE5M2;
+/// What selectors take.
+bool is_of_selectors(ValueCodec codec) {
+  return static_cast<size_t>(codec) < kCodecNames.size() && codec != ValueCodec::kRaw;
 }
 
 std::optional<ValueCodec> find_codec(std::string_view text) {
@@ -91,10 +89,32 @@ std::string print_chunk_density(double density) {
 }
 
 /// What an option decides; giving two options that decide the same thing is an error.
-enum class Aspect { kValues, kRounding, kBlock, kFeedback, kDecay, kMomentum, kClip, kWarmup };
+enum class Aspect {
+  kValues,
+  kUnbiasedValues,
+  kRounding,
+  kBlock,
+  kFeedback,
+  kDecay,
+  kMomentum,
+  kClip,
+  kWarmup
+};
 constexpr size_t kAspects = static_cast<size_t>(Aspect::kWarmup) + 1;
 
 Aspect apply_option(CompressorSpec& spec, std::string_view option) {
+  if (option.starts_with("qsgd:")) {
+    spec.levels = parse_number<uint32_t>(spec.name, "number of levels", option.substr(5));
+    check(spec.levels > 0, spec.name, ": number of levels is 0, must be 1 to 127");
+    spec.values = codec_of_levels(spec.levels);
+    spec.rounding = Rounding::kStochastic;
+    return Aspect::kUnbiasedValues;
+  }
+  if (option == "natural" || option == "ternary") {
+    spec.values = option == "natural" ? ValueCodec::kPowerOfTwo : ValueCodec::kInt2;
+    spec.rounding = Rounding::kStochastic;
+    return Aspect::kUnbiasedValues;
+  }
   if (const auto codec = find_codec(option)) {
     spec.values = *codec;
     return Aspect::kValues;
@@ -129,16 +149,17 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     return Aspect::kWarmup;
   }
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
-                               "', known: fp32, fp16, bf16, int8, int4, e4m3, e5m2, nearest, "
-                               "stochastic, block=N, ef, noef, ef21, decay=B, momentum=M, clip=NORM, "
-                               "warmup=STEPS"));
+                               "', known: fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2, "
+                               "natural, ternary, qsgd:S, nearest, stochastic, block=N, ef, noef, "
+                               "ef21, decay=B, momentum=M, clip=NORM, warmup=STEPS"));
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
-  check(aspect != Aspect::kValues || row.selector, row.name, ": option is '", option,
+  check(aspect > Aspect::kUnbiasedValues || row.selector, row.name, ": option is '", option,
         "', but its values have one fixed type; only selectors take a value codec");
-  check(aspect != Aspect::kRounding || row.takes_rounding, row.name, ": option is '", option,
-        "', but it has one way to round; ", names_of_rows(&CompressorRow::takes_rounding), " have two");
+  check(aspect != Aspect::kRounding || row.takes_rounding || row.selector, row.name,
+        ": option is '", option, "', but it has one way to round; ",
+        names_of_rows(&CompressorRow::takes_rounding), " have two");
   check(aspect != Aspect::kBlock || row.takes_block, row.name, ": option is '", option,
         "', but it has no blocks; ", names_of_rows(&CompressorRow::takes_block), " have");
   check(aspect < Aspect::kMomentum || row.keeps_velocity, row.name, ": option is '", option,
@@ -226,9 +247,18 @@ CompressorSpec parse_spec(std::string_view text) {
     const std::string_view option = options.substr(0, options.find(','));
     const Aspect aspect = apply_option(spec, option);
     check_fits_row(row, aspect, option);
-    bool& given = seen[static_cast<size_t>(aspect)];
-    check(!given, row.name, ": option '", option, "' decides again what an earlier option decided");
-    given = true;
+    const auto take = [&](Aspect decided) {
+      bool& given = seen[static_cast<size_t>(decided)];
+      check(!given, row.name, ": option '", option,
+            "' decides again what an earlier option decided");
+      given = true;
+    };
+    if (aspect == Aspect::kUnbiasedValues) {
+      take(Aspect::kValues);
+      take(Aspect::kRounding);
+    } else {
+      take(aspect);
+    }
     if (option.size() == options.size()) {
       break;
     }
@@ -236,77 +266,6 @@ CompressorSpec parse_spec(std::string_view text) {
   }
   validate(spec);
   return spec;
-}
-
-namespace {
-
-void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
-  check(spec.decay > 0 && spec.decay <= 1, spec.name, ": decay is ", spec.decay,
-        ", must be in (0, 1]");
-  check(spec.error_feedback || spec.decay == 1, spec.name, ": decay is ", spec.decay,
-        ", must be 1 without error feedback: there is no residual");
-  check(!spec.ef21 || spec.error_feedback, spec.name,
-        ": ef21 is on and error feedback is off, must be on for both or off");
-  check(!spec.ef21 || spec.decay == 1, spec.name, ": decay is ", spec.decay,
-        ", must be 1 with ef21, which keeps what was sent");
-  check(!spec.ef21 || !row.keeps_velocity, spec.name,
-        ": ef21 is on, must be off: it keeps a velocity of which it clears what was sent");
-}
-
-void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
-  if (!row.keeps_velocity) {
-    check(spec.momentum == 0 && spec.clip == 0 && spec.warmup == 0, spec.name, ": momentum is ",
-          spec.momentum, ", clip is ", spec.clip, ", warmup is ", spec.warmup,
-          ", must all be 0: it keeps no velocity");
-    return;
-  }
-  check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
-        ", must be in [0, 1)");
-  check(spec.clip >= 0 && std::isfinite(spec.clip), spec.name, ": clip is ", spec.clip,
-        ", must be finite and not negative");
-}
-
-}  // namespace
-
-void validate(const CompressorSpec& spec) {
-  const CompressorRow& row = find_compressor(spec.name);
-  if (row.selector) {
-    check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
-          ", must be in (0, 1]");
-    check(!row.per_chunk || spec.density == chunk_density(spec.density), spec.name,
-          ": density is ", spec.density, ", must be K/4096 with K from 1 to 4096");
-    check(static_cast<size_t>(spec.values) < kCodecNames.size() && is_of_selectors(spec.values),
-          spec.name, ": value codec is ", static_cast<int>(spec.values),
-          ", must be fp32, fp16, bf16, int8, int4, e4m3 or e5m2");
-  } else {
-    check(spec.density == 1, spec.name, ": density is ", spec.density,
-          ", must be 1: only selectors take one");
-    check(row.takes_levels ? spec.levels >= 1 && spec.levels <= kMaxLevels : spec.levels == 0,
-          spec.name, ": number of levels is ", spec.levels, ", must be ",
-          row.takes_levels ? "1 to 127" : "0: only qsgd has levels");
-    const ValueCodec values = row.takes_levels ? codec_of_levels(spec.levels) : row.default_values;
-    check(spec.values == values, spec.name, ": value codec is ", static_cast<int>(spec.values),
-          ", must be ", static_cast<int>(values));
-  }
-  const CompressorSpec defaults;
-  if (row.takes_rounding) {
-    check(spec.rounding == Rounding::kNearest || spec.rounding == Rounding::kStochastic, spec.name,
-          ": rounding is ", static_cast<int>(spec.rounding), ", must be nearest or stochastic");
-  } else {
-    const bool nearest = row.rounding == Rounding::kNearest;
-    check(spec.rounding == row.rounding, spec.name, ": rounding is ",
-          nearest ? "stochastic, must be nearest" : "nearest, must be stochastic");
-  }
-  if (row.takes_block) {
-    check(spec.block >= kMinBlock && spec.block <= kChunk && (spec.block & (spec.block - 1)) == 0,
-          spec.name, ": block is ", spec.block, ", must be a power of two from ", kMinBlock, " to ",
-          kChunk);
-  } else {
-    check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
-          defaults.block, ": it has no blocks");
-  }
-  validate_feedback(spec, row);
-  validate_velocity(spec, row);
 }
 
 std::string to_string(const CompressorSpec& spec) {
@@ -317,12 +276,13 @@ std::string to_string(const CompressorSpec& spec) {
     text.append(":").append(row.per_chunk ? print_chunk_density(spec.density)
                                           : print_density(spec.density));
   }
-  if (row.takes_levels) {
-    text.append(":").append(std::to_string(spec.levels));
+  if (spec.levels > 0) {
+    text.append(row.takes_levels ? ":" : ",qsgd:").append(std::to_string(spec.levels));
   } else if (spec.values != row.default_values) {
     text.append(",").append(to_string(spec.values));
   }
-  if (spec.rounding != row.rounding) {
+  const bool has_one = spec.levels > 0 || spec.values == ValueCodec::kPowerOfTwo;
+  if (spec.rounding != row.rounding && !has_one) {
     text += spec.rounding == Rounding::kStochastic ? ",stochastic" : ",nearest";
   }
   if (spec.block != defaults.block) {

@@ -6,8 +6,10 @@
 //                                                    and randomk round up to K/4096, K from 1
 //                                                    to 4096
 //   S      := 1 .. 127                               levels of qsgd
-//   option := "fp32" | "fp16" | "bf16" | "int8" | "int4"
-//           | "e4m3" | "e5m2"                              value codec of a selector
+//   option := "fp32" | "fp16" | "bf16" | "int8" | "int4" | "2bit" | "1bit"
+//           | "e4m3" | "e5m2" | "natural" | "ternary"
+//           | "qsgd:" S                                    value codec of a selector; ternary is
+//                                                          2bit, stochastic
 //           | "nearest" | "stochastic"                     rounding of int8, int4, 2bit, e4m3, e5m2
 //           | "block=" N                                   elements per scale: 8, 16 .. 4096
 //           | "ef" | "noef" | "ef21"                       error feedback: on, off, or of the
@@ -54,7 +56,7 @@ struct CompressorSpec {
   ValueCodec values = ValueCodec::kRaw;
   Rounding rounding = Rounding::kNearest;
   uint32_t block = 256;         ///< elements sharing one scale (where the row takes one)
-  uint32_t levels = 0;          ///< S of qsgd, from 1 to 127; 0 of all others
+  uint32_t levels = 0;          ///< S of qsgd, also as a value codec, from 1 to 127; else 0
   bool error_feedback = false;  ///< keeps a float32 residual per element
   double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
   bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s
@@ -78,7 +80,7 @@ void validate(const CompressorSpec& spec);
 /// The canonical text; parse_spec(to_string(s)) == s. Options at their default are left out.
 std::string to_string(const CompressorSpec& spec);
 
-/// What a spec calls it: "int8"; those that no spec names are "raw", "int2", "sign" and "pow2".
+/// What a spec calls it: "int8"; the gradient's own type, which no spec names, is "raw".
 std::string_view to_string(ValueCodec codec);
 
 /// What the codes of `codec` are, where it has a scale per block.

@@ -115,6 +115,14 @@ void quantize_with_scale(std::span<const float> x, float scale, int limit, std::
 void round_with_scale(std::span<const float> x, float scale, CodeFormat format,
                       std::span<int8_t> codes);
 
+/// Codes of x / scale, drawn by one number of `random` per element, for a scale chosen by the caller;
+/// integers are limited to [-limit, limit]. Scale 0 gives zeros.
+void round_by_chance(std::span<const float> x, float scale, CodeFormat format, int limit,
+                     std::span<const uint16_t> random, std::span<int8_t> codes);
+
+/// The Euclidean norm of at most 4096 elements, added as those of one block of 4096; all finite.
+float norm(std::span<const float> x);
+
 /// out[i] = what codes[i] says, times scale.
 void dequantize_with_scale(std::span<const int8_t> codes, float scale, CodeFormat format,
                            std::span<float> out);
@@ -123,8 +131,8 @@ void dequantize_with_scale(std::span<const int8_t> codes, float scale, CodeForma
 void add_dequantized(std::span<const int8_t> codes, std::span<const float> scales, size_t block,
                      std::span<float> sum, CodeFormat format = CodeFormat::kInteger);
 
-/// Codes of 8, 4 or 2 bits in two's complement, the first element in the lowest bits of a byte; the
-/// last byte is padded with zeros.
+/// Codes of 8, 4 or 2 bits in two's complement, or of 1 bit (0 and 1), the first element in the lowest
+/// bits of a byte; the last byte is padded with zeros.
 void pack_codes(std::span<const int8_t> codes, int bits, std::byte* out);
 void unpack_codes(const std::byte* packed, int bits, std::span<int8_t> codes);
 

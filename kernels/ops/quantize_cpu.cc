@@ -7,7 +7,7 @@
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/small_float_blocks.h"
-#include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/run_element.h"
 
 namespace gradwire::cpu {
 namespace {
@@ -72,6 +72,16 @@ GRADWIRE_CLONES void pack_fours(const int8_t* codes, size_t fours, uint8_t* out)
   }
 }
 
+void pack_bits(const int8_t* codes, size_t count, uint8_t* out) {
+  for (size_t i = 0; i < count; i += 8) {
+    unsigned byte = 0;
+    for (size_t j = 0; j < std::min<size_t>(8, count - i); ++j) {
+      byte |= (static_cast<unsigned>(codes[i + j]) & 1u) << j;
+    }
+    out[i / 8] = static_cast<uint8_t>(byte);
+  }
+}
+
 GRADWIRE_CLONES void unpack_fours(const uint8_t* packed, size_t fours, int8_t* codes) {
   for (size_t i = 0; i < fours; ++i) {
     for (size_t j = 0; j < 4; ++j) {
@@ -103,21 +113,26 @@ GRADWIRE_CLONES void square_eights(const float* x, size_t count, float factor, f
   }
 }
 
-BlockScale scale_by_norm(std::span<const float> x, uint32_t maximum_bits, const Quantizer& how) {
+/// The sum of the squares of factor * x, in the order of a block.
+float squares_of(std::span<const float> x, float factor, size_t block) {
   constexpr size_t kRun = 256;
-  const float factor = square_factor(maximum_bits);
   float squares = 0;
   for (size_t begin = 0; begin < x.size(); begin += kRun) {
     float sums[kRun / 8] = {};
     square_eights(x.data() + begin, std::min(kRun, x.size() - begin), factor, sums);
-    for (size_t width = std::min(how.block, kRun) / 16; width > 0; width /= 2) {
+    for (size_t width = std::min(block, kRun) / 16; width > 0; width /= 2) {
       for (size_t i = 0; i < width; ++i) {
         sums[i] += sums[i + width];
       }
     }
     squares += sums[0];
   }
-  return norm_scale(maximum_bits, squares, factor, how.levels);
+  return squares;
+}
+
+BlockScale scale_by_norm(std::span<const float> x, uint32_t maximum_bits, const Quantizer& how) {
+  const float factor = square_factor(maximum_bits);
+  return norm_scale(maximum_bits, squares_of(x, factor, how.block), factor, how.levels);
 }
 
 void encode_block(std::span<const float> x, const Quantizer& how, size_t begin, BlockScale s,
@@ -181,6 +196,21 @@ void quantize_with_scale(std::span<const float> x, float scale, int limit,
   divide_to_codes(x.data(), x.size(), scale, limit, codes.data());
 }
 
+void round_by_chance(std::span<const float> x, float scale, CodeFormat format, int limit,
+                     std::span<const uint16_t> random, std::span<int8_t> codes) {
+  assert(codes.size() == x.size() && random.size() == x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    codes[i] =
+        static_cast<int8_t>(run_code_by_chance(format, limit, x[i], scale, random[i]));
+  }
+}
+
+float norm(std::span<const float> x) {
+  constexpr size_t kMost = 4096;
+  const float factor = square_factor(max_magnitude_bits(x));
+  return std::bit_cast<float>(norm_bits(squares_of(x, factor, kMost), factor));
+}
+
 void dequantize_with_scale(std::span<const int8_t> codes, float scale, CodeFormat format,
                            std::span<float> out) {
   assert(codes.size() == out.size());
@@ -232,6 +262,10 @@ void pack_codes(std::span<const int8_t> codes, int bits, std::byte* out) {
     pack_nibbles(codes, out);
     return;
   }
+  if (bits == 1) {
+    pack_bits(codes.data(), codes.size(), reinterpret_cast<uint8_t*>(out));
+    return;
+  }
   const size_t fours = codes.size() / 4;
   pack_fours(codes.data(), fours, reinterpret_cast<uint8_t*>(out));
   if (const size_t rest = codes.size() % 4; rest > 0) {
@@ -248,6 +282,13 @@ void unpack_codes(const std::byte* packed, int bits, std::span<int8_t> codes) {
   }
   if (bits == 4) {
     unpack_nibbles(packed, codes);
+    return;
+  }
+  if (bits == 1) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(packed);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      codes[i] = static_cast<int8_t>(bytes[i / 8] >> (i % 8) & 1);
+    }
     return;
   }
   const size_t fours = codes.size() / 4;

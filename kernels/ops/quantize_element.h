@@ -71,15 +71,20 @@ GRADWIRE_HOST_DEVICE inline float square_factor(uint32_t maximum_bits) {
   return std::bit_cast<float>(exponent_bits(127) - exponent);
 }
 
-/// From the sum of squares of factor * x.
+/// As bits, at most FLT_MAX; from the sum of squares of factor * x.
+GRADWIRE_HOST_DEVICE inline uint32_t norm_bits(float squares, float factor) {
+  constexpr uint32_t kLargestFinite = 0x7F7FFFFF;
+  const uint32_t norm = std::bit_cast<uint32_t>(sqrtf(squares) / factor);
+  return norm < kLargestFinite ? norm : kLargestFinite;
+}
+
 GRADWIRE_HOST_DEVICE inline BlockScale norm_scale(uint32_t maximum_bits, float squares,
                                                   float factor, int levels) {
   constexpr uint32_t kLargestFinite = 0x7F7FFFFF;
   if (maximum_bits > kLargestFinite) {
     return {0.0f, 0.0f};
   }
-  const uint32_t norm = std::bit_cast<uint32_t>(sqrtf(squares) / factor);
-  return block_scale(norm < kLargestFinite ? norm : kLargestFinite, static_cast<float>(levels));
+  return block_scale(norm_bits(squares, factor), static_cast<float>(levels));
 }
 
 /// rint() for |x| < 2^22, without a call: the sum drops the fraction, to nearest even.

@@ -84,33 +84,30 @@ __device__ __forceinline__ void for_each_marked(const SelectMemory& m, size_t ch
 
 /// One block: what lies before each chunk, from all counts.
 __device__ inline void write_before(const SelectMemory& m, size_t chunks) {
-  uint32_t entries = 0;
-  uint32_t odd = 0;
+  EntriesBefore all{};
   for (size_t begin = 0; begin < chunks; begin += size_t{blockDim.x} * kPerThread) {
     const size_t first = begin + threadIdx.x * kPerThread;
     uint32_t count[kPerThread];
-    uint32_t mine = 0;
-    uint32_t mine_odd = 0;
+    EntriesBefore mine{};
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       count[i] = first + i < chunks ? m.counts[first + i] : 0;
-      mine += count[i];
-      mine_odd += count[i] & 1;
+      mine = entries_behind(mine, count[i]);
     }
-    uint32_t total;
-    uint32_t total_odd;
-    EntriesBefore at{entries + block_exclusive_sum(mine, total),
-                     odd + block_exclusive_sum(mine_odd, total_odd)};
+    EntriesBefore total;
+    EntriesBefore at{all.entries + block_exclusive_sum(mine.entries, total.entries),
+                     all.odd_counts + block_exclusive_sum(mine.odd_counts, total.odd_counts),
+                     all.two_bits + block_exclusive_sum(mine.two_bits, total.two_bits),
+                     all.one_bit + block_exclusive_sum(mine.one_bit, total.one_bit)};
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       if (first + i < chunks) {
         m.before[first + i] = at;
       }
-      at.entries += count[i];
-      at.odd_counts += count[i] & 1;
+      at = entries_behind(at, count[i]);
     }
-    entries += total;
-    odd += total_odd;
+    all = {all.entries + total.entries, all.odd_counts + total.odd_counts,
+           all.two_bits + total.two_bits, all.one_bit + total.one_bit};
   }
 }
 

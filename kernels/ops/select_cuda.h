@@ -32,7 +32,15 @@ struct SelectInput {
 struct EntriesBefore {
   uint32_t entries;
   uint32_t odd_counts;  ///< chunks with an odd count
+  uint32_t two_bits;    ///< bytes of their runs of values with two bits each
+  uint32_t one_bit;     ///< bytes of their runs of values with one bit each
 };
+
+/// The same behind one more chunk, of `count` entries.
+GRADWIRE_HOST_DEVICE constexpr EntriesBefore entries_behind(EntriesBefore before, uint32_t count) {
+  return {before.entries + count, before.odd_counts + (count & 1),
+          before.two_bits + (count + 3) / 4, before.one_bit + (count + 7) / 8};
+}
 
 struct SelectOutput {
   /// g + e; may be e's memory, or g's where g is float32 and e is empty: it is left as it is then.

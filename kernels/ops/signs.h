@@ -20,6 +20,9 @@ namespace gradwire::cpu {
 /// @returns false when x holds NaN or infinity.
 bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out);
 
+/// The mean magnitude of at most 4096 finite elements, added as those of one block; 0 of none.
+float mean_magnitude(std::span<const float> x);
+
 /// out = how.factor * (the parts' values, added in order from 0 on), at most 4096 elements.
 /// how.bits is not used.
 void sum_signs(std::span<const EncodedBlocks> parts, const DequantizedSum& how,

@@ -115,6 +115,11 @@ float scale_of_overflow(const float* x, size_t count) {
   return std::min(mean * 0x1p12f, std::numeric_limits<float>::max());
 }
 
+float mean_magnitude(std::span<const float> x) {
+  assert(x.size() <= kMost);
+  return x.empty() ? 0.0f : scale_of_block(x.data(), x.size());
+}
+
 namespace {
 
 /// encode_signs() for an e_next that begins a line if it is to be streamed.

@@ -1,7 +1,7 @@
 #pragma once
 // Sparse bodies, written: a block per chunk, which knows from the selection where its entries lie.
 
-#include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/rounding.cuh"
 #include "gradwire/kernels/ops/seal.cuh"
 #include "gradwire/kernels/ops/sparse_cuda.h"
 #include "gradwire/kernels/ops/sparse_layout.cuh"
@@ -21,6 +21,11 @@ struct EncodeArguments {
   size_t room;
   uint64_t* body_bytes;  // or null
   Seal seal;
+  CodeFormat codes;  // of eight bits
+  int32_t levels;
+  bool by_chance;
+  RoundingSource source;
+  uint64_t first;  // of x in the group
 };
 
 /// Where the entries of a chunk begin, in bytes of the body; of the chunk behind the last: the end.
@@ -30,19 +35,19 @@ __device__ __forceinline__ ChunkPlace place_of(uint64_t chunks, uint64_t chunk, 
   const uint64_t entries = before.entries;
   const uint64_t bitmaps = chunk < chunks ? chunk * kMaskBytes : (numel + 7) / 8;
   const uint64_t packed = (3 * entries + before.odd_counts) / 2;
-  const uint64_t values = Layout::kBits == 4 ? (entries + before.odd_counts) / 2
-                                             : entries * (Layout::kBits / 8);
+  const uint64_t values = Layout::kBits == 4   ? (entries + before.odd_counts) / 2
+                          : Layout::kBits == 2 ? before.two_bits
+                          : Layout::kBits == 1 ? before.one_bit
+                                               : entries * (Layout::kBits / 8);
   return {Layout::indices_begin(chunks) + (Layout::kIsBitmap ? bitmaps : packed), values};
 }
 
 /// What lies behind the last chunk.
 __device__ __forceinline__ EntriesBefore all_entries(const EncodeArguments& a) {
   if (a.chunks == 0) {
-    return {0, 0};
+    return {};
   }
-  const EntriesBefore last = a.before[a.chunks - 1];
-  const uint32_t count = a.counts[a.chunks - 1];
-  return {last.entries + count, last.odd_counts + (count & 1)};
+  return entries_behind(a.before[a.chunks - 1], a.counts[a.chunks - 1]);
 }
 
 /// One thread: header and padding.
@@ -78,41 +83,49 @@ __device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_en
   zero(indices_end, values_begin);
 }
 
-/// maximum / limit, rounded up so that no code exceeds the limit; down where limit * scale, the
-/// largest value decoded, would overflow.
-template <class C>
-GRADWIRE_HOST_DEVICE inline bfloat16 sparse_scale(float maximum) {
-  constexpr SmallFloat kFloat = small_float(C::kFormat);
-  const float limit =
-      C::kIsInteger ? static_cast<float>(cpu::largest_code(C::kBits)) : kFloat.largest;
-  if (maximum < (C::kIsInteger ? cpu::kSmallestMaximum : kFloat.smallest_maximum)) {
-    return {0};
+/// One warp: the sum of |x| * factor in the order of signs.h; in lane 0.
+__device__ __forceinline__ float sum_run(const float* x, uint32_t count, float factor) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (uint32_t at = lane_index(); at < count; at += kWarp) {
+    sum += fabsf(x[at]) * factor;
   }
-  const uint32_t bits = std::bit_cast<uint32_t>(maximum / limit);
-  const bfloat16 up{static_cast<uint16_t>((bits + 0xFFFFu) >> 16)};
-  const bool fits = limit * to_float(up) <= std::numeric_limits<float>::max();
-  return fits ? up : bfloat16{static_cast<uint16_t>(bits >> 16)};
+  return warp_sum(sum);
 }
 
-/// x / scale rounded to nearest and limited; 0 for scale 0.
-template <class C>
-GRADWIRE_HOST_DEVICE inline int32_t sparse_code(float x, float scale) {
-  if (scale == 0.0f) {
-    return 0;
+/// One warp: cpu::mean_magnitude(); in lane 0.
+__device__ inline float mean_of_run(const float* x, uint32_t count) {
+  const float numel = static_cast<float>(count > 0 ? count : 1);
+  const float sum = __shfl_sync(kAllLanes, sum_run(x, count, 1.0f), 0);
+  if (sum <= std::numeric_limits<float>::max()) {
+    return sum / numel;
   }
-  if constexpr (C::kIsInteger) {
-    constexpr int32_t kLimit = cpu::largest_code(C::kBits);
-    const int32_t code = round_to_int(x / scale);
-    return code < -kLimit ? -kLimit : code > kLimit ? kLimit : code;
-  } else {
-    return nearest_small_code(x / scale, small_float(C::kFormat));
+  const float mean = sum_run(x, count, 0x1p-12f) / numel * 0x1p12f;
+  return mean <= std::numeric_limits<float>::max() ? mean : std::numeric_limits<float>::max();
+}
+
+/// One warp: cpu::norm(); in lane 0. `largest`: the bits of max|x|.
+__device__ inline float norm_of_run(const float* x, uint32_t count, uint32_t largest) {
+  const float factor = square_factor(largest);
+  float squares = 0.0f;
+#pragma unroll 1
+  for (uint32_t begin = 0; begin < count; begin += kWarp * kPerThread) {
+    float t[kPerThread];
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const uint32_t at = begin + lane_index() * kPerThread + static_cast<uint32_t>(i);
+      t[i] = at < count ? x[at] * factor : 0.0f;
+      t[i] *= t[i];
+    }
+    squares += warp_sum(((t[0] + t[4]) + (t[2] + t[6])) + ((t[1] + t[5]) + (t[3] + t[7])));
   }
+  return __uint_as_float(norm_bits(squares, factor));
 }
 
 /// A block writes a chunk: the chosen elements gather in shared memory, in order.
-template <SparseValues kValues, bool kBitmap>
+template <SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArguments a) {
-  using Layout = SparseLayout<kValues, kBitmap>;
+  using Layout = SparseLayout<kStorage, kBitmap>;
   GRADWIRE_SHARED(index, uint16_t[kSelectChunk]);
   GRADWIRE_SHARED(value, float[kSelectChunk]);
   GRADWIRE_SHARED(largest, uint32_t);
@@ -175,8 +188,24 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
     left = left - (a.scale == 1.0f ? decoded : decoded / a.scale);
   };
   if constexpr (Layout::kHasScales) {
-    using C = SparseCode<kValues>;
-    const bfloat16 stored = sparse_scale<C>(__uint_as_float(largest));
+    constexpr bool kSigns = kStorage == SparseStorage::kOne;
+    const CodeFormat format = Layout::kBits == 8 ? a.codes : CodeFormat::kInteger;
+    const int32_t limit = run_limit(Layout::kBits, a.levels);
+    float maximum = __uint_as_float(largest);
+    if (kSigns || a.levels > 0) {  // the same for all threads
+      GRADWIRE_SHARED(of_run, float);
+      if (warp_index() == 0) {
+        const float found =
+            kSigns ? mean_of_run(value, count) : norm_of_run(value, count, largest);
+        if (lane_index() == 0) {
+          of_run = found;
+        }
+      }
+      __syncthreads();
+      maximum = of_run;
+    }
+    const bfloat16 stored =
+        kSigns ? from_float<bfloat16>(maximum) : run_scale(format, limit, maximum);
     const float scale = to_float(stored);
     if (threadIdx.x == 0) {
       store_word(a.body + Layout::scales_begin(a.chunks) + 2 * chunk, stored.bits);
@@ -184,18 +213,29 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
     constexpr uint32_t kPerByte = 8 / Layout::kBits;
     for (uint32_t byte = threadIdx.x; byte < Layout::value_bytes(count); byte += kSparseThreads) {
       uint32_t packed = 0;
+#pragma unroll 1
       for (uint32_t i = 0; i < kPerByte && byte * kPerByte + i < count; ++i) {
         const uint32_t at = byte * kPerByte + i;
-        const int32_t code = sparse_code<C>(value[at], scale);
+        int32_t code;
+        if constexpr (kSigns) {
+          code = stored.bits != 0 && value[at] < 0.0f ? 1 : 0;
+          leave(at, code != 0 ? -scale : scale);
+        } else {
+          code = a.by_chance
+                     ? run_code_by_chance(
+                           format, limit, value[at], scale,
+                           draw_half(a.source, a.first + chunk * kSelectChunk + index[at]))
+                     : run_code(format, limit, value[at], scale);
+          leave(at, code_value_of(format, code, scale));
+        }
         packed |= (static_cast<uint32_t>(code) & ((1u << Layout::kBits) - 1)) << (i * Layout::kBits);
-        leave(at, code_value_of(C::kFormat, code, scale));
       }
       values[byte] = static_cast<std::byte>(packed);
     }
   } else {
     using T = std::conditional_t<
-        kValues == SparseValues::kFloat32, float,
-        std::conditional_t<kValues == SparseValues::kFloat16, float16, bfloat16>>;
+        kStorage == SparseStorage::kFloat32, float,
+        std::conditional_t<kStorage == SparseStorage::kFloat16, float16, bfloat16>>;
     for (uint32_t at = threadIdx.x; at < count; at += kSparseThreads) {
       store_float<T>(values, at, value[at]);
       leave(at, to_float(from_float<T>(value[at])));

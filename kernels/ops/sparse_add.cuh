@@ -3,7 +3,6 @@
 // chunks of a body; then the owner of a chunk adds all ranks' entries to it in shared memory,
 // without atomics: the indices of one rank are distinct.
 
-#include "gradwire/kernels/ops/quantize_element.h"
 #include "gradwire/kernels/ops/slice.cuh"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_layout.cuh"
@@ -24,6 +23,7 @@ struct AddArguments {
   size_t numel;
   float factor;
   StepWords* step;
+  CodeFormat codes;  // of eight bits
   bool onto;  // the one part is added to what the sum holds
 };
 
@@ -32,9 +32,9 @@ __device__ __forceinline__ uint32_t count_of(const DevicePart& part, size_t loca
 }
 
 /// A block per part: places its chunks, and checks that its counts give its length.
-template <SparseValues kValues, bool kBitmap>
+template <SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kPlaceThreads) place_part_kernel(AddArguments a) {
-  using Layout = SparseLayout<kValues, kBitmap>;
+  using Layout = SparseLayout<kStorage, kBitmap>;
   const DevicePart part = a.parts[blockIdx.x];
   const bool there = part.body != nullptr;
   bool ok = there && part.chunks <= a.most_chunks &&
@@ -66,20 +66,27 @@ __device__ __forceinline__ uint32_t unpack_index(const std::byte* packed, uint32
   return at + 1 == count ? low | middle << 8 : low | (middle & 15) << 8;
 }
 
-/// Entry `at` of a chunk's values.
-template <SparseValues kValues>
-__device__ __forceinline__ float unpack_value(const std::byte* values, uint32_t at, float scale) {
-  if constexpr (kValues == SparseValues::kFloat32) {
+/// Entry `at` of a chunk's values; `codes` of eight bits are what it says.
+template <SparseStorage kStorage>
+__device__ __forceinline__ float unpack_value(const std::byte* values, uint32_t at, float scale,
+                                              CodeFormat codes) {
+  if constexpr (kStorage == SparseStorage::kFloat32) {
     return load_float<float>(values, at);
-  } else if constexpr (kValues == SparseValues::kFloat16) {
+  } else if constexpr (kStorage == SparseStorage::kFloat16) {
     return load_float<float16>(values, at);
-  } else if constexpr (kValues == SparseValues::kBFloat16) {
+  } else if constexpr (kStorage == SparseStorage::kBFloat16) {
     return load_float<bfloat16>(values, at);
-  } else if constexpr (kValueBits<kValues> == 8) {
-    return code_value_of(SparseCode<kValues>::kFormat, static_cast<int8_t>(values[at]), scale);
+  } else if constexpr (kStorage == SparseStorage::kEight) {
+    return code_value_of(codes, static_cast<int8_t>(values[at]), scale);
   } else {
-    const uint32_t nibble = static_cast<uint32_t>(values[at / 2]) >> (at % 2 * 4) & 15u;
-    return code_value(static_cast<int32_t>(nibble ^ 8u) - 8, scale);
+    constexpr uint32_t kBits = kValueBits<kStorage>;
+    constexpr uint32_t kPerByte = 8 / kBits;
+    const uint32_t code = static_cast<uint32_t>(values[at / kPerByte]) >> (at % kPerByte * kBits);
+    if constexpr (kStorage == SparseStorage::kOne) {
+      return __uint_as_float(__float_as_uint(scale) | (code & 1u) << 31);
+    } else {
+      return code_value(static_cast<int32_t>(code << (32 - kBits)) >> (32 - kBits), scale);
+    }
   }
 }
 
@@ -108,9 +115,9 @@ __device__ inline bool indices_hold(const std::byte* indices, uint32_t count, ui
 }
 
 /// A block owns a chunk of the sum.
-template <class T, SparseValues kValues, bool kBitmap>
+template <class T, SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments a) {
-  using Layout = SparseLayout<kValues, kBitmap>;
+  using Layout = SparseLayout<kStorage, kBitmap>;
   GRADWIRE_SHARED(sum, float[kSelectChunk]);
   const size_t chunk = a.first_chunk + blockIdx.x;
   const uint32_t numel = chunk_numel(a.numel, blockIdx.x);
@@ -156,13 +163,15 @@ __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments
         uint32_t at = before + block_exclusive_sum(static_cast<uint32_t>(__popc(flags)), of_round);
         for (; flags != 0; flags &= flags - 1, ++at) {
           const unsigned bit = static_cast<unsigned>(__ffs(static_cast<int>(flags))) - 1;
-          sum[byte * 8 + bit] += unpack_value<kValues>(values, at, to_float(scale));
+          sum[byte * 8 + bit] +=
+              unpack_value<kStorage>(values, at, to_float(scale), a.codes);
         }
         before += of_round;
       }
     } else {
       for (uint32_t at = threadIdx.x; at < count; at += kSparseThreads) {
-        sum[unpack_index(indices, at, count)] += unpack_value<kValues>(values, at, to_float(scale));
+        sum[unpack_index(indices, at, count)] +=
+            unpack_value<kStorage>(values, at, to_float(scale), a.codes);
       }
     }
     __syncthreads();
@@ -180,10 +189,10 @@ __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments
 
 /// Copies the chunks of a slice, placed in the one part: counts, scales, indices and values are one
 /// run each. Nothing but a refused header is written where they do not fit into `room`.
-template <SparseValues kValues, bool kBitmap>
+template <SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kSliceThreads)
     slice_sparse_kernel(AddArguments a, PayloadHeader header, std::byte* out, uint64_t room) {
-  using Layout = SparseLayout<kValues, kBitmap>;
+  using Layout = SparseLayout<kStorage, kBitmap>;
   DevicePart part = a.parts[0];
   const BodyPlace of_body = *a.of_body;
   const uint64_t chunks = (header.numel + kSelectChunk - 1) / kSelectChunk;

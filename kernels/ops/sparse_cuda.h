@@ -7,6 +7,7 @@
 
 #include "gradwire/kernels/core/stream.h"
 #include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/seal.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
@@ -21,6 +22,8 @@ struct SparseInput {
   std::span<const uint32_t> counts;
   std::span<const EntriesBefore> before;  ///< one per chunk
   float scale = 1.0f;
+  const RoundingSource* stochastic = nullptr;  ///< nullptr: codes are the nearest ones
+  uint64_t first = 0;  ///< x's first element in the group, on a chunk: which random numbers it takes
 };
 
 struct SparseOutput {
@@ -34,7 +37,7 @@ struct SparseOutput {
 
 /// Writes counts, scales, indices and values, and the header with the call's flags. Where the body
 /// is too short nothing is written but 32 zero bytes in the header's place. One launch.
-/// @throws InvalidArgument for sizes, pointers, scale or devices that do not fit.
+/// @throws InvalidArgument for sizes, pointers, format, scale or devices that do not fit.
 void encode_sparse(const SparseInput& input, const SparseFormat& format, const SparseOutput& output,
                    Stream& stream);
 

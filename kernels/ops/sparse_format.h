@@ -7,11 +7,23 @@
 namespace gradwire::cuda {
 
 /// How the values of a sparse body are stored.
-enum class SparseValues : uint8_t { kFloat32, kFloat16, kBFloat16, kInt8, kInt4, kE4M3, kE5M2 };
+enum class SparseValues : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt8,
+  kInt4,
+  kE4M3,
+  kE5M2,
+  kInt2,
+  kSign,
+  kPowerOfTwo,
+};
 
 struct SparseFormat {
   SparseValues values = SparseValues::kFloat32;
   bool bitmap = false;  ///< indices: one bit per element; else 12 bits per entry
+  int levels = 0;       ///< of integers, written by chance: scaled by the norm; 0: by the maximum
 };
 
 }  // namespace gradwire::cuda

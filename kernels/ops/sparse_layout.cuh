@@ -4,7 +4,7 @@
 #include "gradwire/kernels/ops/block.cuh"
 #include "gradwire/kernels/ops/launch_checks.cuh"
 #include "gradwire/kernels/ops/memory_access.cuh"
-#include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/run_element.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
 
@@ -27,23 +27,48 @@ struct BodyPlace {
 
 __host__ __device__ __forceinline__ uint64_t pad4(uint64_t bytes) { return (bytes + 3) / 4 * 4; }
 
-template <SparseValues kValues>
-inline constexpr uint32_t kValueBits = kValues == SparseValues::kFloat32  ? 32
-                                       : kValues == SparseValues::kInt4   ? 4
-                                       : kValues >= SparseValues::kInt8   ? 8
-                                                                          : 16;
+/// What values take: floats, or codes of so many bits and a scale per chunk.
+enum class SparseStorage : uint8_t { kFloat32, kFloat16, kBFloat16, kEight, kFour, kTwo, kOne };
 
-/// What codes with a scale per chunk are.
-template <SparseValues kValues>
-using SparseCode = Code<static_cast<int>(kValueBits<kValues>),
-                        kValues == SparseValues::kE4M3   ? CodeFormat::kE4M3
-                        : kValues == SparseValues::kE5M2 ? CodeFormat::kE5M2
-                                                         : CodeFormat::kInteger>;
+template <SparseStorage kStorage>
+inline constexpr uint32_t kValueBits = kStorage == SparseStorage::kFloat32 ? 32
+                                       : kStorage == SparseStorage::kEight ? 8
+                                       : kStorage == SparseStorage::kFour  ? 4
+                                       : kStorage == SparseStorage::kTwo   ? 2
+                                       : kStorage == SparseStorage::kOne   ? 1
+                                                                           : 16;
+
+constexpr SparseStorage storage_of(SparseValues values) {
+  switch (values) {
+    case SparseValues::kFloat32:
+      return SparseStorage::kFloat32;
+    case SparseValues::kFloat16:
+      return SparseStorage::kFloat16;
+    case SparseValues::kBFloat16:
+      return SparseStorage::kBFloat16;
+    case SparseValues::kInt4:
+      return SparseStorage::kFour;
+    case SparseValues::kInt2:
+      return SparseStorage::kTwo;
+    case SparseValues::kSign:
+      return SparseStorage::kOne;
+    default:
+      return SparseStorage::kEight;
+  }
+}
+
+/// What codes of eight bits are; all others are integers.
+constexpr CodeFormat code_format_of(SparseValues values) {
+  return values == SparseValues::kE4M3         ? CodeFormat::kE4M3
+         : values == SparseValues::kE5M2       ? CodeFormat::kE5M2
+         : values == SparseValues::kPowerOfTwo ? CodeFormat::kPowerOfTwo
+                                               : CodeFormat::kInteger;
+}
 
 /// The wire format's arithmetic for one value codec.
-template <SparseValues kValues, bool kBitmap>
+template <SparseStorage kStorage, bool kBitmap>
 struct SparseLayout {
-  static constexpr uint32_t kBits = kValueBits<kValues>;
+  static constexpr uint32_t kBits = kValueBits<kStorage>;
   static constexpr bool kHasScales = kBits <= 8;
   static constexpr bool kIsBitmap = kBitmap;
 
@@ -96,33 +121,35 @@ __device__ inline uint64_t place_chunks(size_t numel, size_t chunks, const Count
   return values_begin + values;
 }
 
-/// Calls f.operator()<values, bitmap>() with the compile-time values.
+/// Calls f.operator()<storage, bitmap>() with the compile-time values.
 template <class F>
 void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
-  const auto with = [&]<SparseValues kValues>() {
+  check(format.values <= SparseValues::kPowerOfTwo, op, ": values is ",
+        static_cast<int>(format.values), ", must be 0 to ",
+        static_cast<int>(SparseValues::kPowerOfTwo));
+  const auto with = [&]<SparseStorage kStorage>() {
     if (format.bitmap) {
-      f.template operator()<kValues, true>();
+      f.template operator()<kStorage, true>();
     } else {
-      f.template operator()<kValues, false>();
+      f.template operator()<kStorage, false>();
     }
   };
-  switch (format.values) {
-    case SparseValues::kFloat32:
-      return with.template operator()<SparseValues::kFloat32>();
-    case SparseValues::kFloat16:
-      return with.template operator()<SparseValues::kFloat16>();
-    case SparseValues::kBFloat16:
-      return with.template operator()<SparseValues::kBFloat16>();
-    case SparseValues::kInt8:
-      return with.template operator()<SparseValues::kInt8>();
-    case SparseValues::kInt4:
-      return with.template operator()<SparseValues::kInt4>();
-    case SparseValues::kE4M3:
-      return with.template operator()<SparseValues::kE4M3>();
-    case SparseValues::kE5M2:
-      return with.template operator()<SparseValues::kE5M2>();
+  switch (storage_of(format.values)) {
+    case SparseStorage::kFloat32:
+      return with.template operator()<SparseStorage::kFloat32>();
+    case SparseStorage::kFloat16:
+      return with.template operator()<SparseStorage::kFloat16>();
+    case SparseStorage::kBFloat16:
+      return with.template operator()<SparseStorage::kBFloat16>();
+    case SparseStorage::kEight:
+      return with.template operator()<SparseStorage::kEight>();
+    case SparseStorage::kFour:
+      return with.template operator()<SparseStorage::kFour>();
+    case SparseStorage::kTwo:
+      return with.template operator()<SparseStorage::kTwo>();
+    case SparseStorage::kOne:
+      return with.template operator()<SparseStorage::kOne>();
   }
-  check(false, op, ": values is ", static_cast<int>(format.values), ", must be 0 to 6");
 }
 
 }  // namespace gradwire::cuda

@@ -234,10 +234,14 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
       variants.back().values = ValueCodec::kInt8;
     } else if (row.selector && !row.keeps_velocity) {  // else its payloads are those of topk
       for (const ValueCodec codec : {ValueCodec::kFloat32, ValueCodec::kFloat16,
-                                     ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4}) {
+                                     ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4,
+                                     ValueCodec::kInt2, ValueCodec::kSign}) {
         variants.push_back(variants[0]);
         variants.back().values = codec;
       }
+      variants.push_back(variants.back());  // ternary
+      variants.back().values = ValueCodec::kInt2;
+      variants.back().rounding = Rounding::kStochastic;
       variants.erase(variants.begin());
     }
     for (CompressorSpec spec : variants) {

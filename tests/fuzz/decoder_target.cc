@@ -127,7 +127,8 @@ const std::vector<std::string>& specs() {
     for (const CompressorRow& row : compressor_registry()) {
       list.emplace_back(row.example);
       if (row.selector) {
-        for (const char* values : {"fp32", "fp16", "bf16", "int8", "int4", "e4m3", "e5m2"}) {
+        for (const char* values : {"fp32", "fp16", "bf16", "int8", "int4", "e4m3", "e5m2", "2bit", "1bit",
+                                   "natural", "qsgd:5"}) {
           list.push_back(std::string(row.example) + "," + values);
         }
       }

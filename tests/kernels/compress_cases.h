@@ -49,6 +49,14 @@ inline std::vector<std::string> all_specs() {
       }
       specs.push_back(name + ":1%,e4m3");
       specs.push_back(name + ":30%,e5m2");
+      if (name == "topk") {  // the others' runs of values are the same
+        for (const char* rest : {":30%,2bit", ":1%,1bit", ":30%,1bit", ":30%,qsgd:5", ":1%,qsgd:100",
+                                 ":1%,natural", ":30%,int8,stochastic"}) {
+          specs.push_back(name + rest);
+        }
+      }
+      specs.push_back(name + ":1%,2bit");
+      specs.push_back(name + ":1%,ternary");
     } else if (row.takes_rounding) {
       for (const char* options :
            {",nearest", ",stochastic", ",stochastic,block=8", ",block=4096"}) {
@@ -136,7 +144,8 @@ inline std::vector<float> sum_of(const std::vector<float>& g, const std::vector<
 
 /// Whether g + e == D + e_next bit for bit; else to one rounding of float32.
 inline bool is_exact(const std::string& spec) {
-  return parse_spec(spec).rounding == Rounding::kNearest && !spec.starts_with("1bit");
+  return parse_spec(spec).rounding == Rounding::kNearest &&
+         parse_spec(spec).values != ValueCodec::kSign;
 }
 
 inline bool is_stochastic(const std::string& spec) {

@@ -118,6 +118,35 @@ std::vector<std::byte> bytes_on(cpu::Isa path, const std::string& spec,
   return all;
 }
 
+TEST(CpuCompressorLaws, ASliceWithRoomForSomeGivesTheOthersBack) {
+  const size_t numel = 2 * kChunk + 300;
+  constexpr size_t kRoom = 301;  // about half
+  for (const char* values : {"fp32", "bf16", "int8", "int4", "2bit", "1bit", "qsgd:1"}) {
+    for (const uint32_t step : {0, 1, 77, 12345}) {  // which ones find room turns with it
+      SCOPED_TRACE(concat(values, " ", step));
+      Rig rig(concat("topk:7%,", values), {.numel = numel, .seed = kLawSeed});
+      rig.set_step(step);
+      const auto payload = rig.compress(tensor_of(normal(numel, 3), DType::kFloat32), {}, {});
+      const std::vector<float> all = rig.decompress({payload}).floats();
+      Compressor& c = rig.compressor();
+      Context context = rig.context();
+      std::vector<float> left(numel);
+      std::vector<std::byte> slice(c.capacity_for_entries({0, numel}, kRoom));
+      c.slice_at_most({payload, {0, numel}, kRoom}, left, slice, context);
+      context.stream.wait();
+      slice.resize(payload_bytes(slice));
+      const std::vector<float> sent = rig.decompress({slice}).floats();
+      size_t kept = 0;
+      for (size_t i = 0; i < numel; ++i) {
+        ASSERT_TRUE(sent[i] == 0 || left[i] == 0) << i;
+        ASSERT_EQ(sent[i] + left[i], all[i]) << i;
+        kept += left[i] != 0 ? 1 : 0;
+      }
+      EXPECT_GT(kept, 10u);
+    }
+  }
+}
+
 TEST(CpuCompressorLaws, InstructionSetsDoNotChangeBytes) {
   for (const std::string& spec : all_specs()) {
     // The last one is large enough for stores past the caches.

@@ -103,7 +103,8 @@ TEST(CompressorLaws, ARoundingFollowsItsParameterIntoAnotherBucket) {
   shifted.insert(shifted.end(), values.begin() + 40, values.end());
   for (const char* spec : {"int8,stochastic,block=4096", "int4,stochastic,block=4096",
                            "2bit,stochastic,block=4096", "e4m3,stochastic,block=4096", "ternary,block=4096",
-                           "natural,block=4096"}) {
+                           "natural,block=4096", "topk:100%,int8,stochastic", "topk:100%,qsgd:7",
+                           "topk:100%,natural"}) {
     SCOPED_TRACE(spec);
     Rig alone(spec, {.numel = numel, .segments = {{9, 0, numel}}, .seed = kSeed});
     Rig behind(

@@ -47,6 +47,12 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("e4m3,nearest,ef")), "e4m3");
   EXPECT_EQ(to_string(parse_spec("e5m2,block=32,stochastic")), "e5m2,stochastic,block=32");
   EXPECT_EQ(to_string(parse_spec("topk:1%,e4m3")), "topk:1%,e4m3");
+  EXPECT_EQ(to_string(parse_spec("topk:1%,ternary")), "topk:1%,2bit,stochastic");
+  EXPECT_EQ(parse_spec("topk:1%,2bit,stochastic"), parse_spec("topk:1%,ternary"));
+  EXPECT_EQ(to_string(parse_spec("chunktopk:64/4096,2bit")), "chunktopk:64/4096,2bit");
+  EXPECT_EQ(to_string(parse_spec("topk:1%,noef,natural")), "topk:1%,natural,noef");
+  EXPECT_EQ(to_string(parse_spec("dgc:1%,qsgd:07,clip=2")), "dgc:1%,qsgd:7,clip=2");
+  EXPECT_EQ(to_string(parse_spec("randomk:1%,stochastic,int4")), "randomk:41/4096,int4,stochastic");
   EXPECT_EQ(to_string(parse_spec("natural,noef,block=256")), "natural");
   EXPECT_EQ(to_string(parse_spec("qsgd:007,ef,block=512")), "qsgd:7,block=512,ef");
   EXPECT_EQ(to_string(parse_spec("2bit,stochastic,block=256,ef")), "2bit,stochastic");
@@ -104,8 +110,21 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
             "int8: option is 'fp16', but its values have one fixed type; only selectors take a "
             "value codec");
   EXPECT_EQ(parse_error("topk:1%,stochastic"),
-            "topk: option is 'stochastic', but it has one way to round; int8, int4, 2bit, e4m3 and "
-            "e5m2 have two");
+            "topk: rounding is stochastic, must be nearest with values of fp32; those of int8, int4, "
+            "2bit, e4m3 and e5m2 have both");
+  EXPECT_EQ(parse_error("chunktopk:1%,1bit,stochastic"),
+            "chunktopk: rounding is stochastic, must be nearest with values of 1bit; those of int8, "
+            "int4, 2bit, e4m3 and e5m2 have both");
+  EXPECT_EQ(parse_error("topk:1%,qsgd:0"), "topk: number of levels is 0, must be 1 to 127");
+  EXPECT_EQ(parse_error("topk:1%,qsgd:128"), "topk: number of levels is 128, must be 1 to 127");
+  EXPECT_EQ(parse_error("topk:1%,qsgd:x"), "topk: number of levels is 'x', must be a number");
+  EXPECT_EQ(parse_error("topk:1%,ternary,nearest"),
+            "topk: option 'nearest' decides again what an earlier option decided");
+  EXPECT_EQ(parse_error("topk:1%,natural,int8"),
+            "topk: option 'int8' decides again what an earlier option decided");
+  EXPECT_EQ(parse_error("int8,qsgd:3"),
+            "int8: option is 'qsgd:3', but its values have one fixed type; only selectors take a "
+            "value codec");
   EXPECT_EQ(parse_error("1bit,nearest"),
             "1bit: option is 'nearest', but it has one way to round; int8, int4, 2bit, e4m3 and "
             "e5m2 have two");
@@ -167,7 +186,12 @@ TEST(Spec, FieldsFilledByHandAreValidated) {
   spec = parse_spec("topk:1%");
   spec.values = ValueCodec::kRaw;
   EXPECT_EQ(message_of([&] { validate(spec); }),
-            "topk: value codec is 5, must be fp32, fp16, bf16, int8, int4, e4m3 or e5m2");
+            "topk: value codec is 5, must be fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2 or "
+            "natural");
+  spec = parse_spec("topk:1%,natural");
+  spec.rounding = Rounding::kNearest;
+  EXPECT_EQ(message_of([&] { validate(spec); }),
+            "topk: rounding is nearest, must be stochastic with values of natural or qsgd");
   spec = parse_spec("chunktopk:1%");
   spec.density = 0.01;
   EXPECT_EQ(message_of([&] { validate(spec); }),

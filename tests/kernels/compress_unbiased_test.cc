@@ -84,7 +84,11 @@ std::vector<std::string> unbiased_specs() {
 }
 
 TEST(StochasticCodes, AreUnbiased) {
-  for (const std::string& spec : rounding_specs()) {
+  std::vector<std::string> specs = rounding_specs();
+  specs.insert(specs.end(), {"topk:100%,int8,stochastic", "topk:100%,ternary", "topk:100%,natural",
+                             "topk:100%,qsgd:5", "topk:100%,e4m3,stochastic",
+                             "randomk:4096/4096,int4,stochastic"});
+  for (const std::string& spec : specs) {
     for (const float value : kValues) {
       SCOPED_TRACE(concat(spec, " ", value));
       const Draws draws(spec, value);
@@ -197,6 +201,47 @@ TEST(StochasticCodes, HaveTheVarianceOfTheory) {
     }
     EXPECT_GT(worst, 0.7 * claim.variance) << claim.spec << ": the bound says nothing";
   }
+}
+
+TEST(StochasticCodes, AreDrawnByTheElementWhateverElseIsChosen) {
+  std::vector<float> x = normal(10 * kChunk, kLawSeed);
+  for (size_t i = 0; i < x.size(); i += kChunk) {
+    x[i] = 8.0f;  // all chunks have one scale
+  }
+  const std::vector<float> all = round_trip("topk:100%,int8,stochastic", x);
+  for (const char* few : {"topk:0.1%,int8,stochastic", "topk:2%,int8,stochastic",
+                          "chunktopk:3/4096,int8,stochastic"}) {
+    const std::vector<float> sent = round_trip(few, x);
+    size_t seen = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_TRUE(sent[i] == 0 || sent[i] == all[i]) << few << " element " << i;
+      seen += sent[i] != 0 ? 1 : 0;
+    }
+    EXPECT_GE(seen, 30u);
+  }
+}
+
+TEST(StochasticCodes, AreTheSameForAllWhoMeet) {
+  const size_t numel = 3 * kChunk;
+  const char* const spec = "topk:50%,ternary";
+  Rig one(spec, {.numel = numel, .seed = kLawSeed, .rank = 0});
+  Rig two(spec, {.numel = numel, .seed = kLawSeed, .rank = 1});
+  const OwnedTensor g = tensor_of(normal(numel, kLawSeed), DType::kFloat32);
+  const std::vector<std::byte> a = one.compress(g, {}, {}), b = two.compress(g, {}, {});
+  EXPECT_NE(a, b);
+  const auto merged = [&](Rig& rig, uint32_t meeting) {
+    std::vector<std::byte> out(rig.compressor().capacity_bytes());
+    const ConstPayload parts[] = {a, b};
+    Context context = rig.context();
+    rig.compressor().merge({.slices = parts, .region = {0, numel}, .meeting = meeting}, {}, out,
+                           context);
+    context.stream.wait();
+    out.resize(payload_bytes(out));
+    return out;
+  };
+  EXPECT_EQ(merged(one, 7), merged(two, 7));
+  EXPECT_NE(merged(one, 7), merged(one, 8));
+  EXPECT_NE(merged(one, 0), merged(two, 0));
 }
 
 /// The mean of |Q(x) - x|^2 over `rounds` steps.

@@ -144,7 +144,7 @@ TEST(TopK, LargeGroupsDecodeAsSmallOnesDo) {
 TEST(TopK, AnEntryTakesFewBits) {
   const size_t numel = 1'000'000;
   OwnedTensor g = tensor_of(normal(numel, kSeed), DType::kFloat32);
-  for (const auto& [spec, bits] : {std::pair{"topk:1%,int4", 17.0}, {"topk:1%", 45.0}}) {
+  for (const auto& [spec, bits] : {std::pair{"topk:1%,int4", 17.0}, {"topk:1%", 45.0}, {"topk:1%,2bit", 15.1}, {"topk:1%,1bit", 14.2}}) {
     Rig rig(spec, {.numel = numel});
     const size_t bytes = rig.compress(g, {}, {}).size() - sizeof(PayloadHeader);
     EXPECT_LE(static_cast<double>(bytes) * 8 / 10000, bits) << spec;
@@ -236,6 +236,33 @@ TEST(Signs, DecodeToTheMeanMagnitudeOfTheBlock) {
         const double mean = sum / static_cast<double>(end - begin);
         for (size_t i = begin; i < end; ++i) {
           ASSERT_NEAR(decoded[i], x[i] < 0 ? -mean : mean, 1e-5 * mean) << i << " by " << block;
+        }
+      }
+    }
+  }
+}
+
+TEST(Signs, OfChosenElementsDecodeToTheirMeanMagnitude) {
+  for (const auto& x : {normal(9001, kSeed), heavy_tailed(9001, kSeed), layered(9001, kSeed)}) {
+    for (const size_t k : {size_t{41}, size_t{400}}) {
+      const std::vector<float> decoded = round_trip(concat("chunktopk:", k, "/4096,1bit"), x);
+      for (size_t begin = 0; begin < x.size(); begin += kChunk) {
+        const auto first = x.begin() + static_cast<ptrdiff_t>(begin);
+        const size_t len = std::min(kChunk, x.size() - begin);
+        const std::vector<float> chunk(first, first + static_cast<ptrdiff_t>(len));
+        const std::vector<size_t> chosen = reference::top_k(chunk, (k * len + kChunk - 1) / kChunk);
+        double mean = 0;
+        for (const size_t i : chosen) {
+          mean += std::abs(static_cast<double>(chunk[i])) / static_cast<double>(chosen.size());
+        }
+        std::vector<bool> sent(len);
+        for (const size_t i : chosen) {
+          sent[i] = true;
+          // bf16 has eight bits.
+          ASSERT_NEAR(decoded[begin + i], chunk[i] < 0 ? -mean : mean, mean * 0x1.02p-8) << i;
+        }
+        for (size_t i = 0; i < len; ++i) {
+          ASSERT_TRUE(sent[i] || decoded[begin + i] == 0) << i;
         }
       }
     }

@@ -135,6 +135,52 @@ TEST(WireFormat, TopKWithFourBitValuesHasOneScalePerChunk) {
                    0x02, 0x00, 0x00, 0xD7, 0x01, 0x07}));  // 7 and -3, 1, padding; 7
 }
 
+TEST(WireFormat, TopKWithTwoBitsPacksFourCodes) {
+  std::vector<float> x(2 * kChunk);
+  x[1] = 2.0f;
+  x[2] = -2.0f;
+  x[5] = 0.5f;
+  x[kChunk + 2] = 1.75f;
+  const Bytes shared = {3, 0, 1, 0};
+  const Bytes indices = {0x01, 0x20, 0x00, 0x05, 0x00, 0x02, 0x00, 0x00};
+  const auto with = [&](const Bytes& scales, const Bytes& values) {
+    Bytes body = shared;
+    body.insert(body.end(), scales.begin(), scales.end());
+    body.insert(body.end(), indices.begin(), indices.end());
+    body.insert(body.end(), values.begin(), values.end());
+    return body;
+  };
+  // bf16 scales 2 and 1.75; 1 and -1, a quarter of the largest is 0; 1.
+  EXPECT_EQ(body_of(encode("topk:0.0004,2bit", x)), with({0, 0x40, 0xE0, 0x3F}, {0x0D, 0x01}));
+  EXPECT_EQ(encode("topk:0.0004,2bit", x)[6], std::byte{6});
+  // Means 1.5 and 1.75; the second of three is negative.
+  EXPECT_EQ(body_of(encode("topk:0.0004,1bit", x)), with({0xC0, 0x3F, 0xE0, 0x3F}, {0x02, 0x00}));
+  EXPECT_EQ(encode("topk:0.0004,1bit", x)[6], std::byte{7});
+}
+
+TEST(WireFormat, RunsHaveScalesInBrainFloats) {
+  const auto run = [](int count, Bytes scale, int bitmap, Bytes values) {
+    Bytes body = {count, 0, 0, 0, scale[0], scale[1], 0, 0, bitmap, 0, 0, 0};
+    body.insert(body.end(), values.begin(), values.end());
+    return body;
+  };
+  // Means between two: 1 + 2^-8 to the even 1, 1 + 3 * 2^-8 to the even 1 + 2^-6.
+  EXPECT_EQ(body_of(encode("topk:100%,1bit", {1, 1.0078125f})), run(2, {0x80, 0x3F}, 3, {0}));
+  EXPECT_EQ(body_of(encode("topk:100%,1bit", {-1.0078125f, 1.015625f})),
+            run(2, {0x82, 0x3F}, 3, {1}));
+  // A sum that overflows; a mean below the smallest brain float has no bits.
+  EXPECT_EQ(body_of(encode("topk:100%,1bit", {3e38f, -3e38f})), run(2, {0x62, 0x7F}, 3, {2}));
+  EXPECT_EQ(body_of(encode("topk:100%,1bit", {-1e-44f})), run(1, {0, 0}, 1, {0}));
+  // Codes that are drawn, of values that lie on them: 1, -1/2 and 1/4 of the scale 4; 7 sevenths of
+  // the norm; -2 halves of it; 1 and -1.
+  EXPECT_EQ(body_of(encode("topk:100%,natural", {4, -2, 1})),
+            run(3, {0x80, 0x40}, 7, {0x7E, 0xFD, 0x7C}));
+  EXPECT_EQ(encode("topk:100%,natural", {4})[6], std::byte{10});
+  EXPECT_EQ(body_of(encode("topk:100%,qsgd:7", {7})), run(1, {0x80, 0x3F}, 1, {0x07}));
+  EXPECT_EQ(body_of(encode("topk:100%,qsgd:2", {-2})), run(1, {0x80, 0x3F}, 1, {0x0E}));
+  EXPECT_EQ(body_of(encode("topk:100%,ternary", {2, -2})), run(2, {0, 0x40}, 3, {0x0D}));
+}
+
 TEST(WireFormat, RandomKIsValuesBehindTheDraw) {
   std::vector<float> x(kChunk + 3, 1.0f);
   Rig rig("randomk:2/4096,int4", {.numel = x.size(), .seed = 1});

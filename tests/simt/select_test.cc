@@ -58,9 +58,13 @@ struct Choice {
     const std::vector<cuda::EntriesBefore> places = before.values();
     uint32_t entries = 0;
     uint32_t odd = 0;
+    uint32_t fours = 0;
+    uint32_t eights = 0;
     for (size_t chunk = 0; chunk < chunks; ++chunk) {
       ASSERT_EQ(places[chunk].entries, entries) << "chunk " << chunk;
       ASSERT_EQ(places[chunk].odd_counts, odd) << "chunk " << chunk;
+      ASSERT_EQ(places[chunk].two_bits, fours) << "chunk " << chunk;
+      ASSERT_EQ(places[chunk].one_bit, eights) << "chunk " << chunk;
       uint32_t expected = 0;
       for (size_t i = chunk * kChunk; i < (chunk + 1) * kChunk; ++i) {
         const bool marked = (static_cast<unsigned>(marks[i / 8]) >> (i % 8) & 1u) != 0;
@@ -71,6 +75,8 @@ struct Choice {
       ASSERT_EQ(count[chunk], expected) << "chunk " << chunk;
       entries += expected;
       odd += expected % 2;
+      fours += expected / 4 + (expected % 4 != 0 ? 1 : 0);
+      eights += expected / 8 + (expected % 8 != 0 ? 1 : 0);
     }
     EXPECT_TRUE(x.guards_hold() && mask.guards_hold() && counts.guards_hold() &&
                 before.guards_hold() && workspace.guards_hold());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/sparse_format.h"
 #include "tests/simt/support.h"
 
@@ -13,6 +14,8 @@ namespace gradwire::testing {
 struct Codec {
   const char* text;
   cuda::SparseValues values;
+  bool stochastic = false;
+  int levels = 0;
 };
 inline const std::vector<Codec> kCodecs = {{"", cuda::SparseValues::kFloat32},
                                     {",fp16", cuda::SparseValues::kFloat16},
@@ -20,7 +23,23 @@ inline const std::vector<Codec> kCodecs = {{"", cuda::SparseValues::kFloat32},
                                     {",int8", cuda::SparseValues::kInt8},
                                     {",int4", cuda::SparseValues::kInt4},
                                     {",e4m3", cuda::SparseValues::kE4M3},
-                                    {",e5m2", cuda::SparseValues::kE5M2}};
+                                    {",e5m2", cuda::SparseValues::kE5M2},
+                                    {",2bit", cuda::SparseValues::kInt2},
+                                    {",1bit", cuda::SparseValues::kSign},
+                                    {",ternary", cuda::SparseValues::kInt2, true},
+                                    {",natural", cuda::SparseValues::kPowerOfTwo, true},
+                                    {",qsgd:7", cuda::SparseValues::kInt4, true, 7}};
+
+/// The random numbers that OnCpu draws, in device memory.
+struct ChanceOnDevice {
+  explicit ChanceOnDevice(size_t numel) {
+    segments[0] = {numel, 0, 0};
+    source = {.segments = segments, .step = step.data()};
+  }
+  DeviceArray<cuda::RandomSegment> segments = DeviceArray<cuda::RandomSegment>(1);
+  DeviceValue<uint32_t> step;
+  cuda::RoundingSource source;
+};
 
 struct Compressed {
   std::vector<std::byte> payload;  // its true length
@@ -44,7 +63,7 @@ struct OnCpu {
   }
   size_t kept() const { return kept_elements(compressor->spec().density, compressor->shape().numel); }
   cuda::SparseFormat format(const Codec& codec) const {
-    return {codec.values, kept() > compressor->shape().numel / 12};
+    return {codec.values, kept() > compressor->shape().numel / 12, codec.levels};
   }
 
   std::unique_ptr<Compressor> compressor;

@@ -31,8 +31,10 @@ struct Selected {
       }
     }
     for (size_t i = 1; i < counts.size(); ++i) {
-      before[i] = {before[i - 1].entries + counts[i - 1],
-                   before[i - 1].odd_counts + counts[i - 1] % 2};
+      const uint32_t count = counts[i - 1];
+      before[i] = {before[i - 1].entries + count, before[i - 1].odd_counts + count % 2,
+                   before[i - 1].two_bits + count / 4 + (count % 4 != 0 ? 1 : 0),
+                   before[i - 1].one_bit + count / 8 + (count % 8 != 0 ? 1 : 0)};
     }
   }
   DeviceArray<float> x;
@@ -75,8 +77,13 @@ void expect_encoded(const Pattern& pattern, const Selected& selected, const char
   memory.call = {.flags = selected.finite ? 0u : cuda::kStatusNonFinite};
   PayloadHeader header = read_header(expected.payload);
   header.bytes = header.flags = 0;  // the kernel's to find
-  cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts, selected.before}, cpu.format(codec),
-                      memory.output(header), stream);
+  const ChanceOnDevice chance(numel);
+  cuda::encode_sparse({.x = {memory.x.span()},
+                       .mask = selected.mask,
+                       .counts = selected.counts,
+                       .before = selected.before,
+                       .stochastic = codec.stochastic ? &chance.source : nullptr},
+                      cpu.format(codec), memory.output(header), stream);
   stream.wait();
   ASSERT_EQ(memory.payload.values(), expected.payload);
   ASSERT_EQ(bits_of(memory.x.values()), bits_of(expected.e_next));
@@ -115,8 +122,13 @@ TEST_P(SparseKernels, WriteScaledValuesAndLeaveTheRestUnscaled) {
     SparseMemories memory(selected, expected.payload.size(), 1);
     DeviceValue<uint32_t> parity(1);
     const std::span<float> nowhere(reinterpret_cast<float*>(16), numel);
-    cuda::encode_sparse({{nowhere, memory.x.span(), parity.data()}, selected.mask, selected.counts,
-                         selected.before, scale},
+    const ChanceOnDevice chance(numel);
+    cuda::encode_sparse({.x = {nowhere, memory.x.span(), parity.data()},
+                         .mask = selected.mask,
+                         .counts = selected.counts,
+                         .before = selected.before,
+                         .scale = scale,
+                         .stochastic = codec.stochastic ? &chance.source : nullptr},
                         cpu.format(codec), memory.output(read_header(expected.payload)), stream_);
     stream_.wait();
     ASSERT_EQ(memory.payload.values(), expected.payload) << codec.text;
@@ -176,8 +188,30 @@ TEST(SparseLaunchers, NameWhatIsWrong) {
   });
   fails("before has 1 elements, must have 2",
         [](auto& i, auto&, auto&) { i.before = i.before.first(1); });
-  fails("values is 9, must be 0 to 6",
-        [](auto&, auto&, auto& f) { f.values = static_cast<cuda::SparseValues>(9); });
+  fails("values is 10, must be 0 to 9",
+        [](auto&, auto&, auto& f) { f.values = static_cast<cuda::SparseValues>(10); });
+  const ChanceOnDevice chance(5000);
+  const cuda::RoundingSource nothing{};
+  fails("stochastic is given, must be null", [&](auto& i, auto&, auto& f) {
+    i.stochastic = &chance.source;
+    f.values = cuda::SparseValues::kSign;
+  });
+  fails("stochastic is null, must be given",
+        [](auto&, auto&, auto& f) { f.values = cuda::SparseValues::kPowerOfTwo; });
+  fails("levels is 3, must be 0", [](auto&, auto&, auto& f) {
+    f.values = cuda::SparseValues::kInt4;
+    f.levels = 3;
+  });
+  fails("levels is 8, must be a code", [&](auto& i, auto&, auto& f) {
+    i.stochastic = &chance.source;
+    f.values = cuda::SparseValues::kInt4;
+    f.levels = 8;
+  });
+  fails("the rounding source has no segments", [&](auto& i, auto&, auto& f) {
+    i.stochastic = &nothing;
+    f.values = cuda::SparseValues::kInt4;
+  });
+  fails("first is 7", [](auto& i, auto&, auto&) { i.first = 7; });
   expect_refused("CPU stream", [&] { cuda::encode_sparse(in, {}, out, *cpu_stream); });
 }
 

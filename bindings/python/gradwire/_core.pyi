@@ -77,7 +77,7 @@ class CompressorSpec:
     @property
     def values(self) -> str:
         """
-        How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', 'e4m3', 'e5m2', 'int2', 'sign', 'pow2' or 'raw' (the gradient's own dtype).
+        How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', '2bit', '1bit', 'e4m3', 'e5m2', 'natural' or 'raw' (the gradient's own dtype).
         """
     @property
     def warmup(self) -> int:

@@ -4,6 +4,7 @@
 
 #include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
 
@@ -30,6 +31,25 @@ Buffer CudaCompressor::upload(std::span<const std::byte> source) const {
   copy_bytes(copy.bytes(), shape().device, source, {}, *stream);
   stream->wait();
   return copy;
+}
+
+Buffer CudaCompressor::upload_segments() const {
+  std::vector<cuda::RandomSegment> table;
+  uint64_t end = 0;
+  for (const Segment& segment : shape().segments) {
+    end += segment.numel;
+    table.push_back({end, segment.offset_in_parameter, segment.parameter});
+  }
+  return spec().rounding == Rounding::kStochastic ? upload(std::as_bytes(std::span(table)))
+                                                  : Buffer();
+}
+
+cuda::RoundingSource CudaCompressor::rounding_source(const Buffer& segments,
+                                                     uint32_t rank_stage) const {
+  return {.segments = segments.as<const cuda::RandomSegment>(),
+          .step = &step_words()->step,
+          .seed = shape().seed,
+          .rank_stage = rank_stage};
 }
 
 void CudaCompressor::commit() {
@@ -105,6 +125,7 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
           .scale = 1.0f,
           .region = whole,
           .merging = false,
+          .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
@@ -140,6 +161,7 @@ void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& cont
           .scale = 1.0f,
           .region = whole,
           .merging = false,
+          .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
@@ -224,6 +246,7 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
           .scale = input.scale,
           .region = region,
           .merging = true,
+          .rank_stage = merge_stage(shape().rank, input.meeting),
           .seal = seal_for(region, out),
           .body = out.subspan(sizeof(PayloadHeader))},
          context);

@@ -11,6 +11,7 @@
 #include "gradwire/kernels/compress/internal/chunked.h"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/seal.h"
 
 namespace gradwire {
@@ -49,6 +50,7 @@ class CudaCompressor : public Compressor {
     float scale;
     Region region;
     bool merging;
+    uint32_t rank_stage;  ///< of stochastic rounding
     cuda::Seal seal;
     Payload body;
   };
@@ -81,6 +83,9 @@ class CudaCompressor : public Compressor {
   size_t record_bytes() const;
   /// Device memory with the bytes of `source`, for tables that never change.
   Buffer upload(std::span<const std::byte> source) const;
+  /// The shape's segments in device memory; nothing unless the spec rounds stochastically.
+  Buffer upload_segments() const;
+  cuda::RoundingSource rounding_source(const Buffer& segments, uint32_t rank_stage) const;
 
  private:
   cuda::ExpectedParts expected_parts(Region region, bool exactly) const;

@@ -10,9 +10,6 @@
 namespace gradwire {
 namespace {
 
-constexpr uint32_t kCompressStage = 0;
-constexpr uint32_t kMergeStage = 1;
-
 /// Whether what is written for `numel` elements is too much to stay in a cache until it is read.
 bool is_streaming(size_t numel) { return numel >= size_t{1} << 20; }
 
@@ -136,7 +133,7 @@ void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, P
                       .e_next =
                           e_next.empty() ? e_next : e_next.subspan(region.begin, region.numel()),
                       .region = region,
-                      .draw = {work.step, kCompressStage},
+                      .draw = {work.step, compress_stage(shape().rank)},
                       .streaming = is_streaming(g.numel) && e_next.data() != g.data};
     if (!encode_chunk(chunk, body + index * stride)) {
       finite.store(false, std::memory_order_relaxed);
@@ -193,7 +190,7 @@ void FixedCompressor::write_merged(std::span<const Part> parts, const MergeInput
     const std::span<float> decoded(decoded_values, region.numel());
     sum_chunk(parts, first + i, sum);
     cpu::multiply(sum, input.scale, scaled);
-    bool all_finite = encode(scaled, region, {work.step, kMergeStage},
+    bool all_finite = encode(scaled, region, {work.step, merge_stage(shape().rank, input.meeting)},
                              body + i * record_bytes(kChunk), decoded);
     if (!e_next.empty()) {
       const Residual kept = e_next.subspan(region.begin, region.numel());

@@ -3,6 +3,7 @@
 // block quantizers. They only say how one chunk is encoded and decoded.
 
 #include "gradwire/kernels/compress/internal/chunked.h"
+#include "gradwire/kernels/compress/internal/rounding_numbers.h"
 
 namespace gradwire {
 
@@ -12,12 +13,6 @@ class FixedCompressor : public ChunkedCompressor {
 
  protected:
   using ChunkedCompressor::ChunkedCompressor;
-
-  /// Which random numbers an encoding draws: those of compress() or those of merge().
-  struct Draw {
-    uint32_t step;
-    uint32_t stage;
-  };
 
   /// Bytes of a chunk of `numel` elements.
   virtual size_t record_bytes(size_t numel) const = 0;

@@ -21,9 +21,10 @@ struct SelectingCompressor::Chosen {
 
 SelectingCompressor::SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
                                          std::span<const size_t> entries)
-    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}) {
+    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
+      numbers_(this->shape()) {
   for (const size_t most : entries) {
-    bodies_.emplace_back(spec.values, sparse_index_codec(most, this->shape().numel));
+    bodies_.emplace_back(ValueRun(spec), sparse_index_codec(most, this->shape().numel));
   }
 }
 
@@ -84,7 +85,12 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
       values = scaled;
     }
     const std::span<float> decoded(decoded_memory, count);
-    format.write_chunk({places, what.region.numel(), i}, indices, values, decoded, body);
+    uint16_t random_memory[kChunk];
+    const std::span<uint16_t> random(random_memory, format.draws() ? count : 0);
+    if (format.draws()) {
+      numbers_.fill_chosen(region_of(what.region.begin / kChunk + i), indices, what.draw, random);
+    }
+    format.write_chunk({places, what.region.numel(), i}, {indices, values, random}, decoded, body);
     keep(i, Chosen{indices, decoded});
   });
   write_header(out, what.region, what.flags, sizeof(PayloadHeader) + bytes, what.variant);
@@ -97,8 +103,8 @@ void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_nex
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   // e_next holds zeros at what was chosen: right where values travel as they are.
   const bool exact = e_next.empty() || spec().values == ValueCodec::kFloat32;
-  emit({whole(), 1.0f, flags, variant_in(work.step)}, selection, out, frame, work.pool,
-       [&](size_t chunk, const Chosen& chosen) {
+  emit({whole(), 1.0f, flags, variant_in(work.step), {work.step, compress_stage(shape().rank)}},
+       selection, out, frame, work.pool, [&](size_t chunk, const Chosen& chosen) {
          if (exact) {
            return;
          }
@@ -116,7 +122,12 @@ void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work&
       choose_in_step({.g = view_of(std::span<const float>(x)), .e_next = x}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   const bool exact = spec().values == ValueCodec::kFloat32;
-  const Emission what{whole(), 1.0f, flags, variant_in(work.step), exact ? nullptr : x.data()};
+  const Emission what{whole(),
+                      1.0f,
+                      flags,
+                      variant_in(work.step),
+                      {work.step, compress_stage(shape().rank)},
+                      exact ? nullptr : x.data()};
   emit(what, selection, out, frame, work.pool, [&](size_t chunk, const Chosen& chosen) {
     if (exact) {
       return;
@@ -178,8 +189,8 @@ void SelectingCompressor::write_merged(std::span<const Part> parts, const MergeI
     flags |= part.flags;
   }
   std::atomic<bool> finite{true};
-  emit({region, input.scale, flags, variant}, selection, out, frame, work.pool,
-       [&](size_t i, const Chosen& chosen) {
+  emit({region, input.scale, flags, variant, draw_of_merge(input, work)}, selection, out, frame,
+       work.pool, [&](size_t i, const Chosen& chosen) {
          if (e_next.empty()) {
            return;
          }
@@ -297,8 +308,8 @@ void SelectingCompressor::write_merged_at_most(std::span<const Part> parts,
       .chunks = chunks, .indices = indices, .values = values, .total = chosen.total};
   std::atomic<bool> finite{true};
   const uint32_t variant = merged_variant(parts, work);
-  emit({region, input.scale, flags, variant}, selection, out, frame, work.pool,
-       [&](size_t i, const Chosen& sent) {
+  emit({region, input.scale, flags, variant, draw_of_merge(input, work)}, selection, out, frame,
+       work.pool, [&](size_t i, const Chosen& sent) {
          const size_t count = all.counts[i];
          if (e_next.empty() || count == 0) {
            return;

@@ -4,6 +4,7 @@
 //   D = values of the chosen elements, 0 elsewhere;   e_next = (g + e) - D
 
 #include "gradwire/kernels/compress/internal/chunked.h"
+#include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/compress/internal/sparse_body.h"
 #include "gradwire/kernels/ops/select.h"
 
@@ -66,6 +67,7 @@ class SelectingCompressor : public ChunkedCompressor {
     float scale = 1.0f;
     uint8_t flags = 0;
     uint32_t variant = 0;
+    Draw draw{};  ///< for values that are rounded by chance
     const float* touched = nullptr;  ///< written at the chosen elements by keep()
   };
   /// What the parts hold together: their sums, in order of the elements.
@@ -89,7 +91,12 @@ class SelectingCompressor : public ChunkedCompressor {
   /// That of most entries, where payloads of several variants meet.
   uint32_t merged_variant(std::span<const Part> parts, const Work& work) const;
 
+  Draw draw_of_merge(const MergeInput& input, const Work& work) const {
+    return {work.step, merge_stage(shape().rank, input.meeting)};
+  }
+
   std::vector<SparseBody> bodies_;  // of each variant
+  const RoundingNumbers numbers_;
 };
 
 }  // namespace gradwire

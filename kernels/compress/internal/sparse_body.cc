@@ -24,7 +24,7 @@ void prefetch(const Part& part, size_t index) {
 
 }  // namespace
 
-SparseBody::SparseBody(ValueCodec values, IndexCodec indices)
+SparseBody::SparseBody(const ValueRun& values, IndexCodec indices)
     : values_(values), indices_(indices) {}
 
 size_t SparseBody::scales_begin(size_t chunks) const { return pad_to_4(2 * chunks); }
@@ -40,14 +40,11 @@ size_t SparseBody::index_bytes(size_t count, size_t numel) const {
 
 size_t SparseBody::capacity_bytes(size_t numel, size_t kept) const {
   const size_t chunks = chunks_of(numel);
-  // An odd count wastes half a byte of indices and of nibbles: as many of them as can be.
-  const size_t most_odd = std::min(kept, chunks);
-  const size_t odd = most_odd - (kept - most_odd) % 2;
-  const size_t index_bytes =
-      indices_ == IndexCodec::kBitmap ? cpu::bitmap_bytes(numel) : (3 * kept + odd) / 2;
-  const size_t value_bytes =
-      values_.bits() == 4 ? (kept + odd) / 2 : kept * static_cast<size_t>(values_.bits()) / 8;
-  return indices_begin(chunks) + pad_to_4(index_bytes) + value_bytes;
+  // An odd count wastes half a byte: as many of them as can be.
+  const size_t index_bytes = indices_ == IndexCodec::kBitmap
+                                 ? cpu::bitmap_bytes(numel)
+                                 : (3 * kept + std::min(kept, chunks)) / 2;
+  return indices_begin(chunks) + pad_to_4(index_bytes) + values_.most_bytes(kept, chunks);
 }
 
 size_t SparseBody::lay_out(size_t numel, std::span<ChunkPlace> places) const {
@@ -91,13 +88,13 @@ void SparseBody::write_indices(const ChunkPlace& place, size_t numel,
   }
 }
 
-void SparseBody::write_chunk(const ChunkRef& chunk, std::span<const uint16_t> indices,
-                             std::span<const float> values, std::span<float> decoded,
-                             std::byte* body) const {
+void SparseBody::write_chunk(const ChunkRef& chunk, const Entries& entries,
+                             std::span<float> decoded, std::byte* body) const {
   const ChunkPlace& place = chunk.places[chunk.index];
-  assert(place.count == indices.size());
-  write_indices(place, chunk_length(chunk.numel, chunk.index), indices, body);
-  const bfloat16 scale = values_.write(values, decoded, body + place.values);
+  assert(place.count == entries.indices.size());
+  write_indices(place, chunk_length(chunk.numel, chunk.index), entries.indices, body);
+  const bfloat16 scale =
+      values_.write(entries.values, entries.random, decoded, body + place.values);
   if (has_scales()) {
     std::memcpy(body + scales_begin(chunk.places.size()) + 2 * chunk.index, &scale, sizeof scale);
   }

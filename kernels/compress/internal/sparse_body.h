@@ -32,9 +32,11 @@ inline void zero_bytes(std::byte* body, size_t begin, size_t end) {
 
 class SparseBody {
  public:
-  SparseBody(ValueCodec values, IndexCodec indices);
+  SparseBody(const ValueRun& values, IndexCodec indices);
 
   IndexCodec indices() const { return indices_; }
+  /// Whether write_chunk() needs a random number per value.
+  bool draws() const { return values_.draws(); }
 
   /// Upper bound for a region of `numel` elements with at most `kept` entries.
   size_t capacity_bytes(size_t numel, size_t kept) const;
@@ -50,9 +52,15 @@ class SparseBody {
     size_t numel;  ///< of the region
     size_t index;  ///< of the chunk in the region
   };
+  /// The chosen elements of one chunk, and a random number for each, or none unless draws().
+  struct Entries {
+    std::span<const uint16_t> indices;  ///< within the chunk
+    std::span<const float> values;
+    std::span<const uint16_t> random = {};
+  };
   /// Writes scale, indices and values of one chunk. `decoded` becomes what they decode to.
-  void write_chunk(const ChunkRef& chunk, std::span<const uint16_t> indices,
-                   std::span<const float> values, std::span<float> decoded, std::byte* body) const;
+  void write_chunk(const ChunkRef& chunk, const Entries& entries, std::span<float> decoded,
+                   std::byte* body) const;
 
   /// Checks everything in part.body and fills `places`. @throws InvalidArgument
   void open(const Part& part, PartName name, std::span<ChunkPlace> places, ThreadPool& pool) const;
@@ -60,15 +68,11 @@ class SparseBody {
   /// sum += entries of the region's chunk `index`.
   void add_chunk(const Part& part, size_t index, std::span<float> sum) const;
 
-  /// Indices and values of the region's chunk `index`, as long as its count.
-  struct Entries {
-    std::span<const uint16_t> indices;  ///< within the chunk
-    std::span<const float> values;
-  };
   struct EntryRoom {
     uint16_t indices[kChunk];
     alignas(64) float values[kChunk];
   };
+  /// Indices and values of the region's chunk `index`, as long as its count.
   Entries read_entries(const Part& part, size_t index, EntryRoom& room) const;
 
   /// Copies the chunks of `region`, which part.region holds, into a body of their own.

@@ -43,10 +43,13 @@ void SparseBody::copy_values(const std::byte* from, size_t first, size_t count, 
     std::memcpy(to + at * width, from + first * width, count * width);
     return;
   }
+  const auto bits = static_cast<size_t>(values_.bits());
+  const size_t per_byte = 8 / bits;
+  const std::byte mask{static_cast<unsigned char>((1u << bits) - 1)};
   for (size_t i = 0; i < count; ++i) {
-    const std::byte pair = from[(first + i) / 2];
-    const std::byte nibble = (first + i) % 2 == 0 ? pair & std::byte{15} : pair >> 4;
-    to[(at + i) / 2] |= (at + i) % 2 == 0 ? nibble : nibble << 4;
+    const std::byte packed = from[(first + i) / per_byte];
+    const std::byte code = packed >> ((first + i) % per_byte * bits) & mask;
+    to[(at + i) / per_byte] |= code << ((at + i) % per_byte * bits);
   }
 }
 

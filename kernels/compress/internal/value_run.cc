@@ -1,39 +1,38 @@
 #include "gradwire/kernels/compress/internal/value_run.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
-#include <limits>
+#include <cassert>
 
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/payload_header.h"
 #include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/run_element.h"
+#include "gradwire/kernels/ops/signs.h"
 
 namespace gradwire {
-namespace {
 
-/// maximum / limit, rounded up so that no code exceeds the limit; down where limit * scale, the
-/// largest value decoded, would overflow.
-bfloat16 scale_of(float maximum, float limit, float smallest) {
-  if (maximum < smallest) {
-    return {0};
+ValueRun::ValueRun(const CompressorSpec& spec)
+    : codec_(spec.values),
+      bits_(value_bits(spec.values, DType::kFloat32)),
+      draws_(spec.rounding == Rounding::kStochastic),
+      levels_(static_cast<int>(spec.levels)),
+      format_(code_format(spec.values)) {}
+
+size_t ValueRun::most_bytes(size_t count, size_t runs) const {
+  if (bits_ >= 8) {
+    return bytes(count);
   }
-  const uint32_t bits = std::bit_cast<uint32_t>(maximum / limit);
-  const bfloat16 up{static_cast<uint16_t>((bits + 0xFFFFu) >> 16)};
-  return limit * to_float(up) <= std::numeric_limits<float>::max()
-             ? up
-             : bfloat16{static_cast<uint16_t>(bits >> 16)};
+  // The last byte of each run holds one code at worst.
+  const size_t per_byte = 8 / static_cast<size_t>(bits_);
+  return (count + (per_byte - 1) * std::min(count, runs)) / per_byte;
 }
 
-}  // namespace
-
-ValueRun::ValueRun(ValueCodec codec)
-    : codec_(codec), bits_(value_bits(codec, DType::kFloat32)), format_(code_format(codec)) {}
-
-bfloat16 ValueRun::write(std::span<const float> values, std::span<float> decoded,
-                         std::byte* out) const {
+bfloat16 ValueRun::write(std::span<const float> values, std::span<const uint16_t> random,
+                         std::span<float> decoded, std::byte* out) const {
   if (has_scale()) {
-    return write_codes(values, decoded, out);
+    return write_codes(values, random, decoded, out);
   }
   const TensorView sent{out, values.size(), static_cast<DType>(codec_)};
   cpu::narrow(values, sent);
@@ -41,28 +40,43 @@ bfloat16 ValueRun::write(std::span<const float> values, std::span<float> decoded
   return {0};
 }
 
-bfloat16 ValueRun::write_codes(std::span<const float> values, std::span<float> decoded,
-                               std::byte* out) const {
+bfloat16 ValueRun::write_codes(std::span<const float> values, std::span<const uint16_t> random,
+                               std::span<float> decoded, std::byte* out) const {
   int8_t code_memory[kChunk];
   const std::span<int8_t> codes(code_memory, values.size());
-  const auto maximum = std::bit_cast<float>(cpu::max_magnitude_bits(values));
   bfloat16 scale;
-  if (format_ == CodeFormat::kInteger) {
-    const int limit = cpu::largest_code(bits_);
-    scale = scale_of(maximum, static_cast<float>(limit), cpu::kSmallestMaximum);
-    cpu::quantize_with_scale(values, to_float(scale), limit, codes);
+  if (codec_ == ValueCodec::kSign) {
+    scale = from_float<bfloat16>(cpu::mean_magnitude(values));
+    for (size_t i = 0; i < values.size(); ++i) {
+      codes[i] = scale.bits != 0 && values[i] < 0 ? 1 : 0;
+    }
   } else {
-    const SmallFloat format = small_float(format_);
-    scale = scale_of(maximum, format.largest, format.smallest_maximum);
-    cpu::round_with_scale(values, to_float(scale), format_, codes);
+    const int limit = run_limit(bits_, levels_);
+    const float maximum = levels_ > 0 ? cpu::norm(values)
+                                      : std::bit_cast<float>(cpu::max_magnitude_bits(values));
+    scale = run_scale(format_, limit, maximum);
+    if (draws_) {
+      cpu::round_by_chance(values, to_float(scale), format_, limit, random, codes);
+    } else if (format_ == CodeFormat::kInteger) {
+      cpu::quantize_with_scale(values, to_float(scale), limit, codes);
+    } else {
+      cpu::round_with_scale(values, to_float(scale), format_, codes);
+    }
   }
-  cpu::dequantize_with_scale(codes, to_float(scale), format_, decoded);
-  if (bits_ == 8) {
-    std::memcpy(out, codes.data(), codes.size());
-  } else {
-    cpu::pack_nibbles(codes, out);
-  }
+  decode(codes, to_float(scale), decoded);
+  cpu::pack_codes(codes, bits_, out);
   return scale;
+}
+
+void ValueRun::decode(std::span<const int8_t> codes, float scale, std::span<float> values) const {
+  assert(codes.size() == values.size());
+  if (codec_ != ValueCodec::kSign) {
+    cpu::dequantize_with_scale(codes, scale, format_, values);
+    return;
+  }
+  for (size_t i = 0; i < codes.size(); ++i) {
+    values[i] = codes[i] != 0 ? -scale : scale;
+  }
 }
 
 void ValueRun::read(const std::byte* sent, bfloat16 scale, std::span<float> values) const {
@@ -72,12 +86,8 @@ void ValueRun::read(const std::byte* sent, bfloat16 scale, std::span<float> valu
   }
   int8_t code_memory[kChunk];
   const std::span<int8_t> codes(code_memory, values.size());
-  if (bits_ == 8) {
-    std::memcpy(codes.data(), sent, codes.size());
-  } else {
-    cpu::unpack_nibbles(sent, codes);
-  }
-  cpu::dequantize_with_scale(codes, to_float(scale), format_, values);
+  cpu::unpack_codes(sent, bits_, codes);
+  decode(codes, to_float(scale), values);
 }
 
 }  // namespace gradwire

@@ -1,0 +1,109 @@
+// What a spec may say.
+
+#include <cmath>
+
+#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/spec.h"
+
+namespace gradwire {
+namespace {
+
+constexpr uint32_t kMinBlock = 8;
+constexpr uint32_t kMaxLevels = 127;
+
+/// Codes that can be rounded to nearest or by chance.
+bool has_two_roundings(ValueCodec codec) {
+  return codec == ValueCodec::kInt8 || codec == ValueCodec::kInt4 || codec == ValueCodec::kInt2 ||
+         codec == ValueCodec::kE4M3 || codec == ValueCodec::kE5M2;
+}
+
+void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
+  check(spec.decay > 0 && spec.decay <= 1, spec.name, ": decay is ", spec.decay,
+        ", must be in (0, 1]");
+  check(spec.error_feedback || spec.decay == 1, spec.name, ": decay is ", spec.decay,
+        ", must be 1 without error feedback: there is no residual");
+  check(!spec.ef21 || spec.error_feedback, spec.name,
+        ": ef21 is on and error feedback is off, must be on for both or off");
+  check(!spec.ef21 || spec.decay == 1, spec.name, ": decay is ", spec.decay,
+        ", must be 1 with ef21, which keeps what was sent");
+  check(!spec.ef21 || !row.keeps_velocity, spec.name,
+        ": ef21 is on, must be off: it keeps a velocity of which it clears what was sent");
+}
+
+void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
+  if (!row.keeps_velocity) {
+    check(spec.momentum == 0 && spec.clip == 0 && spec.warmup == 0, spec.name, ": momentum is ",
+          spec.momentum, ", clip is ", spec.clip, ", warmup is ", spec.warmup,
+          ", must all be 0: it keeps no velocity");
+    return;
+  }
+  check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
+        ", must be in [0, 1)");
+  check(spec.clip >= 0 && std::isfinite(spec.clip), spec.name, ": clip is ", spec.clip,
+        ", must be finite and not negative");
+}
+
+void validate_levels(const CompressorSpec& spec, bool has_levels) {
+  check(has_levels ? spec.levels >= 1 && spec.levels <= kMaxLevels : spec.levels == 0, spec.name,
+        ": number of levels is ", spec.levels, ", must be ",
+        has_levels ? "1 to 127" : "0: only qsgd has levels");
+  check(!has_levels || spec.values == codec_of_levels(spec.levels), spec.name,
+        ": value codec is ", static_cast<int>(spec.values), ", must be ",
+        static_cast<int>(codec_of_levels(spec.levels)));
+}
+
+/// Of a selector: what its values are and how they are rounded.
+void validate_values(const CompressorSpec& spec) {
+  check(spec.values != ValueCodec::kRaw && spec.values <= ValueCodec::kPowerOfTwo, spec.name,
+        ": value codec is ", static_cast<int>(spec.values),
+        ", must be fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2 or natural");
+  validate_levels(spec, spec.levels > 0);
+  const bool stochastic = spec.rounding == Rounding::kStochastic;
+  check(stochastic || spec.rounding == Rounding::kNearest, spec.name, ": rounding is ",
+        static_cast<int>(spec.rounding), ", must be nearest or stochastic");
+  check(stochastic || (spec.levels == 0 && spec.values != ValueCodec::kPowerOfTwo), spec.name,
+        ": rounding is nearest, must be stochastic with values of natural or qsgd");
+  check(!stochastic || has_two_roundings(spec.values) || spec.values == ValueCodec::kPowerOfTwo,
+        spec.name, ": rounding is stochastic, must be nearest with values of ",
+        to_string(spec.values), "; those of int8, int4, 2bit, e4m3 and e5m2 have both");
+}
+
+}  // namespace
+
+void validate(const CompressorSpec& spec) {
+  const CompressorRow& row = find_compressor(spec.name);
+  if (row.selector) {
+    check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
+          ", must be in (0, 1]");
+    check(!row.per_chunk || spec.density == chunk_density(spec.density), spec.name,
+          ": density is ", spec.density, ", must be K/4096 with K from 1 to 4096");
+    validate_values(spec);
+  } else {
+    check(spec.density == 1, spec.name, ": density is ", spec.density,
+          ", must be 1: only selectors take one");
+    validate_levels(spec, row.takes_levels);
+    check(row.takes_levels || spec.values == row.default_values, spec.name, ": value codec is ",
+          static_cast<int>(spec.values), ", must be ", static_cast<int>(row.default_values));
+  }
+  const CompressorSpec defaults;
+  if (row.takes_rounding) {
+    check(spec.rounding == Rounding::kNearest || spec.rounding == Rounding::kStochastic, spec.name,
+          ": rounding is ", static_cast<int>(spec.rounding), ", must be nearest or stochastic");
+  } else if (!row.selector) {
+    const bool nearest = row.rounding == Rounding::kNearest;
+    check(spec.rounding == row.rounding, spec.name, ": rounding is ",
+          nearest ? "stochastic, must be nearest" : "nearest, must be stochastic");
+  }
+  if (row.takes_block) {
+    check(spec.block >= kMinBlock && spec.block <= kChunk && (spec.block & (spec.block - 1)) == 0,
+          spec.name, ": block is ", spec.block, ", must be a power of two from ", kMinBlock, " to ",
+          kChunk);
+  } else {
+    check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
+          defaults.block, ": it has no blocks");
+  }
+  validate_feedback(spec, row);
+  validate_velocity(spec, row);
+}
+
+}  // namespace gradwire
