@@ -26,7 +26,9 @@ size_t most_kept_of(const Compressor& compressor) {
 
 bool chooses_among_all(const Compressor& compressor) {
   const CompressorRow& row = find_compressor(compressor.spec().name);
-  return row.selector && !row.per_chunk && compressor.shape().device.type == DeviceType::kCpu;
+  // tensortopk chooses within parameters.
+  return row.selector && !row.per_chunk && row.name != "tensortopk" &&
+         compressor.shape().device.type == DeviceType::kCpu;
 }
 
 bool rounds_the_mean(const Compressor& c) {

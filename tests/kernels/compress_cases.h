@@ -39,7 +39,7 @@ inline std::vector<std::string> all_specs() {
 #endif
     if (row.shared_choice) {  // beside compress_randomk_test.cc, which takes every codec
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int4"});
-    } else if (row.keeps_velocity) {  // its payloads are those of topk
+    } else if (row.keeps_velocity || name == "tensortopk") {  // their payloads are those of topk
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int8"});
     } else if (row.selector) {
       for (const char* density : {":1%", ":30%"}) {
@@ -49,14 +49,19 @@ inline std::vector<std::string> all_specs() {
       }
       specs.push_back(name + ":1%,e4m3");
       specs.push_back(name + ":30%,e5m2");
-      if (name == "topk") {  // the others' runs of values are the same
-        for (const char* rest : {":30%,2bit", ":1%,1bit", ":30%,1bit", ":30%,qsgd:5", ":1%,qsgd:100",
-                                 ":1%,natural", ":30%,int8,stochastic"}) {
+      if (name == "chunktopk") {  // the others' runs of values are the same
+        specs.push_back(name + ":1%,2bit");
+        specs.push_back(name + ":1%,ternary");
+      } else if (name == "topk") {
+        specs.push_back(name + ":30%,1bit");
+        specs.push_back(name + ":1%,qsgd:5");
+#if !defined(GRADWIRE_LAWS_ON_DEVICE)  // tests/simt/sparse_test.cc has them all
+        for (const char* rest : {":30%,2bit", ":1%,1bit", ":30%,qsgd:100", ":1%,natural",
+                                 ":30%,int8,stochastic"}) {
           specs.push_back(name + rest);
         }
+#endif
       }
-      specs.push_back(name + ":1%,2bit");
-      specs.push_back(name + ":1%,ternary");
     } else if (row.takes_rounding) {
       for (const char* options :
            {",nearest", ",stochastic", ",stochastic,block=8", ",block=4096"}) {

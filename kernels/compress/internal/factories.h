@@ -10,6 +10,7 @@ std::unique_ptr<Compressor> make_dgc(const CompressorSpec& spec, CompressorShape
 std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_randomk(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_signs(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_tensor_topk(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_threshold(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_topk(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_chunk_topk(const CompressorSpec& spec, CompressorShape shape);
