@@ -25,23 +25,28 @@ bool has_range_of_float32(const Compressor& c) {
          (values != ValueCodec::kRaw || c.shape().dtype != DType::kFloat16);
 }
 
+bool is_low_rank(const Compressor& c) { return find_compressor(c.spec().name).low_rank; }
+
 /// Whether payloads add up in flight: equally many floats behind each header, and nothing else.
 bool is_raw_float32(const Compressor& c) {
   const ValueCodec values = c.spec().values;
   const bool floats = values == ValueCodec::kFloat32 ||
                       (values == ValueCodec::kRaw && c.shape().dtype == DType::kFloat32);
-  return c.rounds() == 1 && c.combine() == Combine::kSum && c.fixed_length() && floats;
+  // Those of a low rank have the length of the step, the same on all ranks.
+  return c.rounds() == 1 && c.combine() == Combine::kSum && floats &&
+         (c.fixed_length() || is_low_rank(c));
 }
 
 constexpr std::string_view kCarriesSums =
-    "a compressor whose float32 values add up (none, of float32 gradients, and randomk)";
+    "a compressor whose float32 values add up (none, of float32 gradients, randomk and powersgd)";
 
 constexpr std::array<ExchangeRow, 8> kRows{{
     {.name = "dense",
      .summary = "all-to-all of slices, owners sum in rank order, all-gather of the sums",
      .bytes_formula = "2(P-1)/P (B - 32G) + (P-1)(64G + 128)",
      .latency_formula = "2(P-1) a",
-     .carries = "values of 16 bits or more of the same elements (none, fp16, bf16, randomk)",
+     .carries = "values of 16 bits or more of the same elements (none, fp16, bf16, randomk, "
+                "powersgd)",
      .rank_order = true,
      .by_node = false,
      .complete_on_commit = true,
@@ -130,11 +135,15 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .summary = "sums within nodes, compressed shares between nodes, means within nodes",
      .bytes_formula = "2(L-1)/L 4n within nodes of L ranks; between nodes 1/L of their exchange's",
      .latency_formula = "2(L-1) a within, and the exchange's between nodes",
-     .carries = "any compressor of one round, without ef21",
+     .carries = "any compressor of one round, without ef21, and not powersgd, since nodes share out "
+                "parts of matrices",
      .rank_order = false,
      .by_node = true,
      .complete_on_commit = true,
-     .accepts = [](const Compressor& c) { return c.rounds() == 1 && !c.spec().ef21; },
+     .accepts =
+         [](const Compressor& c) {
+           return c.rounds() == 1 && !c.spec().ef21 && !is_low_rank(c);
+         },
      .make = make_hierarchical_exchange},
 }};
 

@@ -143,7 +143,7 @@ std::string_view exchange_between_nodes(std::span<Compressor* const> compressors
 /// latency; the bits of the rank-order sum; nothing is encoded twice, so nothing is put back.
 class CompressedReduceScatter {
  public:
-  /// Takes any compressor of one round, with or without feedback.
+  /// Takes any compressor of one round but powersgd, with or without feedback.
   /// @throws InvalidArgument for another, or without a transport.
   explicit CompressedReduceScatter(const ExchangeContext& context);
   ~CompressedReduceScatter();

@@ -167,7 +167,11 @@ void add_group(const CompressorSpec& spec, std::span<const ParamId> members, Buc
   for (const ParamId p : members) {
     const size_t numel = plan.parameters[p].numel();
     plan.places[p] = {.bucket = id, .offset = group.offset + group.numel};
-    group.segments.push_back({.parameter = p, .offset_in_parameter = 0, .numel = numel});
+    const std::vector<size_t>& shape = plan.parameters[p].shape;
+    group.segments.push_back({.parameter = p,
+                              .offset_in_parameter = 0,
+                              .numel = numel,
+                              .rows = shape.size() >= 2 ? shape[0] : 0});
     group.numel += numel;
   }
   bucket.numel += group.numel;

@@ -16,7 +16,9 @@ namespace gradwire {
 using ParamId = uint32_t;
 using BucketId = uint32_t;
 
-/// One parameter, in the order of the model's forward pass; its id is its place in that order.
+/// One parameter, in the order of the model's forward pass; its id is its place in that order. One of
+/// two and more dimensions is a matrix with as many rows as the first says: a convolution is one of
+/// its outputs by the rest.
 struct ParamInfo {
   std::string name;
   std::vector<size_t> shape;  ///< empty: a scalar

@@ -41,12 +41,8 @@ class SumExchange final : public StreamExchange {
       bytes += compressor->capacity_bytes();
     }
     buffer_ = Buffer(bytes);
-    size_t begin = 0;
-    for (const Compressor* compressor : compressors_) {
-      sums_.push_back(buffer_.bytes().subspan(begin, compressor->capacity_bytes()));
-      results_.push_back(sums_.back());
-      begin += compressor->capacity_bytes();
-    }
+    sums_.resize(compressors_.size());
+    results_.resize(compressors_.size());
   }
 
   std::string_view name() const override { return row_of(tag_.all_reduce); }
@@ -70,6 +66,7 @@ class SumExchange final : public StreamExchange {
 
   void run_now(std::span<const GroupSlot> groups, ExchangeReport& report,
                Context& context) override {
+    lay_out(groups);
     report.predicted_bytes_sent = all_reduce_bytes_sent(
         tag_.all_reduce, values().size(), {transport_.rank(), transport_.world_size()});
     timed(report.codec_us, [&] { write_own(groups); });
@@ -83,10 +80,21 @@ class SumExchange final : public StreamExchange {
     });
   }
 
+  // One payload after another, as long as this step's are: on every rank as on this one.
+  void lay_out(std::span<const GroupSlot> groups) {
+    size_t begin = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      sums_[g] = buffer_.bytes().subspan(begin, payload_bytes(groups[g].mine));
+      results_[g] = sums_[g];
+      begin += sums_[g].size();
+    }
+    length_ = begin + ranks_ * sizeof(float);
+  }
+
   // Everything behind the first header. The headers between groups travel as zeros, so that each sum
   // lies behind the place of its own.
   std::span<float> values() const {
-    return buffer_.as<float>().subspan(kHeaderFloats);
+    return buffer_.as<float>().first(length_ / sizeof(float)).subspan(kHeaderFloats);
   }
   std::span<float> flags() const { return values().last(ranks_); }
 
@@ -123,6 +131,7 @@ class SumExchange final : public StreamExchange {
   CallTag tag_;
   const size_t ranks_;
   Buffer buffer_;  // the groups' payloads one after another, then the flags
+  size_t length_ = 0;  // bytes of it in this step
   std::vector<Payload> sums_;
   std::vector<ConstPayload> results_;  // the same, as result() gives them
 };

@@ -19,6 +19,8 @@ void add_to(Gradient gradient, ConstResidual values) {
   });
 }
 
+bool is_low_rank(const PlanGroup& group) { return find_compressor(group.spec.name).low_rank; }
+
 size_t count_nonzero(ConstGradient values) {
   return dispatch(values.dtype, [&]<class T>() {
     size_t count = 0;
@@ -39,7 +41,8 @@ std::vector<Segment> segments_within(std::span<const Segment> segments, Region s
     if (from < to) {
       within.push_back({.parameter = segment.parameter,
                         .offset_in_parameter = segment.offset_in_parameter + (from - begin),
-                        .numel = to - from});
+                        .numel = to - from,
+                        .rows = to - from == segment.numel ? segment.rows : 0});  // whole or none
     }
     begin += segment.numel;
   }
@@ -197,6 +200,9 @@ void Bucket::deliver(Delivery delivery) {
       groups_, [](const PlanGroup& group) { return group.spec.ef21; });
   check(!estimates || delivery == Delivery::kMean, "deliver: ", label_,
         " has a group with ef21, whose payloads are no gradient, expected to hand on the mean");
+  check(delivery == Delivery::kMean ||
+            std::ranges::none_of(groups_, [](const PlanGroup& group) { return is_low_rank(group); }),
+        "deliver: ", label_, " has a compressor that learns from the mean, which every rank decodes");
   delivery_ = delivery;
 }
 
@@ -263,10 +269,19 @@ void Bucket::set_states(std::span<const std::vector<uint64_t>> states) {
   exchange_->set_state(states[0]);
 }
 
-void Bucket::learn_from(const Bucket& other) {
+void Bucket::learn_from(const Bucket& other, Learnt learnt) {
   for (size_t g = 0; g < compressors_.size(); ++g) {
-    if (shares_[g] == other.shares_[g]) {
+    const bool known = learnt == Learnt::kByAllRanks || !is_low_rank(groups_[g]);
+    if (known && shares_[g] == other.shares_[g]) {
       compressors_[g]->set_state(other.compressors_[g]->state());
+    }
+  }
+}
+
+void Bucket::learn_from(std::span<const std::vector<uint64_t>> states) {
+  for (const auto& compressor : compressors_) {
+    for (const std::vector<uint64_t>& state : states) {
+      compressor->learn_from(state);
     }
   }
 }

@@ -83,8 +83,12 @@ class Bucket {
   /// @throws InvalidArgument for states of other shapes.
   void set_states(std::span<const std::vector<uint64_t>> states);
   /// Takes over what the compressors of another bucket of the same groups learned, where they
-  /// compress the same elements: what an exchange learned belongs to its group of ranks.
-  void learn_from(const Bucket& other);
+  /// compress the same elements: what an exchange learned belongs to its group of ranks. Where some
+  /// ranks never saw the last sum, what is learned from sums is learned anew.
+  enum class Learnt : uint8_t { kByAllRanks, kBySome };
+  void learn_from(const Bucket& other, Learnt learnt);
+  /// Takes over what the states() of a bucket of another plan say of this one's parameters.
+  void learn_from(std::span<const std::vector<uint64_t>> states);
 
   /// Takes over the gradient's memory of a bucket of the same shape, so that views stay valid.
   void take_gradient(Bucket& from);

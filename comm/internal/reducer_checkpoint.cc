@@ -101,15 +101,24 @@ void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, siz
   bucket.set_estimate(offset, kept.residual, kept.estimate, parity);
 }
 
-void read_states(Sources& sources, std::deque<Bucket>& buckets, bool same_plan) {
+/// To whom the states of a checkpoint mean something: to the same buckets; to parameters, where all
+/// ranks have a checkpoint to learn the same from; to nobody.
+enum class StatesOf : uint8_t { kBuckets, kParameters, kNobody };
+
+void read_states(Sources& sources, std::deque<Bucket>& buckets, StatesOf whose) {
   for (CheckpointReader& reader : sources.readers) {
     for (uint32_t b = 0; b < reader.header().buckets; ++b) {
       std::vector<std::vector<uint64_t>> states(reader.groups() + 1);
       for (std::vector<uint64_t>& state : states) {
         state = reader.words();
       }
-      if (same_plan) {
+      if (whose == StatesOf::kBuckets) {
         buckets.at(b).set_states(states);
+      }
+      for (Bucket& bucket : buckets) {
+        if (whose == StatesOf::kParameters) {
+          bucket.learn_from(states);
+        }
       }
     }
     reader.finish();
@@ -176,7 +185,12 @@ void Reducer::load(const OpenCheckpoint& open) {
         take_estimate(kept, buckets[bucket], offset, same_size, s.parity);
       }
     }
-    read_states(sources, buckets, same_size && header.plan == s.plan.fingerprint());
+    const bool all_have_one =
+        header.world_size >= static_cast<uint32_t>(s.transport->world_size());
+    read_states(sources, buckets,
+                same_size && header.plan == s.plan.fingerprint() ? StatesOf::kBuckets
+                : all_have_one                                   ? StatesOf::kParameters
+                                                                 : StatesOf::kNobody);
   } catch (const std::exception&) {
     error = std::current_exception();
   }

@@ -42,7 +42,8 @@ BucketLoad load_of(const PlanBucket& bucket, DType dtype, const LinkCosts& link,
                   .compressors = {}};
   double entries = 0, together = 0;
   for (const PlanGroup& group : bucket.groups) {
-    made.compressors.push_back(make_compressor(group.spec, {.numel = group.numel, .dtype = dtype}));
+    made.compressors.push_back(make_compressor(
+        group.spec, {.numel = group.numel, .dtype = dtype, .segments = group.segments}));
     made.load.payload_bytes += made.compressors.back()->capacity_bytes();
     const bool selects = find_compressor(group.spec.name).selector;
     const double density = selects ? group.spec.density : 1.0;
@@ -261,6 +262,12 @@ void Reducer::set_plan(Plan plan) {
       buckets[bucket].set_estimate(offset, residual, estimate, s.parity);
     }
     buckets[bucket].carry_over(offset, from.carried(old_offset, numel), s.parity);
+  }
+  for (const Bucket& from : s.buckets) {
+    const auto states = from.states();
+    for (Bucket& bucket : buckets) {
+      bucket.learn_from(states);
+    }
   }
   s.plan = std::move(plan);
   s.buckets = std::move(buckets);

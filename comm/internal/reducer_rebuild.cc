@@ -122,7 +122,9 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   s.has_parameters = !is_behind(own);
   s.skipped = target.skipped;
   s.step = target.concluded();
-  s.scale_kept(buckets, double(survivors.world_size()) / s.residual_ranks);
+  const bool any_commits_here = std::any_of(progress.begin(), progress.end(), stays_behind);
+  s.scale_kept(buckets, double(survivors.world_size()) / s.residual_ranks,
+               any_commits_here ? Bucket::Learnt::kBySome : Bucket::Learnt::kByAllRanks);
   s.restart_estimates(buckets, estimates);
   s.replace_buckets(std::move(buckets));
   s.plan = std::move(plan);
@@ -141,7 +143,8 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
 }
 
 // What these buckets keep, times `scale`, and what their compressors learned.
-void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale) const {
+void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
+                                Bucket::Learnt learnt) const {
   std::vector<float> scaled;
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
@@ -155,7 +158,7 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale) const {
     into[bucket].set_kept(offset, scaled, parity);
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
-    into[b].learn_from(buckets[b]);
+    into[b].learn_from(buckets[b], learnt);
   }
 }
 

@@ -72,7 +72,7 @@ struct Reducer::State {
   std::vector<Lane> make_lanes(Transport& over);
   std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
                                   uint64_t committed_steps) const;
-  void scale_kept(std::deque<Bucket>& into, double scale) const;
+  void scale_kept(std::deque<Bucket>& into, double scale, Bucket::Learnt learnt) const;
   /// Of each parameter, empty without ef21; every rank is given the same.
   void restart_estimates(std::deque<Bucket>& into,
                          std::span<const std::vector<float>> estimates) const;

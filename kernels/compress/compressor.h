@@ -19,6 +19,8 @@ struct Segment {
   uint32_t parameter = 0;  ///< id, the same on all ranks
   uint64_t offset_in_parameter = 0;
   size_t numel = 0;
+  /// Where the run is a whole matrix: its rows, which divide numel, row by row. 0 or 1: it is none.
+  size_t rows = 0;
 };
 
 /// What a compressor must know about its group, the same on all ranks except `rank`.
@@ -182,6 +184,9 @@ class Compressor {
   virtual void set_state(std::span<const uint64_t> state) {
     check(state.empty(), spec_.name, ": its state has ", state.size(), " words, expected none");
   }
+  /// Takes over what the state of a compressor of other groups says of this one's parameters, in
+  /// the same committed step: for plans that change. What it does not know is left as it is.
+  virtual void learn_from(std::span<const uint64_t>) {}
 
  protected:
   Compressor(CompressorSpec spec, CompressorShape shape)
@@ -214,6 +219,9 @@ struct CompressorRow {
   Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
   bool takes_block;         ///< "block=N"
   bool takes_levels = false;  ///< ":S"
+  /// Takes ":R". Sends factors of whole matrices, which decode together alone, and learns from the
+  /// sum of all ranks that it decodes last before a commit: all ranks must decode it.
+  bool low_rank = false;
   std::string_view source;  ///< paper or definition
   std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
 };

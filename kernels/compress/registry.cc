@@ -205,6 +205,19 @@ constexpr std::array kRows = {
                   .takes_block = false,
                   .source = "Lin et al. (Deep Gradient Compression), arXiv:1712.01887",
                   .make = make_dgc},
+    CompressorRow{.name = "powersgd",
+                  .summary = "factors of rank R of every matrix, its rows and its columns in turn, "
+                             "which add up in flight; other parameters as they are",
+                  .example = "powersgd:4",
+                  .selector = false,
+                  .on_cuda = false,
+                  .default_values = ValueCodec::kFloat32,
+                  .default_error_feedback = true,
+                  .takes_rounding = false,
+                  .takes_block = false,
+                  .low_rank = true,
+                  .source = "Vogels et al., arXiv:1905.13727; Zhang et al. (ACP-SGD), arXiv:2306.08881",
+                  .make = make_low_rank},
 };
 
 void check_shape(const CompressorShape& shape) {
@@ -224,6 +237,10 @@ void check_shape(const CompressorShape& shape) {
     check(segment.numel <= shape.numel - covered, "compressor shape: segments cover more than ",
           shape.numel, " elements");
     covered += segment.numel;
+    check(segment.rows <= 1 || (segment.numel % segment.rows == 0 && segment.offset_in_parameter == 0),
+          "compressor shape: a segment has ", segment.rows, " rows, ", segment.numel,
+          " elements and begins at element ", segment.offset_in_parameter, " of parameter ",
+          segment.parameter, ", expected a whole matrix");
   }
   check(covered == shape.numel, "compressor shape: segments cover ", covered,
         " elements, must cover all ", shape.numel);

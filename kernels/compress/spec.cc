@@ -230,7 +230,13 @@ CompressorSpec parse_spec(std::string_view text) {
     spec.levels = parse_number<uint32_t>(row.name, "number of levels", head.substr(colon + 1));
     spec.values = codec_of_levels(spec.levels);
   }
-  check(row.selector || row.takes_levels || colon == std::string_view::npos, row.name, ": density is '",
+  if (row.low_rank) {
+    check(colon != std::string_view::npos, row.name, ": rank is missing, expected for example ",
+          row.example);
+    spec.rank = parse_number<uint32_t>(row.name, "rank", head.substr(colon + 1));
+  }
+  check(row.selector || row.takes_levels || row.low_rank || colon == std::string_view::npos,
+        row.name, ": density is '",
         colon == std::string_view::npos ? "" : head.substr(colon + 1),
         "', but only selectors take one");
   check(!row.selector || colon != std::string_view::npos, row.name,
@@ -280,6 +286,9 @@ std::string to_string(const CompressorSpec& spec) {
     text.append(row.takes_levels ? ":" : ",qsgd:").append(std::to_string(spec.levels));
   } else if (spec.values != row.default_values) {
     text.append(",").append(to_string(spec.values));
+  }
+  if (row.low_rank) {
+    text.append(":").append(std::to_string(spec.rank));
   }
   const bool has_one = spec.levels > 0 || spec.values == ValueCodec::kPowerOfTwo;
   if (spec.rounding != row.rounding && !has_one) {

@@ -1,11 +1,12 @@
 #pragma once
 // What a user asks for: "topk:1%", "topk:1%,int4", "int8,stochastic", parsed and printed.
 //
-//   spec   := name [":" density | ":" S] { "," option }
+//   spec   := name [":" density | ":" S | ":" R] { "," option }
 //   density:= NUMBER "%" | NUMBER | K "/4096"        in (0, 1]; only selectors take one. chunktopk
 //                                                    and randomk round up to K/4096, K from 1
 //                                                    to 4096
 //   S      := 1 .. 127                               levels of qsgd
+//   R      := 1 .. 128                               rank of powersgd
 //   option := "fp32" | "fp16" | "bf16" | "int8" | "int4" | "2bit" | "1bit"
 //           | "e4m3" | "e5m2" | "natural" | "ternary"
 //           | "qsgd:" S                                    value codec of a selector; ternary is
@@ -57,6 +58,7 @@ struct CompressorSpec {
   Rounding rounding = Rounding::kNearest;
   uint32_t block = 256;         ///< elements sharing one scale (where the row takes one)
   uint32_t levels = 0;          ///< S of qsgd, also as a value codec, from 1 to 127; else 0
+  uint32_t rank = 0;            ///< R of powersgd, from 1 to 128; 0 of all others
   bool error_feedback = false;  ///< keeps a float32 residual per element
   double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
   bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s

@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kMinBlock = 8;
 constexpr uint32_t kMaxLevels = 127;
+constexpr uint32_t kMaxRank = 128;
 
 /// Codes that can be rounded to nearest or by chance.
 bool has_two_roundings(ValueCodec codec) {
@@ -72,6 +73,9 @@ void validate_values(const CompressorSpec& spec) {
 
 void validate(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
+  check(row.low_rank ? spec.rank >= 1 && spec.rank <= kMaxRank : spec.rank == 0, spec.name,
+        ": rank is ", spec.rank, ", must be ",
+        row.low_rank ? "1 to 128" : "0: only powersgd has one");
   if (row.selector) {
     check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
           ", must be in (0, 1]");

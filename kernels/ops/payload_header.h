@@ -10,7 +10,7 @@ namespace gradwire {
 /// Elements of a chunk: the unit of local indices, of slices and of regions.
 inline constexpr size_t kChunk = 4096;
 
-enum class PayloadFormat : uint8_t { kDense = 1, kBlockQuantized = 2, kSparse = 3, kDrawn = 4 };
+enum class PayloadFormat : uint8_t { kDense = 1, kBlockQuantized = 2, kSparse = 3, kDrawn = 4, kLowRank = 5 };
 
 inline constexpr uint32_t kPayloadMagic = 0x31575247;  // "GRW1" in little-endian bytes
 inline constexpr uint8_t kPayloadVersion = 1;
@@ -26,7 +26,7 @@ struct PayloadHeader {
   uint32_t spec_fingerprint = 0;
   uint32_t first_chunk = 0;  ///< the region's begin / kChunk; 0 for a whole group
   uint32_t numel = 0;        ///< elements covered, at most 2^31
-  uint32_t variant = 0;      ///< randomk: which elements; all others: 0
+  uint32_t variant = 0;      ///< randomk: which elements; powersgd: which factors; dgc: the stage
   uint64_t bytes = 0;        ///< true length of this payload, header included
 };
 static_assert(sizeof(PayloadHeader) == 32);

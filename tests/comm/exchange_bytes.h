@@ -12,7 +12,8 @@
 namespace gradwire::test {
 
 inline DType dtype_sent(const CompressorSpec& spec, DType gradient) {
-  return spec.values == ValueCodec::kFloat16    ? DType::kFloat16
+  return spec.values == ValueCodec::kFloat32    ? DType::kFloat32
+         : spec.values == ValueCodec::kFloat16  ? DType::kFloat16
          : spec.values == ValueCodec::kBFloat16 ? DType::kBFloat16
                                                 : gradient;
 }

@@ -189,7 +189,7 @@ TEST(ExchangeFaults, UnknownNamesAndCompressorsThatDoNotFitAreRefused) {
   EXPECT_EQ(
       made("dense"),
       "exchange 'dense': cannot carry 'int8', expected values of 16 bits or more of the same "
-      "elements (none, fp16, bf16, randomk)");
+      "elements (none, fp16, bf16, randomk, powersgd)");
   EXPECT_EQ(message_of<InvalidArgument>([&] { make_exchange("gather", {{}, group[0].get(), {}}); }),
             "exchange 'gather': 0 compressors, expected one per group of the bucket");
 }

@@ -42,10 +42,10 @@ std::vector<RankResult> run(const ExchangeCase& c) {
   return results;
 }
 
-// Of the formats that WIRE_FORMAT.md calls dense, block-quantized, sparse and drawn; of sparse payloads
-// those with float32 values, of which none is rounded to 0.
+// Of the formats that WIRE_FORMAT.md calls dense, block-quantized, drawn and, here without a matrix, low
+// rank; of sparse payloads those with float32 values, of which none is rounded to 0.
 void expect_length_as_stated(const CompressorSpec& spec, DType dtype, const GroupResult& group) {
-  if (group.format == 1 || group.format == 2 || group.format == 4) {
+  if (group.format == 1 || group.format == 2 || group.format == 4 || group.format == 5) {
     EXPECT_TRUE(group.fixed_length);
     EXPECT_EQ(group.payload_bytes, payload_bytes(spec, dtype, group.gradient.size()));
   } else if (group.format == 3 && spec.values == ValueCodec::kFloat32) {

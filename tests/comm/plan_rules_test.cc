@@ -113,7 +113,8 @@ TEST(PlanRules, WhatCannotBeIsSaid) {
   made.exchange = "dense";
   EXPECT_EQ(refusal(made),
             "plan: exchange 'dense' cannot carry 'topk:1%', which rule 1 gives to 'embed.weight', "
-            "expected values of 16 bits or more of the same elements (none, fp16, bf16, randomk)");
+            "expected values of 16 bits or more of the same elements (none, fp16, bf16, randomk, "
+            "powersgd)");
   SpecRule none = rule("fp16");
   none.least_ndim = 3;
   none.most_ndim = 2;

@@ -223,14 +223,14 @@ TEST(Plan, RefusesBadRequestsInWords) {
   bad.exchange = "dense";
   EXPECT_EQ(refusal({{"a", {8, 8}}}, bad),
             "plan: exchange 'dense' cannot carry 'topk:1%', expected values of 16 bits or more of "
-            "the same elements (none, fp16, bf16, randomk)");
+            "the same elements (none, fp16, bf16, randomk, powersgd)");
   // Its own spec first, although the bucket of exempt parameters leaves earlier.
   bad.exchange = "sum";
   bad.bucket_bytes = 64;
   const std::vector<ParamInfo> with_bias{{"weight", {8, 8}}, {"bias", {8}}};
   EXPECT_EQ(refusal(with_bias, bad),
             "plan: exchange 'sum' cannot carry 'topk:1%', expected a compressor whose float32 values "
-            "add up (none, of float32 gradients, and randomk)");
+            "add up (none, of float32 gradients, randomk and powersgd)");
   bad.exchange = "gtopk";
   bad.dtype = DType::kFloat16;
   EXPECT_EQ(refusal(with_bias, bad),
@@ -246,7 +246,7 @@ TEST(Plan, RefusesBadRequestsInWords) {
             "plan: exchange 'ring' cannot carry the 1-D parameters beside 'int8' (the first is "
             "'bias'): lossy specs narrower than 16 bits exempt them, so that they travel as 'bf16' "
             "of float32; expected a compressor whose float32 values add up (none, of float32 "
-            "gradients, and randomk), or exempt_1d = never");
+            "gradients, randomk and powersgd), or exempt_1d = never");
   bad.exchange = "telepathy";
   EXPECT_TRUE(refusal({{"a", {8, 8}}}, bad)
                   .starts_with("exchange: unknown name 'telepathy', known: dense, gather"));

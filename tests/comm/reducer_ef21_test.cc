@@ -265,7 +265,7 @@ TEST(ReducerEf21, WhatItCannotDoIsSaid) {
             "gradient");
   EXPECT_EQ(message_of<InvalidArgument>([&] { plan_with("topk:5%,ef21", "hierarchical"); }),
             "plan: exchange 'hierarchical' cannot carry 'topk:5%,ef21', expected any compressor of one "
-            "round, without ef21");
+            "round, without ef21, and not powersgd, since nodes share out parts of matrices");
   const auto ends = run_ranks(1, [&](Transport& transport) {
     Reducer reducer(plan_with("topk:5%,ef21", "gather"), transport);
     const std::string said =

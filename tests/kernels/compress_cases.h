@@ -71,6 +71,8 @@ inline std::vector<std::string> all_specs() {
       for (const char* options : {":1,block=8,ef", ":5,ef", ":100,block=4096,ef"}) {
         specs.push_back(name + options);
       }
+    } else if (row.low_rank) {  // beside compress_low_rank_test.cc: here no group has a matrix
+      specs.push_back(name + ":2");
     } else if (row.takes_block) {
       for (const char* options : {",ef", ",block=8,ef", ",block=4096,ef"}) {
         specs.push_back(name + options);
@@ -169,6 +171,11 @@ inline std::vector<std::string> accumulating_specs() {
     return keeps_velocity(spec) || parse_spec(spec).decay != 1 || parse_spec(spec).ef21;
   });
   return specs;
+}
+
+/// Whether a step sends something else than the one before it, of the same gradient.
+inline bool alternates(const std::string& spec) {
+  return find_compressor(parse_spec(spec).name).low_rank;
 }
 
 /// Whether which elements are sent is drawn, by all ranks alike.

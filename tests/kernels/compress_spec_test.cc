@@ -85,7 +85,8 @@ TEST(Spec, RoundTripsThroughText) {
 TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("foo"),
             "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, 2bit, 1bit, "
-            "e4m3, e5m2, ternary, natural, qsgd, topk, chunktopk, tensortopk, threshold, randomk, dgc");
+            "e4m3, e5m2, ternary, natural, qsgd, topk, chunktopk, tensortopk, threshold, randomk, dgc, "
+            "powersgd");
   EXPECT_EQ(parse_error("topk:2"), "topk: density is 2, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:0"), "topk: density is 0, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:-1%"), "topk: density is -0.01, must be in (0, 1]");

@@ -70,6 +70,11 @@ class CompressorSpec:
         The registry row, e.g. 'topk'.
         """
     @property
+    def rank(self) -> int:
+        """
+        R of powersgd; 0 of all others.
+        """
+    @property
     def rounding(self) -> str:
         """
         'nearest' or 'stochastic'.

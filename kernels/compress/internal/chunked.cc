@@ -183,15 +183,28 @@ void ChunkedCompressor::decompress_region(const RegionSum& what, Context& contex
   check_scale(*this, what.scale);
   check_payloads(*this, what.parts);
   context.stream.enqueue(
-      [this, what, &stream = context.stream, &workspace = context.workspace] {
+      [this, what, &stream = context.stream, &workspace = context.workspace, step = step()] {
         Workspace::Frame frame(workspace);
         const std::span<const Part> parts = open_all(what.parts, frame, stream.pool());
-        const size_t first = what.region.begin / kChunk;
-        cpu::for_each_chunk(stream.pool(), chunks_of(what.region.numel()), [&](size_t i) {
-          const Region region = region_of(first + i);
-          write_sum(parts, first + i, what.scale, what.sum.subview(i * kChunk, region.numel()));
-        });
+        write_region(parts, what, {stream.pool(), workspace, step});
       });
+}
+
+void ChunkedCompressor::write_region(std::span<const Part> parts, const RegionSum& what,
+                                     const Work& work) {
+  const size_t first = what.region.begin / kChunk;
+  cpu::for_each_chunk(work.pool, chunks_of(what.region.numel()), [&](size_t i) {
+    const Region region = region_of(first + i);
+    write_sum(parts, first + i, what.scale, what.sum.subview(i * kChunk, region.numel()));
+  });
+}
+
+void ChunkedCompressor::add_part(const Part& part, Residual x, const Work& work) {
+  const size_t first = part.region.begin / kChunk;
+  cpu::for_each_chunk(work.pool, chunks_of(part.region.numel()), [&](size_t i) {
+    const Region region = region_of(first + i);
+    add_chunk(part, first + i, x.subspan(region.begin, region.numel()));
+  });
 }
 
 void ChunkedCompressor::compress_accumulated(Residual x, Payload out, Context& context) {
@@ -210,11 +223,7 @@ void ChunkedCompressor::restore(ConstPayload payload, Residual x, Context& conte
     if ((part.flags & kFlagNonFinite) != 0) {
       return;
     }
-    const size_t first = part.region.begin / kChunk;
-    cpu::for_each_chunk(work.pool, chunks_of(part.region.numel()), [&](size_t i) {
-      const Region region = region_of(first + i);
-      add_chunk(part, first + i, x.subspan(region.begin, region.numel()));
-    });
+    add_part(part, x, work);
   });
 }
 

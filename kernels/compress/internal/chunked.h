@@ -78,7 +78,11 @@ class ChunkedCompressor : public Compressor {
                          Gradient out) const;
   /// What compress() takes in the place of the gradient; the default is the gradient.
   virtual ConstGradient input(ConstGradient g, const Work& /*work*/) { return g; }
-  /// The bodies of the public verbs; arguments are checked, parts are opened.
+  /// The bodies of the public verbs; arguments are checked, parts are opened. These two go chunk by
+  /// chunk, through write_sum() and add_chunk().
+  virtual void write_region(std::span<const Part> parts, const RegionSum& what, const Work& work);
+  /// x[region] += what the part says.
+  virtual void add_part(const Part& part, Residual x, const Work& work);
   virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                      const Work& work) = 0;
   /// Leaves x as it was where it flags the payload.

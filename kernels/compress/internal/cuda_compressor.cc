@@ -285,6 +285,7 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
     case PayloadFormat::kSparse:
       return make_cuda_sparse(std::move(on_cpu), std::move(shape));
     case PayloadFormat::kDrawn:
+    case PayloadFormat::kLowRank:
       break;
   }
   throw DeviceError(concat(spec.name, ": its format has no kernels for GPUs"));

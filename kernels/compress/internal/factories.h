@@ -7,6 +7,7 @@ namespace gradwire {
 
 std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_dgc(const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Compressor> make_low_rank(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_randomk(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_signs(const CompressorSpec& spec, CompressorShape shape);

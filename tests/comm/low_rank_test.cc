@@ -1,0 +1,221 @@
+// powersgd in plans and Reducers: whole matrices, sums in flight of the true length, and factors that
+// stay with their parameters whatever buckets they are in.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <sstream>
+
+#include "gradwire/comm/reducer.h"
+#include "tests/comm/reducer_case.h"
+
+namespace gradwire::test {
+namespace {
+
+constexpr const char* kExchanges[] = {"dense", "sum",      "ring", "rabenseifner",
+                                      "gather", "two_shot", "gtopk"};
+
+void steps(Reducer& reducer, int rank, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    hand_over(reducer, gradients(rank, step));
+    check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+  }
+}
+
+std::string saved(const Reducer& reducer) {
+  std::ostringstream out;
+  reducer.save(out);
+  return out.str();
+}
+
+Reducer::OpenCheckpoint opens(const std::vector<std::string>& files) {
+  return [&files](int rank) -> std::unique_ptr<std::istream> {
+    return static_cast<size_t>(rank) < files.size()
+               ? std::make_unique<std::istringstream>(files[static_cast<size_t>(rank)])
+               : nullptr;
+  };
+}
+
+/// The means of all ranks must be rank 0's.
+void expect_agreement(const std::vector<Outcome>& ranks) {
+  for (const Outcome& rank : ranks) {
+    EXPECT_TRUE(same_bits(rank.means, ranks[0].means));
+  }
+}
+
+TEST(LowRankPlan, KnowsTheRowsOfMatrices) {
+  const std::vector<ParamInfo> parameters{
+      {"scale", {}}, {"bias", {6}}, {"weight", {6, 20}}, {"kernel", {8, 3, 5, 5}}};
+  PlanOptions options;
+  options.spec = parse_spec("powersgd:2");
+  const Plan plan = make_plan(parameters, options);
+  ASSERT_EQ(plan.buckets.size(), 1u);
+  ASSERT_EQ(plan.buckets[0].groups.size(), 1u) << "1-D parameters lie in the payload";
+  EXPECT_EQ(plan.buckets[0].exchange, "dense");
+  std::map<ParamId, size_t> rows;
+  for (const Segment& segment : plan.buckets[0].groups[0].segments) {
+    rows[segment.parameter] = segment.rows;
+  }
+  EXPECT_EQ(rows, (std::map<ParamId, size_t>{{0, 0}, {1, 0}, {2, 6}, {3, 8}}));
+  // 2 * (6 + 20) < 120 and 2 * (8 + 75) < 600: the right factors are the larger ones.
+  const auto compressor = make_compressor(
+      options.spec, {.numel = 727, .segments = plan.buckets[0].groups[0].segments});
+  EXPECT_EQ(compressor->capacity_bytes(), 32u + 4 * (7 + 2 * (20 + 75)));
+  EXPECT_EQ(compressor->kept_bytes(), 4u * (2 * 190 + 28 + 190));
+
+  options.exchange = "hierarchical";
+  EXPECT_TRUE(contains(message_of<InvalidArgument>([&] { make_plan(parameters, options); }),
+                       "since nodes share out parts of matrices"));
+}
+
+TEST(LowRankReducer, LosesNothingOverAnyExchange) {
+  for (const char* exchange : kExchanges) {
+    for (const int world_size : {1, 3, 4}) {
+      SCOPED_TRACE(concat(exchange, ", ", world_size, " ranks"));
+      const auto ranks = static_cast<size_t>(world_size);
+      constexpr int kSteps = 5;
+      std::vector<Outcome> ends(ranks);
+      std::vector<Values> sums(kSteps);
+      const auto outcome = run_ranks(world_size, [&](Transport& transport) {
+        const int rank = transport.rank();
+        Reducer reducer(plan_of("powersgd:3", 16384, exchange), transport, {.streams = 2});
+        for (int step = 0; step < kSteps; ++step) {
+          steps(reducer, rank, step, step + 1);
+          if (rank == 0) {
+            sums[static_cast<size_t>(step)] = means(reducer);
+          }
+          for (const BucketTrace& bucket : reducer.trace().steps().back().buckets) {
+            check(bucket.bytes_sent == bucket.predicted_bytes_sent, "sent ", bucket.bytes_sent,
+                  " bytes, predicted ", bucket.predicted_bytes_sent);
+          }
+        }
+        ends[static_cast<size_t>(rank)] = {means(reducer), residuals(reducer)};
+      });
+      ASSERT_EQ(first_message(outcome), "");
+      expect_agreement(ends);
+      std::vector<std::vector<double>> missing;  // given, but neither in a mean nor kept
+      for (const ParamInfo& parameter : model()) {
+        missing.emplace_back(parameter.numel());
+      }
+      const auto add = [&](const Values& values, double factor) {
+        for (size_t p = 0; p < missing.size(); ++p) {
+          for (size_t i = 0; i < missing[p].size(); ++i) {
+            missing[p][i] += factor * values[p][i];
+          }
+        }
+      };
+      for (int step = 0; step < kSteps; ++step) {
+        for (int rank = 0; rank < world_size; ++rank) {
+          add(gradients(rank, step), 1);
+        }
+        add(sums[static_cast<size_t>(step)], -world_size);
+      }
+      for (const Outcome& end : ends) {
+        for (size_t p = 0; p < missing.size(); ++p) {
+          ASSERT_EQ(end.residuals[p].size(), missing[p].size());
+        }
+        add(end.residuals, -1);
+      }
+      for (const auto& of_parameter : missing) {
+        for (const double left : of_parameter) {
+          ASSERT_NEAR(left, 0, 2e-4);
+        }
+      }
+    }
+  }
+}
+
+TEST(LowRankReducer, HasTheSameBitsOverTheExchangesOfRankOrder) {
+  std::vector<Outcome> of_dense;
+  for (const char* exchange : {"dense", "sum", "gather", "two_shot"}) {
+    SCOPED_TRACE(exchange);
+    std::vector<Outcome> ends(3);
+    const auto outcome = run_ranks(3, [&](Transport& transport) {
+      Reducer reducer(plan_of("powersgd:3", 16384, exchange), transport);
+      steps(reducer, transport.rank(), 0, 4);
+      ends[static_cast<size_t>(transport.rank())] = {means(reducer), residuals(reducer)};
+    });
+    ASSERT_EQ(first_message(outcome), "");
+    of_dense = of_dense.empty() ? ends : of_dense;
+    EXPECT_TRUE(ends == of_dense);
+  }
+}
+
+TEST(LowRankReducer, KeepsItsFactorsWhenBucketsChange) {
+  for (const char* exchange : {"dense", "sum"}) {
+    SCOPED_TRACE(exchange);
+    const auto outcome = run_ranks(2, [&](Transport& transport) {
+      const int rank = transport.rank();
+      Reducer still(plan_of("powersgd:3", 16384, exchange), transport);
+      std::vector<Outcome> expected;
+      for (int step = 0; step < 8; ++step) {
+        steps(still, rank, step, step + 1);
+        expected.push_back({means(still), residuals(still)});
+      }
+      Reducer moved(plan_of("powersgd:3", 16384, exchange), transport);
+      int step = 0;
+      for (const size_t bucket_bytes : {size_t{16384}, size_t{1} << 20, size_t{64}, size_t{30000}}) {
+        moved.set_plan(plan_of("powersgd:3", bucket_bytes, exchange));
+        for (const int end = step + 2; step < end; ++step) {
+          steps(moved, rank, step, step + 1);
+          check(Outcome{means(moved), residuals(moved)} == expected[static_cast<size_t>(step)],
+                "other bits in step ", step, " at ", bucket_bytes);
+        }
+      }
+    });
+    EXPECT_EQ(first_message(outcome), "");
+  }
+}
+
+TEST(LowRankReducer, LoadsItsFactorsIntoAnotherPlan) {
+  std::vector<std::string> files(2);
+  const auto outcome = run_ranks(2, [&](Transport& transport) {
+    const int rank = transport.rank();
+    Reducer saving(plan_of("powersgd:3"), transport);
+    steps(saving, rank, 0, 5);
+    files[static_cast<size_t>(rank)] = saved(saving);
+    steps(saving, rank, 5, 8);
+    Reducer loading(plan_of("powersgd:3", 64), transport);
+    loading.load(opens(files));
+    steps(loading, rank, 5, 8);
+    check(Outcome{means(loading), residuals(loading)} ==
+              Outcome{means(saving), residuals(saving)},
+          "another result");
+  });
+  EXPECT_EQ(first_message(outcome), "");
+}
+
+TEST(LowRankReducer, AgreesOnItsFactorsAtAnotherWorldSize) {
+  for (const auto& [before, after] : {std::pair(3, 2), std::pair(2, 3), std::pair(4, 1)}) {
+    SCOPED_TRACE(concat(before, " to ", after, " ranks"));
+    std::vector<std::string> files(static_cast<size_t>(before));
+    auto outcome = run_ranks(before, [&](Transport& transport) {
+      Reducer reducer(plan_of("powersgd:3"), transport);
+      steps(reducer, transport.rank(), 0, 4);
+      files[static_cast<size_t>(transport.rank())] = saved(reducer);
+    });
+    ASSERT_EQ(first_message(outcome), "");
+    std::vector<Outcome> ends(static_cast<size_t>(after));
+    outcome = run_ranks(after, [&](Transport& transport) {
+      Reducer reducer(plan_of("powersgd:3", 16384, "gather"), transport);
+      reducer.load(opens(files));
+      steps(reducer, transport.rank(), 4, 7);
+      ends[static_cast<size_t>(transport.rank())] = {means(reducer), residuals(reducer)};
+    });
+    ASSERT_EQ(first_message(outcome), "");
+    expect_agreement(ends);
+  }
+}
+
+TEST(LowRankReducer, RefusesToHandOnPayloads) {
+  const auto outcome = run_ranks(1, [&](Transport& transport) {
+    Reducer reducer(plan_of("powersgd:3"), transport);
+    check(contains(message_of<InvalidArgument>([&] { reducer.deliver(0, Delivery::kPayloads); }),
+                   "learns from the mean"),
+          "delivers payloads");
+  });
+  EXPECT_EQ(first_message(outcome), "");
+}
+
+}  // namespace
+}  // namespace gradwire::test

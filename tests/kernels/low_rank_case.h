@@ -1,0 +1,91 @@
+#pragma once
+// Groups of matrices and other parameters for the tests of low-rank compression.
+
+#include <memory>
+#include <vector>
+
+#include "tests/kernels/compress_cases.h"
+
+namespace gradwire::testing {
+
+/// Tall, wide, square and thin matrices between parameters that are none, one of them a matrix that
+/// four vectors would not make smaller; neither matrices nor the group end on chunks.
+inline std::vector<Segment> mixed_segments() {
+  return {{.parameter = 3, .offset_in_parameter = 0, .numel = 19, .rows = 0},
+          {.parameter = 5, .offset_in_parameter = 0, .numel = 150 * 37, .rows = 150},
+          {.parameter = 6, .offset_in_parameter = 0, .numel = 5 * 7, .rows = 5},
+          {.parameter = 9, .offset_in_parameter = 0, .numel = 40 * 300, .rows = 40},
+          {.parameter = 2, .offset_in_parameter = 0, .numel = 33 * 33, .rows = 33},
+          {.parameter = 8, .offset_in_parameter = 0, .numel = 1, .rows = 1},
+          {.parameter = 7, .offset_in_parameter = 0, .numel = 260 * 9, .rows = 260}};
+}
+
+inline size_t numel_of(const std::vector<Segment>& segments) {
+  size_t numel = 0;
+  for (const Segment& segment : segments) {
+    numel += segment.numel;
+  }
+  return numel;
+}
+
+inline CompressorShape shape_of(const std::vector<Segment>& segments, uint64_t seed, int rank = 0,
+                                DType dtype = DType::kFloat32) {
+  return {.numel = numel_of(segments),
+          .dtype = dtype,
+          .segments = segments,
+          .seed = seed,
+          .rank = rank};
+}
+
+/// Whether rank * (rows + cols) < rows * cols.
+inline bool is_sent_as_factors(const Segment& s, size_t rank) {
+  return s.rows > 1 && rank * (s.rows + s.numel / s.rows) < s.numel;
+}
+
+/// Ranks that compress, and each decode all payloads.
+class LowRankRanks {
+ public:
+  LowRankRanks(const std::string& spec, const std::vector<Segment>& segments, int ranks,
+               uint64_t seed, int threads = 1)
+      : feedback_(parse_spec(spec).error_feedback) {
+    for (int r = 0; r < ranks; ++r) {
+      rigs_.push_back(std::make_unique<Rig>(spec, shape_of(segments, seed, r), threads));
+      residuals_.emplace_back(feedback_ ? numel_of(segments) : 0);
+    }
+    next_ = residuals_;
+  }
+
+  Rig& rig(size_t r) { return *rigs_[r]; }
+  std::vector<float>& residual(size_t r) { return residuals_[r]; }
+  const std::vector<std::vector<std::byte>>& payloads() const { return payloads_; }
+
+  /// The mean, the same on every rank; commit() ends the step.
+  std::vector<float> step(const std::vector<std::vector<float>>& gradients) {
+    payloads_.clear();
+    for (size_t r = 0; r < rigs_.size(); ++r) {
+      const OwnedTensor g = tensor_of(gradients[r], DType::kFloat32);
+      payloads_.push_back(rigs_[r]->compress(g, residuals_[r], next_[r]));
+    }
+    std::vector<float> mean;
+    for (size_t r = 0; r < rigs_.size(); ++r) {
+      auto own = rigs_[r]->decompress(payloads_, 1.0f / static_cast<float>(rigs_.size())).floats();
+      EXPECT_TRUE(r == 0 || own == mean) << "rank " << r;
+      mean = std::move(own);
+    }
+    return mean;
+  }
+  void commit() {
+    for (auto& rig : rigs_) {
+      rig->commit();
+    }
+    std::swap(residuals_, next_);
+  }
+
+ private:
+  bool feedback_;
+  std::vector<std::unique_ptr<Rig>> rigs_;
+  std::vector<std::vector<float>> residuals_, next_;
+  std::vector<std::vector<std::byte>> payloads_;
+};
+
+}  // namespace gradwire::testing
