@@ -18,7 +18,7 @@ constexpr double kSlower = 6;
 constexpr double kSlower = 1;
 #endif
 constexpr Seconds kLong{60 * kSlower};
-constexpr Seconds kPrompt{2 * kSlower};
+constexpr Seconds kPrompt{20 * kSlower};  // far below the timeouts of 60 s
 
 // The text of a field in a line of JSON, "" when it is not there.
 std::string field(const std::string& line, const std::string& key) {
