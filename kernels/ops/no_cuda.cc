@@ -3,6 +3,7 @@
 #include "gradwire/kernels/ops/cast_cuda.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
+#include "gradwire/kernels/ops/overflow_cuda.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
@@ -37,6 +38,10 @@ void add_decayed(const DecayedSum&, std::span<float>, Stream&) {
 }
 
 void subtract_sent(const SentSum&, Stream&) { throw_unavailable("cuda::subtract_sent"); }
+
+void flag_overflow(const ParitySpan&, const Seal&, Stream&) {
+  throw_unavailable("cuda::flag_overflow");
+}
 
 void open_parts(std::span<const std::span<const std::byte>>, const ExpectedParts&,
                 std::span<DevicePart>, const PartFaults&, Stream&) {

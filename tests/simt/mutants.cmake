@@ -122,6 +122,9 @@ gradwire_simt_mutant(cast_residual COMPRESSORS FILE cast.cuh SOURCE cast_cuda.cu
 gradwire_simt_mutant(flag_kept COMPRESSORS FILE seal.cuh SOURCE cast_cuda.cu
   FROM "atomicExch(&seal.call->flags, 0u)" TO "seal.call->flags" TESTS "*FlagWhatIsNotFinite*")
 
+gradwire_simt_mutant(put_back_unflagged COMPRESSORS FILE overflow.cuh SOURCE overflow_cuda.cu
+  FROM "flags = flags | std::byte{kFlagNonFinite};" TO "" TESTS "*FlagMerges*")
+
 gradwire_simt_mutant(half_header FILE parts.cuh SOURCE parts_cuda.cu
   FROM "at % kWords * 4, 0u" TO "at % kWords * 2, 0u" TESTS "*PartKernels*")
 gradwire_simt_mutant(mean_kept FILE parts.cuh SOURCE parts_cuda.cu

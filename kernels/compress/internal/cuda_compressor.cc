@@ -7,6 +7,7 @@
 #include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
+#include "gradwire/kernels/ops/overflow_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -239,17 +240,24 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
   if (!input.e.empty()) {
     put_back = {e_next, writable(input.e), &step_words()->parity};
   }
+  if (!e_next.empty()) {
+    put_back = put_back.subspan(region.begin, region.numel());
+  }
+  const cuda::Seal seal = seal_for(region, out);
   encode({.x = view,
           .e = {},
           .e_next = {},
-          .put_back = e_next.empty() ? put_back : put_back.subspan(region.begin, region.numel()),
+          .put_back = put_back,
           .scale = input.scale,
           .region = region,
           .merging = true,
           .rank_stage = merge_stage(shape().rank, input.meeting),
-          .seal = seal_for(region, out),
+          .seal = seal,
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
+  if (!put_back.empty()) {  // what overflows there would never be sent again
+    cuda::flag_overflow(put_back, seal, context.stream);
+  }
 }
 
 std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,

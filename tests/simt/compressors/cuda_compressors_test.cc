@@ -100,6 +100,48 @@ TEST(CudaCompressors, FlagWhatIsNotFinite) {
   }
 }
 
+/// What a merge of `parts` says of values that overflow: its flag, and which residuals stayed finite.
+template <class AnyRig>
+std::pair<uint8_t, std::vector<bool>> merged(AnyRig& rig,
+                                             const std::vector<std::vector<std::byte>>& parts,
+                                             float scale, float kept) {
+  std::vector<float> e_next(rig.numel(), kept);
+  const uint8_t flags = flags_of(rig.merge(parts, {0, rig.numel()}, scale, e_next));
+  std::vector<bool> finite;
+  for (const float e : e_next) {
+    finite.push_back(std::isfinite(e));
+  }
+  return {flags, finite};
+}
+
+TEST(CudaCompressors, FlagMergesThatOverflowAsTheCpuDoes) {
+  const size_t numel = kChunk + 500;
+  size_t flagged = 0;
+  for (const std::string& spec : all_specs()) {
+    SCOPED_TRACE(spec);
+    CpuRig cpu(spec, {.numel = numel, .seed = kLoopSeed});
+    Rig gpu(spec, {.numel = numel, .seed = kLoopSeed});
+    const auto payload_of = [&](uint64_t seed, float scale) {
+      return cpu.compress(tensor_of(normal(numel, seed, scale), DType::kFloat32), {}, {});
+    };
+    const auto large = payload_of(1, 1e37f), other = payload_of(2, 1e37f);
+    // What is left of the sum is put back onto little; onto what it makes overflow, with either sign.
+    for (const float kept : {0.0f, 3.4e38f, -3.4e38f}) {
+      const auto expected = merged(cpu, {large, other}, 0.5f, kept);
+      EXPECT_EQ(merged(gpu, {large, other}, 0.5f, kept), expected) << kept;
+      flagged += expected.first;
+    }
+    // Finite parts with a sum that is not: it is what fp16 cannot hold, and some specs not send.
+    const std::vector<std::vector<std::byte>> many(40, payload_of(3, 1e37f));
+    const auto expected = merged(cpu, many, 0.025f, 0.0f);
+    EXPECT_EQ(merged(gpu, many, 0.025f, 0.0f), expected);
+    flagged += expected.first;
+    const auto again = merged(gpu, {payload_of(4, 1.0f)}, 1.0f, 0.0f);
+    EXPECT_EQ(again.first, 0) << "a flag stays with its call";
+  }
+  EXPECT_GT(flagged, all_specs().size()) << "some of it has to overflow";
+}
+
 TEST(CudaCompressors, CommitOnTheDevice) {
   for (const char* spec : {"topk:5%,int4", "chunktopk:2%", "threshold:5%", "int4,stochastic", "1bit", "bf16,ef"}) {
     SCOPED_TRACE(spec);
