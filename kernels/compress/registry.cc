@@ -210,7 +210,6 @@ constexpr std::array kRows = {
                              "which add up in flight; other parameters as they are",
                   .example = "powersgd:4",
                   .selector = false,
-                  .on_cuda = false,
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .takes_rounding = false,

@@ -2,6 +2,7 @@
 
 #include "gradwire/kernels/ops/cast_cuda.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
+#include "gradwire/kernels/ops/lowrank_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/overflow_cuda.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
@@ -70,6 +71,39 @@ void quantize(const QuantizeInput&, const QuantizeOutput&, Stream&) {
 
 void dequantize(const QuantizedParts&, float, TensorView, Stream&) {
   throw_unavailable("cuda::dequantize");
+}
+
+void encode_factors(const FactorInput&, const FactorTables&, const FactorBasis&,
+                    const FactorOutput&, Stream&) {
+  throw_unavailable("cuda::encode_factors");
+}
+
+void open_factors(std::span<DevicePart>, const FactorTables&, StepWords*, std::span<FactorPart>,
+                  uint32_t*, Stream&) {
+  throw_unavailable("cuda::open_factors");
+}
+
+void sum_factors(std::span<const FactorPart>, float, const FactorTables&, const StepWords*,
+                 std::span<float>, Stream&) {
+  throw_unavailable("cuda::sum_factors");
+}
+
+void decode_factors(const FactorDecoding&, const FactorTables&, const FactorBasis&, Stream&) {
+  throw_unavailable("cuda::decode_factors");
+}
+
+void learn_factors(std::span<const float>, const uint32_t*, const FactorTables&,
+                   const FactorBasis&, Stream&) {
+  throw_unavailable("cuda::learn_factors");
+}
+
+void merge_factors(std::span<const FactorPart>, float, const FactorRegion&, const FactorTables&,
+                   const Seal&, const StepWords*, Stream&) {
+  throw_unavailable("cuda::merge_factors");
+}
+
+void slice_factors(const FactorSlice&, const FactorTables&, const StepWords*, Stream&) {
+  throw_unavailable("cuda::slice_factors");
 }
 
 void encode_signs(const SignsInput&, const SignsOutput&, Stream&) {

@@ -56,7 +56,7 @@ __device__ inline FaultReason fault_of(const PayloadHeader& header, uint64_t byt
   if (header.spec_fingerprint != right.spec_fingerprint) {
     return FaultReason::kFingerprint;
   }
-  if (header.variant != right.variant) {
+  if (header.variant > expected.last_variant) {
     return FaultReason::kVariant;
   }
   const uint64_t begin = uint64_t{header.first_chunk} * kChunk;
@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(kPartThreads)
               header.first_chunk,
               static_cast<uint32_t>((header.numel + kChunk - 1) / kChunk),
               header.numel,
-              header.flags};
+              header.flags,
+              header.variant};
       if (expected.wanted == PartsWanted::kAll) {
         if (header.flags != 0) {
           atomicOr(faults.flags, kStatusNonFinite);

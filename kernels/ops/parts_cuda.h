@@ -37,6 +37,7 @@ struct DevicePart {
   uint32_t chunks = 0;
   uint64_t numel = 0;  ///< of its region
   uint32_t flags = 0;
+  uint32_t variant = 0;  ///< of its header
 };
 
 /// Which parts are wanted; the others count as if they covered nothing.
@@ -48,7 +49,8 @@ enum class PartsWanted : uint8_t {
 
 /// What every part has to agree with.
 struct ExpectedParts {
-  PayloadHeader header{};       ///< format, values, spec_fingerprint, variant count
+  PayloadHeader header{};       ///< format, values, spec_fingerprint count
+  uint32_t last_variant = 0;    ///< the largest that a header may have
   uint64_t group_numel = 0;
   uint64_t record_bytes = 0;    ///< of a full chunk; 0: bodies are not records of fixed length
   uint64_t tail_bytes = 0;      ///< of the group's last chunk, where it is shorter

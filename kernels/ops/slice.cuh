@@ -12,10 +12,11 @@ inline constexpr size_t kSliceBytes = size_t{kSliceThreads} * sizeof(uint4);  //
 /// Whether there is a part to slice; the header, or 32 zero bytes that every reader refuses, is
 /// written by the first thread of the grid.
 __device__ __forceinline__ bool begin_slice(const DevicePart& part, std::byte* out,
-                                            const PayloadHeader& header) {
+                                            PayloadHeader header) {
   const bool there = part.body != nullptr;
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     if (there) {
+      header.variant = part.variant;
       write_header(out, header, part.flags);
     } else {
       write_refused_header(out);

@@ -14,6 +14,11 @@ namespace gradwire::testing {
 namespace {
 
 constexpr uint64_t kSeed = 1907;
+#if defined(GRADWIRE_LAWS_ON_DEVICE)  // an emulator takes its time
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = false;
+#endif
 
 double square(const std::vector<float>& x) {
   double sum = 0;
@@ -115,12 +120,15 @@ TEST(PowerSgd, SendsRowsAndColumnsInTurn) {
 TEST(PowerSgd, LosesNothingOfMatrices) {
   for (const DType dtype : kDTypes) {
     for (const char* spec : {"powersgd:1", "powersgd:4", "powersgd:9"}) {
+      if (kSlow && spec != std::string_view("powersgd:4")) {
+        continue;
+      }
       const std::vector<Segment> segments = mixed_segments();
       const size_t numel = numel_of(segments);
       Rig rig(spec, shape_of(segments, kSeed, 0, dtype));
       Rig reader(spec, shape_of(segments, kSeed));
       std::vector<float> e = normal(numel, kSeed + 1, 0.1f), e_next(numel);
-      for (uint64_t step = 0; step < 3; ++step) {
+      for (uint64_t step = 0; step < (kSlow ? 2 : 3); ++step) {
         SCOPED_TRACE(concat(spec, " ", to_string(dtype), ", step ", step));
         const OwnedTensor g = tensor_of(layered(numel, kSeed + step), dtype);
         const auto payload = rig.compress(g, e, e_next);
@@ -213,7 +221,7 @@ TEST(PowerSgd, FlagsWhatIsNotFiniteAndLearnsNothingUncommitted) {
       SCOPED_TRACE(concat("element ", bad, " is ", value));
       LowRankRanks clean("powersgd:4", segments, 1, kSeed);
       LowRankRanks met("powersgd:4", segments, 1, kSeed);
-      for (int step = 0; step < 3; ++step) {
+      for (int step = 0; step < (kSlow ? 1 : 3); ++step) {
         std::vector<float> g = good;
         g[bad] = value;
         const std::vector<float> mean = met.step({g});  // and no commit
@@ -280,6 +288,9 @@ TEST(PowerSgd, RefusesFactorsOfTheOtherSide) {
 // Its products have several tiles of rows and blocks of vectors.
 TEST(PowerSgd, TakesHighRanksAndManyRows) {
   for (const uint32_t rank : {1u, 6u, 40u}) {
+    if (kSlow && rank != 6) {
+      continue;
+    }
     SCOPED_TRACE(rank);
     const std::vector<Segment> segments{{1, 0, 700 * 90, 700}, {2, 0, 90 * 611, 90}};
     const std::vector<float> m = normal(numel_of(segments), kSeed);

@@ -54,6 +54,8 @@ class ChunkedCompressor : public Compressor {
   size_t capacity_bytes() const final { return capacity_for(whole()); }
   /// The header of a payload of `region` that has `bytes` in all.
   PayloadHeader header_of(Region region, uint8_t flags, size_t bytes, uint32_t variant = 0) const;
+  /// The last `variant` of a header that a reader takes; the default is 0.
+  virtual uint32_t last_variant() const { return 0; }
 
  protected:
   struct Coding {
@@ -62,8 +64,6 @@ class ChunkedCompressor : public Compressor {
   };
   ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape, Coding coding);
 
-  /// The last `variant` of a header that a reader takes; the default is 0.
-  virtual uint32_t last_variant() const { return 0; }
   /// Upper bound of any payload of `region`, header included.
   virtual size_t capacity_for(Region region) const = 0;
   /// Checks part.body completely and fills the rest of `part`; what it takes from `frame` lives as

@@ -79,11 +79,12 @@ size_t CudaCompressor::record_bytes() const {
 cuda::ExpectedParts CudaCompressor::expected_parts(Region region, bool exactly) const {
   const size_t numel = shape().numel;
   cuda::ExpectedParts expected{.header = on_cpu_->header_of({}, 0, 0),
+                               .last_variant = on_cpu_->last_variant(),
                                .group_numel = numel,
                                .region_begin = region.begin,
                                .region_end = region.end,
                                .region_exactly = exactly};
-  if (fixed_length()) {
+  if (has_records()) {
     expected.record_bytes = record_bytes();
     if (numel % kChunk != 0) {
       const Region tail{numel / kChunk * kChunk, numel};
@@ -167,7 +168,7 @@ void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& cont
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
   // What was taken beside a value that is not finite; a selection takes nothing then.
-  if (fixed_length()) {
+  if (has_records()) {
     add_back(out.first(capacity_bytes()), cuda::PartsWanted::kFlagged, x, context);
   }
 }
@@ -215,8 +216,8 @@ void CudaCompressor::copy_slice(const Slicing& what, Context& context) {
                       context.stream);
 }
 
-void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
-                           Context& context) {
+void CudaCompressor::check_merge(const MergeInput& input, Residual e_next, Payload out,
+                                 const Context& context) const {
   check_call(context);
   check(input.most_entries == 0, spec().name, ": most_entries is ", input.most_entries,
         ", must be 0 on a GPU");
@@ -227,6 +228,11 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
     check_residuals(*this, input.e, e_next);
   }
   check_payloads(*this, input.slices);
+}
+
+void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
+                           Context& context) {
+  check_merge(input, e_next, out, context);
   const Region region = input.region;
   Workspace::Frame frame(context.workspace);
   const auto table = frame.take<cuda::DevicePart>(input.slices.size());
@@ -293,8 +299,9 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
     case PayloadFormat::kSparse:
       return make_cuda_sparse(std::move(on_cpu), std::move(shape));
     case PayloadFormat::kDrawn:
-    case PayloadFormat::kLowRank:
       break;
+    case PayloadFormat::kLowRank:
+      return make_cuda_low_rank(std::move(on_cpu), std::move(shape));
   }
   throw DeviceError(concat(spec.name, ": its format has no kernels for GPUs"));
 }

@@ -32,7 +32,7 @@ class CudaCompressor : public Compressor {
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
-  void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
+  void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) override;
 
   void commit() final;
   void set_step(uint32_t step) final;
@@ -75,6 +75,13 @@ class CudaCompressor : public Compressor {
   };
   virtual void copy_slice(const Slicing& what, Context& context);
 
+  /// Whether bodies are records of chunks, all of one length but the last.
+  virtual bool has_records() const { return fixed_length(); }
+  void check_merge(const MergeInput& input, Residual e_next, Payload out,
+                   const Context& context) const;
+  cuda::ExpectedParts expected_parts(Region region, bool exactly) const;
+  cuda::Seal seal_for(Region region, Payload out) const;
+
   cuda::StepWords* step_words() const { return shape().state->words(); }
   cuda::CallWords* call_words() const;
   cuda::PartFaults faults_of_parts() const { return {step_words(), &step_words()->status}; }
@@ -88,9 +95,7 @@ class CudaCompressor : public Compressor {
   cuda::RoundingSource rounding_source(const Buffer& segments, uint32_t rank_stage) const;
 
  private:
-  cuda::ExpectedParts expected_parts(Region region, bool exactly) const;
   void add_back(ConstPayload payload, cuda::PartsWanted wanted, Residual x, Context& context);
-  cuda::Seal seal_for(Region region, Payload out) const;
   void check_call(const Context& context) const;
 
   const std::unique_ptr<const ChunkedCompressor> on_cpu_;

@@ -15,6 +15,8 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
 // By the format of the payloads.
 std::unique_ptr<Compressor> make_cuda_dense(std::unique_ptr<ChunkedCompressor> on_cpu,
                                             CompressorShape shape);
+std::unique_ptr<Compressor> make_cuda_low_rank(std::unique_ptr<ChunkedCompressor> on_cpu,
+                                               CompressorShape shape);
 std::unique_ptr<Compressor> make_cuda_quantized(std::unique_ptr<ChunkedCompressor> on_cpu,
                                                 CompressorShape shape);
 std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> on_cpu,

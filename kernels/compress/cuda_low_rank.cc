@@ -1,0 +1,184 @@
+// Factors of low rank on a GPU; low_rank.cc says what they are. Two buffers of factors change places
+// with the residuals: the step reads one side from the committed one, and what it learns goes to the
+// other with the tag of the step it is for.
+
+#include <algorithm>
+
+#include "gradwire/kernels/compress/internal/arguments.h"
+#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/compress/internal/factor_layout.h"
+#include "gradwire/kernels/core/thread_pool.h"
+#include "gradwire/kernels/ops/lowrank_cuda.h"
+
+namespace gradwire {
+namespace {
+
+std::vector<cuda::RowTask> row_tasks(const FactorLayout& layout) {
+  std::vector<cuda::RowTask> tasks;
+  for (uint32_t m = 0; m < layout.matrices().size(); ++m) {
+    for (uint32_t row = 0; row < layout.matrices()[m].rows; row += cuda::kRowsOfBlock) {
+      tasks.push_back({m, row});
+    }
+  }
+  return tasks;
+}
+
+/// The tiles of all matrices, and where the sums of each matrix begin; the end of all is the last.
+std::vector<cuda::TileTask> tile_tasks(const FactorLayout& layout, uint32_t rank,
+                                       std::vector<uint64_t>& begins) {
+  std::vector<cuda::TileTask> tasks;
+  begins = {0};
+  for (uint32_t m = 0; m < layout.matrices().size(); ++m) {
+    const LowRankMatrix& matrix = layout.matrices()[m];
+    uint64_t sums = begins.back();
+    for (uint32_t row = 0; row < matrix.rows; row += rows_of_tile(rank)) {
+      for (uint32_t col = 0; col < matrix.cols; col += cuda::kColsOfBlock) {
+        tasks.push_back({m, row, col, sums});
+      }
+      sums += uint64_t{rank} * matrix.cols;
+    }
+    begins.push_back(sums);
+  }
+  return tasks;
+}
+
+class CudaLowRank final : public CudaCompressor {
+ public:
+  CudaLowRank(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape of)
+      : CudaCompressor(std::move(on_cpu), std::move(of)),
+        layout_(shape().segments, spec().rank),
+        either_(std::max(layout_.factors(FactorSide::kLeft), layout_.factors(FactorSide::kRight))),
+        matrices_(table_of(layout_.matrices())),
+        runs_(table_of(layout_.plain_runs())),
+        rows_(table_of<cuda::RowTask>(row_tasks(layout_))),
+        drawn_{drawn(FactorSide::kLeft), drawn(FactorSide::kRight)},
+        factors_{Buffer(either_ * sizeof(float), shape().device),
+                 Buffer(either_ * sizeof(float), shape().device)},
+        tags_(table_of<cuda::FactorTag>(std::vector<cuda::FactorTag>(2))),
+        covered_(sizeof(uint32_t), shape().device) {
+    std::vector<uint64_t> begins;
+    tiles_ = table_of<cuda::TileTask>(tile_tasks(layout_, spec().rank, begins));
+    tile_sums_ = table_of<uint64_t>(begins);
+    sums_ = begins.back();
+  }
+
+  void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) override;
+
+ protected:
+  bool has_records() const override { return false; }
+  void encode(const Encoding& what, Context& context) override;
+  void add_up(const Addition& what, Context& context) override;
+  void copy_slice(const Slicing& what, Context& context) override;
+
+ private:
+  template <class T>
+  Buffer table_of(std::span<const T> entries) const {
+    return upload(std::as_bytes(entries));
+  }
+  Buffer drawn(FactorSide side) const {
+    std::vector<float> factors(layout_.factors(side));
+    draw_factors(layout_, spec().rank, side, shape().seed, factors);
+    ThreadPool one(1);
+    cpu::orthonormalise(layout_.matrices(), spec().rank, side, factors.data(), one);
+    return table_of<float>(factors);
+  }
+  cuda::FactorTables tables() const {
+    return {.matrices = matrices_.as<const LowRankMatrix>(),
+            .runs = runs_.as<const PlainRun>(),
+            .rows = rows_.as<const cuda::RowTask>(),
+            .tiles = tiles_.as<const cuda::TileTask>(),
+            .tile_sums = tile_sums_.as<const uint64_t>(),
+            .rank = spec().rank,
+            .numel = shape().numel,
+            .plain = layout_.plain(),
+            .left = layout_.factors(FactorSide::kLeft),
+            .right = layout_.factors(FactorSide::kRight)};
+  }
+  cuda::FactorBasis basis() const {
+    return {.drawn_left = drawn_[0].as<float>().data(),
+            .drawn_right = drawn_[1].as<float>().data(),
+            .even = factors_[0].as<float>().data(),
+            .odd = factors_[1].as<float>().data(),
+            .tags = tags_.as<cuda::FactorTag>().data(),
+            .step = step_words()};
+  }
+  /// The checked parts of a table; those that fail are left out of it.
+  std::span<const cuda::FactorPart> open(std::span<const cuda::DevicePart> table,
+                                         Workspace::Frame& frame, Context& context) const;
+
+  const FactorLayout layout_;
+  const size_t either_;  // floats of the factors of the larger side
+  const Buffer matrices_, runs_, rows_;
+  const Buffer drawn_[2], factors_[2];
+  const Buffer tags_, covered_;
+  Buffer tiles_, tile_sums_;
+  size_t sums_ = 0;  // floats of all tiles
+};
+
+std::span<const cuda::FactorPart> CudaLowRank::open(std::span<const cuda::DevicePart> table,
+                                                    Workspace::Frame& frame,
+                                                    Context& context) const {
+  const auto parts = frame.take<cuda::FactorPart>(table.size());
+  // Only what the base class has opened on this stream comes here; it owns nothing else of it.
+  const std::span<cuda::DevicePart> entries(const_cast<cuda::DevicePart*>(table.data()),
+                                            table.size());
+  cuda::open_factors(entries, tables(), step_words(), parts, covered_.as<uint32_t>().data(),
+                     context.stream);
+  return parts;
+}
+
+void CudaLowRank::encode(const Encoding& what, Context& context) {
+  Workspace::Frame frame(context.workspace);
+  cuda::encode_factors({what.x, what.e}, tables(), basis(),
+                       {.e_next = what.e_next,
+                        .body = what.body.data(),
+                        .seal = what.seal,
+                        .factors = frame.take<float>(either_),
+                        .sums = frame.take<float>(sums_)},
+                       context.stream);
+}
+
+void CudaLowRank::add_up(const Addition& what, Context& context) {
+  Workspace::Frame frame(context.workspace);
+  const auto parts = open(what.parts, frame, context);
+  const auto sums = frame.take<float>(layout_.plain() + either_);
+  cuda::sum_factors(parts, what.scale, tables(), step_words(), sums, context.stream);
+  cuda::decode_factors({sums, what.sum, what.region.begin, what.onto}, tables(), basis(),
+                       context.stream);
+  if (!what.onto && what.region.numel() == shape().numel) {
+    cuda::learn_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), context.stream);
+  }
+}
+
+void CudaLowRank::copy_slice(const Slicing& what, Context& context) {
+  Workspace::Frame frame(context.workspace);
+  const auto parts = open(what.table, frame, context);
+  cuda::slice_factors({.table = what.table,
+                       .parts = parts,
+                       .region = {what.region.begin, what.region.end},
+                       .header = on_cpu().header_of(what.region, 0, 0),
+                       .out = what.out.data()},
+                      tables(), step_words(), context.stream);
+}
+
+// Floats add up as they are: nothing is encoded anew, and nothing is put back.
+void CudaLowRank::merge(const MergeInput& input, Residual e_next, Payload out, Context& context) {
+  check_merge(input, e_next, out, context);
+  Workspace::Frame frame(context.workspace);
+  const auto table = frame.take<cuda::DevicePart>(input.slices.size());
+  cuda::open_parts(input.slices, expected_parts(input.region, true), table,
+                   {step_words(), &call_words()->flags}, context.stream);
+  cuda::merge_factors(open(table, frame, context), input.scale,
+                      {input.region.begin, input.region.end}, tables(),
+                      seal_for(input.region, out), step_words(), context.stream);
+}
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_cuda_low_rank(std::unique_ptr<ChunkedCompressor> on_cpu,
+                                               CompressorShape shape) {
+  return std::make_unique<CudaLowRank>(std::move(on_cpu), std::move(shape));
+}
+
+}  // namespace gradwire
