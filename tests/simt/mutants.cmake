@@ -50,6 +50,23 @@ gradwire_simt_mutant(no_decay COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda
   FROM "x[i] += a.decay * e[i];" TO "x[i] += e[i];" TESTS "*FeedbackLaws.DecayForgets*")
 gradwire_simt_mutant(ef21_keeps_the_sum COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
   FROM "e[i] - (x[i] - left[i])" TO "e[i] - x[i]" TESTS "*FeedbackLaws.Ef21*")
+gradwire_simt_mutant(basis_kept COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
+  FROM "tag.step == basis.step->step && tag.epoch == basis.step->epoch" TO "tag.epoch == 0"
+  TESTS "*CudaLowRank.DrawsItsBasis*")
+gradwire_simt_mutant(rows_barrier COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
+  FROM "__syncthreads();  // p is done with" TO "" TESTS "*CudaLowRank.WritesTheBytes*")
+gradwire_simt_mutant(rest_added COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
+  FROM "load_element<T>(source.g, e, begin + j) - terms[u]"
+  TO "load_element<T>(source.g, e, begin + j) + terms[u]" TESTS "*CudaLowRank.WritesTheBytes*")
+gradwire_simt_mutant(factors_flagged COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
+  FROM "flagged || i >= v.plain" TO "i >= v.plain" TESTS "*PowerSgd.FlagsWhat*")
+gradwire_simt_mutant(dependent_kept COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
+  FROM "candidate == 0 ? kDependentShare : kCandidateShare" TO "0.0f"
+  TESTS "*CudaLowRank.LearnsFromZeros*")
+gradwire_simt_mutant(factor_merge COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
+  FROM "total *= scale;" TO "" TESTS "*CudaLowRank.WritesTheBytes*")
+gradwire_simt_mutant(overflow_unseen COMPRESSORS FILE overflow.cuh SOURCE overflow_cuda.cu
+  FROM "largest > kLargestFinite" TO "largest > 0xFFFFFFFFu" TESTS "*FlagMerges*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
