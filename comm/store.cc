@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <thread>
 
 #include "gradwire/comm/internal/sha256.h"
@@ -59,7 +60,11 @@ class FileStore final : public Store {
   }
 
   void set(std::string_view key, std::span<const char> value) override {
-    const fs::path final_path = path_of(key), partial = final_path.string() + ".partial";
+    // A name of this call's own: another that sets the same key may just have linked its file, and
+    // to write over that would change the key.
+    const fs::path final_path = path_of(key),
+                   partial = concat(final_path.string(), ".", std::random_device()(), "-",
+                                    std::random_device()(), ".partial");
     {
       std::ofstream file(partial, std::ios::binary | std::ios::trunc);
       file.write(value.data(), static_cast<std::streamsize>(value.size()));

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "gradwire/comm/store.h"
@@ -66,6 +67,18 @@ TEST(Stores, AFolderCarriesKeysAndIsFreeForTheNextGroup) {
   for (int round = 0; round < 3; ++round) {
     exercise("file:" + folder.path() + "/new/folder");
   }
+}
+
+// The moment in which a key is set: its file has both names still.
+TEST(Stores, AKeyThatIsSetTwiceInAFolderKeepsItsFirstValue) {
+  const TemporaryFolder folder;
+  const auto store = make_store("file:" + folder.path(), 0, milliseconds(20000));
+  store->set("k", std::string("first"));
+  const std::filesystem::path key = folder.path() + "/k.key";
+  std::filesystem::create_hard_link(key, key.string() + ".partial");
+  expect_contains(message_of<TransportError>([&] { store->set("k", std::string("second")); }),
+                  "the folder must be empty or new for every group");
+  EXPECT_EQ(store->get("k"), bytes_of("first"));
 }
 
 TEST(Stores, ATcpServerCarriesKeysAndIsFreeForTheNextGroup) {
