@@ -1,12 +1,11 @@
 // gradwire-exchange-bench as its users start it: one process per rank, over Gloo on the loopback.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <memory>
 
 #include "tests/bench/subprocess.h"
+#include "tests/support/temporary_folder.h"
 
 namespace {
 
@@ -20,13 +19,6 @@ class ExchangeBench : public testing::Test {
 #if !GRADWIRE_WITH_GLOO
     GTEST_SKIP() << "the gloo transport is not in this build";
 #endif
-    std::string path = (std::filesystem::temp_directory_path() / "gradwire-XXXXXX").string();
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    folder_ = path;
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
   }
 
   /// What rank 0 printed, after all ranks ended with `code`.
@@ -35,7 +27,7 @@ class ExchangeBench : public testing::Test {
     for (int r = 0; r < ranks; ++r) {
       std::vector<std::string> command{GRADWIRE_EXCHANGE_BENCH, "--rank",  std::to_string(r),
                                        "--world-size",          std::to_string(ranks),
-                                       "--store",               "file:" + folder_ + "/store",
+                                       "--store",               "file:" + folder_.file("store"),
                                        "--interface",           "lo",
                                        "--timeout-s",           "20"};
 #ifdef GRADWIRE_GLOO_PLUGIN
@@ -45,7 +37,7 @@ class ExchangeBench : public testing::Test {
         command.insert(command.end(), {"--case", each});
       }
       processes.push_back(
-          std::make_unique<Process>(command, folder_ + "/rank" + std::to_string(r)));
+          std::make_unique<Process>(command, folder_.file("rank" + std::to_string(r))));
     }
     for (const auto& process : processes) {
       EXPECT_EQ(process->wait(Seconds(60)), code) << process->errors();
@@ -53,7 +45,7 @@ class ExchangeBench : public testing::Test {
     return lines_of(processes[0]->output());
   }
 
-  std::string folder_;
+  const gradwire::test_support::TemporaryFolder folder_;
 };
 
 /// The numbers of `"name": [...]`.
@@ -106,7 +98,7 @@ TEST_F(ExchangeBench, CountsWhatTheFormulasSay) {
 TEST_F(ExchangeBench, PredictsWhatTheSwitchRuleSays) {
   // 2 ranks, 1000 bytes at 1000 bytes/s: the payload and its frame, without start-ups.
   Process process({GRADWIRE_EXCHANGE_BENCH, "--predict", "0", "1000", "2", "100000", "936", "0.01"},
-                  folder_ + "/predict");
+                  folder_.file("predict"));
   EXPECT_EQ(process.wait(Seconds(20)), 0) << process.errors();
   EXPECT_EQ(process.output().find(R"({"event": "prediction", "gather": 1, )"), 0u)
       << process.output();

@@ -1,43 +1,25 @@
 #pragma once
 // IDX files for tests, written byte by byte, and a folder that goes away with the test.
 
-#include <stdlib.h>
-
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "tests/support/temporary_folder.h"
 
 namespace idx_files {
 
 using Bytes = std::vector<uint8_t>;
 
-class Folder {
+class Folder : public gradwire::test_support::TemporaryFolder {
  public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gradwire-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw std::runtime_error("mkdtemp failed for " + pattern);
-    }
-    path_ = pattern;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string path() const { return path_.string(); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
   void write(const std::string& name, const Bytes& bytes) const {
-    std::ofstream out(path_ / name, std::ios::binary);
+    std::ofstream out(file(name), std::ios::binary);
     out.write(reinterpret_cast<const char*>(bytes.data()),
               static_cast<std::streamsize>(bytes.size()));
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline Bytes images(uint8_t count, uint8_t rows, uint8_t columns, const Bytes& pixels) {

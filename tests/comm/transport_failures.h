@@ -1,6 +1,7 @@
 #pragma once
 // Ranks that must fail, all of them and with one error.
 
+#include <atomic>
 #include <chrono>
 
 #include "tests/comm/transport_ranks.h"
@@ -45,6 +46,38 @@ class Failures : public testing::TestWithParam<Kind> {
     for (size_t r = 0; r < errors.size(); ++r) {
       EXPECT_NE(errors[r].find("rank "), std::string::npos)
           << "rank " << r << " names nobody: " << errors[r];
+    }
+    return errors;
+  }
+
+  /// Of fail_without_rank_one(); for joining, too: gloo needs its time to connect.
+  static constexpr milliseconds kPatience{1000};
+
+  /// Runs `body` on ranks 0 and 2 of three, while rank 1 is there and calls nothing until both have
+  /// failed; every rank must fail.
+  std::vector<std::string> fail_without_rank_one(const std::function<void(Rank)>& body) const {
+    TransportOptions options;
+    options.timeout = kPatience;
+    std::atomic<int> failed{0};
+    const auto errors = run_ranks(GetParam(), 3, options, [&](Rank self) {
+      if (self.rank == 1) {
+        while (failed < 2) {
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+        self.transport.barrier({}, self.context);
+        self.context.stream.wait();
+        return;
+      }
+      try {
+        body(self);
+      } catch (...) {
+        ++failed;
+        throw;
+      }
+      ++failed;
+    });
+    for (const std::string& error : errors) {
+      EXPECT_NE(error, "");
     }
     return errors;
   }

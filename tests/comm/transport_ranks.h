@@ -19,6 +19,7 @@
 
 #include "gradwire/comm/transport.h"
 #include "tests/comm/carrier_over.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::transport_test {
 
@@ -44,27 +45,7 @@ inline std::string unavailable(const Kind& kind) {
   return "the gloo transport is not in this build";
 }
 
-/// A fresh folder, removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string path = (std::filesystem::temp_directory_path() / "gradwire-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) {
-      throw std::runtime_error("mkdtemp failed");
-    }
-    path_ = path;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using gradwire::test_support::TemporaryFolder;
 
 /// A port of 127.0.0.1 that something else listens on.
 class TakenPort {
