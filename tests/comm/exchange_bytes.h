@@ -1,6 +1,6 @@
 #pragma once
-// How many bytes payloads and exchanges take, from kernels/compress/WIRE_FORMAT.md and the definition of
-// each exchange. No length is asked of the library.
+// How many bytes payloads and exchanges take, from kernels/compress/WIRE_FORMAT.md and the
+// definition of each exchange. No length is asked of the library.
 
 #include <algorithm>
 #include <cmath>
@@ -63,8 +63,9 @@ inline size_t payload_bytes(const CompressorSpec& spec, DType dtype, size_t nume
   size_t bytes = 32;
   for (size_t begin = 0; begin < numel; begin += 4096) {
     const size_t length = std::min<size_t>(4096, numel - begin);
-    bytes += row.shared_choice ? (bits < 16 ? 2 : 0) + run_bytes(spec, share_of(spec, length))
-                               : 4 * ((length + spec.block - 1) / spec.block) + (length * bits + 7) / 8;
+    bytes += row.shared_choice
+                 ? (bits < 16 ? 2 : 0) + run_bytes(spec, share_of(spec, length))
+                 : 4 * ((length + spec.block - 1) / spec.block) + (length * bits + 7) / 8;
   }
   return bytes;
 }
@@ -82,14 +83,17 @@ inline size_t most_entries(const CompressorSpec& spec, size_t numel) {
   return entries;
 }
 
-/// A payload of entries, the non-zero elements of `sent`.
-inline size_t sparse_payload_bytes(const CompressorSpec& spec, std::span<const float> sent) {
+/// A payload of entries, the non-zero elements of `sent`: those of a group of `numel` elements that
+/// a payload or slice carries.
+inline size_t sparse_payload_bytes(const CompressorSpec& spec, size_t numel,
+                                   std::span<const float> sent) {
   const auto pad4 = [](size_t bytes) { return (bytes + 3) / 4 * 4; };
   const size_t chunks = (sent.size() + 4095) / 4096;
-  const bool bitmap = most_entries(spec, sent.size()) > sent.size() / 12;
+  const bool bitmap = most_entries(spec, numel) > numel / 12;
   size_t indices = 0, values = 0;
   for (size_t chunk = 0; chunk < chunks; ++chunk) {
-    const auto of_chunk = sent.subspan(chunk * 4096, std::min<size_t>(4096, sent.size() - chunk * 4096));
+    const auto of_chunk =
+        sent.subspan(chunk * 4096, std::min<size_t>(4096, sent.size() - chunk * 4096));
     const size_t count = of_chunk.size() - static_cast<size_t>(std::ranges::count(of_chunk, 0.0f));
     indices += bitmap ? (of_chunk.size() + 7) / 8 : 3 * (count / 2) + 2 * (count % 2);
     values += run_bytes(spec, count);
@@ -98,7 +102,8 @@ inline size_t sparse_payload_bytes(const CompressorSpec& spec, std::span<const f
   return 32 + pad4(2 * chunks) + scales + pad4(indices) + values;
 }
 
-/// Floats of one all-reduce of the groups: values, 8 in the place of each header but the first, flags.
+/// Floats of one all-reduce of the groups: values, 8 in the place of each header but the first,
+/// flags.
 inline size_t summed_floats(const ExchangeCase& c) {
   size_t floats = 8 * (c.specs.size() - 1) + static_cast<size_t>(c.world_size);
   for (size_t g = 0; g < c.specs.size(); ++g) {
@@ -152,33 +157,16 @@ inline uint64_t expected_bytes_in_flight(const ExchangeCase& c, int r) {
   return bytes;
 }
 
-/// Bytes rank r must send, frame headers of 64 bytes included.
+/// Bytes rank r must send, frame headers of 64 bytes included, of sums in flight and of gather.
 inline uint64_t expected_bytes(const ExchangeCase& c, const RankResult& result, int r) {
-  const auto others = static_cast<uint64_t>(c.world_size - 1);
-  if (c.exchange == "sum" || c.exchange == "ring" || c.exchange == "rabenseifner") {
+  if (c.exchange != "gather") {
     return expected_bytes_in_flight(c, r);
   }
-  if (c.exchange == "gather") {
-    uint64_t message = 64;
-    for (const GroupResult& group : result.groups) {
-      message += group.payload_bytes;
-    }
-    return others * message;
+  uint64_t message = 64;
+  for (const GroupResult& group : result.groups) {
+    message += group.payload_bytes;
   }
-  uint64_t bytes = 0;
-  for (int d = 0; d < c.world_size; ++d) {
-    if (d == r) {
-      continue;
-    }
-    bytes += 64 + 64;  // a frame of slices, a frame of merged payloads
-    for (size_t g = 0; g < c.specs.size(); ++g) {
-      const auto of_rank = [&](int owner) {
-        return payload_bytes(c.specs[g], c.dtype, owned_elements(c.numels[g], c.world_size, owner));
-      };
-      bytes += of_rank(d) + of_rank(r);
-    }
-  }
-  return bytes;
+  return static_cast<uint64_t>(c.world_size - 1) * message;
 }
 
 }  // namespace gradwire::test
