@@ -1,6 +1,9 @@
 """The CPU kernels' table in one command: milliseconds, how much of the memory's speed, and peers.
 
-    ./run.sh table cpu [--build DIR] [--no-peers] [--rounds 5] [--json FILE] [--markdown]
+    ./run.sh table cpu [--every] [--build DIR] [--no-peers] [--rounds 5] [--json FILE] [--markdown]
+
+--every adds a line for every benchmark of compressors in the build: all rows of the registry, several
+specs of each, compressed and decompressed.
 
 Figures of gradwire_kernels_bench and gradwire_optimizers_bench (C++, one thread; medians of --rounds
 repetitions) and of bench/peers.py. `of floor`: the time that the bytes nobody can avoid need, at the
@@ -66,6 +69,15 @@ ROWS = [
 ]
 
 
+def rows_of_registry(program):
+    """A row for every benchmark of the program that ROWS does not name, in its order."""
+    done = subprocess.run([str(program), "--benchmark_list_tests"], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"table.py: {program} --benchmark_list_tests ended with {done.returncode}")
+    named = {row.benchmark for row in ROWS}
+    return [Row(name, name) for name in dict.fromkeys(done.stdout.split()) if name not in named]
+
+
 def run_benchmarks(program, names, rounds):
     """Counters of each benchmark by name: medians over `rounds` repetitions."""
     pattern = "^(" + "|".join(name.replace("+", r"\+") for name in names) + ")$"
@@ -116,10 +128,10 @@ def peer_text(row):
     return "; ".join(texts)
 
 
-def lines_of(results, peers):
+def lines_of(rows, results, peers):
     """One dict per line of the table."""
     lines = []
-    for row in ROWS:
+    for row in rows:
         line = {"operation": row.label, "goal": row.goal or None}
         counters = results.get(row.benchmark)
         if counters is None:
@@ -174,6 +186,7 @@ def main():
     parser.add_argument("which", choices=["cpu"])
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "default",
                         help="where the micro-benchmarks were built")
+    parser.add_argument("--every", action="store_true", help="a line for every compressor's benchmark")
     parser.add_argument("--no-peers", action="store_true", help="leave bench/peers.py out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -181,17 +194,19 @@ def main():
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error(f"--rounds {args.rounds}: expected at least 1")
-    results = {}
+    rows, results = list(ROWS), {}
     for layer in ("kernels", "optimizers"):
         program = args.build / "bench" / f"gradwire_{layer}_bench"
         if not program.exists():
             raise SystemExit(f"table.py: there is no {program}: cmake --build {args.build} "
                              f"--target {program.name} (needs Google Benchmark)")
-        mine = [row.benchmark for row in ROWS
+        if args.every and layer == "kernels":
+            rows += rows_of_registry(program)
+        mine = [row.benchmark for row in rows
                 if row.benchmark.startswith("optimizer_step") == (layer == "optimizers")]
         results.update(run_benchmarks(program, filter(None, mine), args.rounds))
     peers, about_peers = ({}, "left out") if args.no_peers else run_peers(args.rounds)
-    lines = lines_of(results, peers)
+    lines = lines_of(rows, results, peers)
     where = machine_line()
     print(where)
     print_table(HEADER, [cells(line) for line in lines], args.markdown)

@@ -14,6 +14,9 @@ MEMORY = {"triad_ms": 9.0, "streaming_triad_ms": 8.0, "add_ms": 6.0}
 
 FAKE = """#!{python}
 import json, sys
+if "--benchmark_list_tests" in sys.argv:
+    print("\\n".join(row["name"] for row in {rows}))
+    sys.exit()
 options = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
 rows = [dict(row, run_name=row["name"], aggregate_name=kind, ms=row["ms"] * factor)
         for row in {rows} for kind, factor in (("mean", 2), ("median", 1))]
@@ -63,6 +66,19 @@ def test_figures_goals_and_what_is_absent(build):
     assert "optimizer_step" not in kernels and "compress" not in optimizers
 
 
+def test_every_benchmark_has_a_line_once(build):
+    rows = [{"name": name, "ms": ms, "of_floor": 0.5, **MEMORY}
+            for name, ms in (("compress/topk:1%", 10.0), ("compress/ternary", 3.0),
+                             ("decompress_8_ranks/topk:1%,int4", 7.0))]
+    program(build, "kernels", rows)
+    done = run("cpu", "--build", build, "--no-peers", "--every")
+    assert done.returncode == 0, done.stderr
+    first = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    assert first.count("compress/ternary") == first.count("decompress_8_ranks/topk:1%,int4") == 1
+    assert "compress/topk:1%" not in first and first.count("feedback + top-k 1%") == 1
+    assert "|compress/ternary|" in (build / "seen").read_text()
+
+
 @pytest.fixture
 def table():
     sys.path.insert(0, str(TABLE.parent))
@@ -75,7 +91,7 @@ def table():
 def test_peers_stand_beside_our_figures(table):
     peers = {"topk:1%": {"peers": {"torch.topk *": {"ms": 1.0, "ratio": 39.0, "goal": 40.0},
                                    "np.argpartition *": {"ms": 1.0, "ratio": 20.0, "goal": None}}}}
-    lines = {line["operation"]: line for line in table.lines_of({}, peers)}
+    lines = {line["operation"]: line for line in table.lines_of(table.ROWS, {}, peers)}
     assert table.peer_text(lines["feedback + top-k 1%"]) == \
         "39.0x torch.topk * (goal 40, missed); 20.0x np.argpartition *"
     assert table.peer_text(lines["fp16 cast"]) == ""
