@@ -3,6 +3,7 @@
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
@@ -10,34 +11,6 @@
 
 namespace gradwire {
 namespace {
-
-cuda::SparseFormat format_of(const CompressorSpec& spec, IndexCodec indices) {
-  const auto values = [&] {
-    switch (spec.values) {
-      case ValueCodec::kFloat16:
-        return cuda::SparseValues::kFloat16;
-      case ValueCodec::kBFloat16:
-        return cuda::SparseValues::kBFloat16;
-      case ValueCodec::kInt8:
-        return cuda::SparseValues::kInt8;
-      case ValueCodec::kInt4:
-        return cuda::SparseValues::kInt4;
-      case ValueCodec::kE4M3:
-        return cuda::SparseValues::kE4M3;
-      case ValueCodec::kE5M2:
-        return cuda::SparseValues::kE5M2;
-      case ValueCodec::kInt2:
-        return cuda::SparseValues::kInt2;
-      case ValueCodec::kSign:
-        return cuda::SparseValues::kSign;
-      case ValueCodec::kPowerOfTwo:
-        return cuda::SparseValues::kPowerOfTwo;
-      default:
-        return cuda::SparseValues::kFloat32;
-    }
-  };
-  return {values(), indices == IndexCodec::kBitmap, static_cast<int>(spec.levels)};
-}
 
 /// What the specs differ in.
 enum class Choice : uint8_t { kLargest, kLargestOfChunks, kAboveThreshold };
@@ -47,8 +20,10 @@ class CudaSelecting final : public CudaCompressor {
   CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape, Choice choice)
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
         choice_(choice),
-        format_(format_of(
-            spec(), static_cast<const SelectingCompressor&>(this->on_cpu()).index_codec())),
+        format_{sparse_values(spec().values),
+                static_cast<const SelectingCompressor&>(this->on_cpu()).index_codec() ==
+                    IndexCodec::kBitmap,
+                static_cast<int>(spec().levels)},
         segments_(upload_segments()) {
     if (choice_ == Choice::kAboveThreshold) {
       thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 14> kReasons = {
     "its body's length is not what its elements and counts give",
     "a scale is not finite or negative",
     "the indices of a chunk do not increase, or leave it",
-    "its variant is not 0"};
+    "its variant is none of its spec's, or not that of part 0"};
 static_assert(kReasons.size() == static_cast<size_t>(cuda::FaultReason::kVariant) + 1);
 
 }  // namespace

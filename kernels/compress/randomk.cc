@@ -11,10 +11,10 @@
 #include <optional>
 
 #include "gradwire/kernels/compress/internal/chunked.h"
+#include "gradwire/kernels/compress/internal/drawn_group.h"
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/compress/internal/value_run.h"
-#include "gradwire/kernels/core/philox.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/draw.h"
@@ -24,8 +24,6 @@
 
 namespace gradwire {
 namespace {
-
-constexpr uint32_t kDrawStage = 2;  // 0 and 1 round, in the counters of one seed
 
 /// Room for the chosen elements of one chunk.
 struct Room {
@@ -43,12 +41,11 @@ class RandomK final : public ChunkedCompressor {
         numbers_(this->shape()) {}
 
   bool fixed_length() const override { return true; }
-  Combine combine() const override {
-    return run_.has_scale() ? Combine::kGather : Combine::kSum;
-  }
+  Combine combine() const override { return run_.has_scale() ? Combine::kGather : Combine::kSum; }
+
+  uint32_t last_variant() const override { return std::numeric_limits<uint32_t>::max(); }
 
  protected:
-  uint32_t last_variant() const override { return std::numeric_limits<uint32_t>::max(); }
   size_t capacity_for(Region region) const override {
     return sizeof(PayloadHeader) + body_bytes(region.numel());
   }
@@ -66,7 +63,7 @@ class RandomK final : public ChunkedCompressor {
 
  private:
   /// The 32 bits that say which elements this group chooses in `step`.
-  uint32_t draw_of(uint32_t step) const;
+  uint32_t draw_of(uint32_t step) const { return draw_in_step(drawn_group(shape()), step); }
   size_t kept(size_t numel) const {
     return kept_in_chunk(per_chunk_, static_cast<uint32_t>(numel));
   }
@@ -112,15 +109,6 @@ bool covers(const Part& part, size_t chunk) {
   return chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end;
 }
 
-uint32_t RandomK::draw_of(uint32_t step) const {
-  const Segment& first = shape().segments.front();
-  const uint64_t offset = first.offset_in_parameter;
-  return philox({{static_cast<uint32_t>(offset), step, first.parameter,
-                  static_cast<uint32_t>(offset >> 32) * 4 + kDrawStage}},
-                shape().seed)
-      .word[0];
-}
-
 void RandomK::scale_up(size_t numel, std::span<float> values) const {
   if (spec().error_feedback) {
     return;
@@ -129,8 +117,8 @@ void RandomK::scale_up(size_t numel, std::span<float> values) const {
   const float factor = static_cast<float>(numel) / static_cast<float>(values.size());
   for (float& value : values) {  // as casts do: what is finite stays finite, infinity stays
     const float scaled = value * factor;
-    value = value >= -kLargest && value <= kLargest ? std::clamp(scaled, -kLargest, kLargest)
-                                                    : value;
+    value =
+        value >= -kLargest && value <= kLargest ? std::clamp(scaled, -kLargest, kLargest) : value;
   }
 }
 
@@ -256,8 +244,7 @@ void RandomK::write_accumulated(Residual x, Payload out, const Work& work) {
   cpu::for_each_chunk(work.pool, chunks_of(x.size()), [&](size_t chunk) {
     Room room;
     const std::span<const uint16_t> chosen = choose(draw, chunk, room);
-    const auto sent =
-        decode(body + chunk * record_bytes(kChunk), {room.values, chosen.size()});
+    const auto sent = decode(body + chunk * record_bytes(kChunk), {room.values, chosen.size()});
     for (size_t j = 0; j < sent.size(); ++j) {
       x[chunk * kChunk + chosen[j]] -= sent[j];
     }
@@ -300,8 +287,7 @@ void RandomK::write_merged(std::span<const Part> parts, const MergeInput& input,
       finite.store(false, std::memory_order_relaxed);
     }
     const std::span<const uint16_t> chosen = choose(draw, first + i, room);
-    const Choice choice{
-        first + i, chosen, {work.step, merge_stage(shape().rank, input.meeting)}};
+    const Choice choice{first + i, chosen, {work.step, merge_stage(shape().rank, input.meeting)}};
     const auto sent = encode(scaled, choice, body + i * record_bytes(kChunk), room.decoded);
     if (e_next.empty()) {
       return;

@@ -185,7 +185,6 @@ constexpr std::array kRows = {
                   .selector = true,
                   .per_chunk = true,
                   .shared_choice = true,
-                  .on_cuda = false,
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .takes_rounding = false,

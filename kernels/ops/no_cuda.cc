@@ -1,6 +1,7 @@
 // Every cuda:: operation of a build without device code, so that callers hold no #ifdef.
 
 #include "gradwire/kernels/ops/cast_cuda.h"
+#include "gradwire/kernels/ops/drawn_cuda.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/ops/lowrank_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
@@ -112,6 +113,16 @@ void encode_signs(const SignsInput&, const SignsOutput&, Stream&) {
 
 void sum_signs(const SignsParts&, float, TensorView, Stream&) {
   throw_unavailable("cuda::sum_signs");
+}
+
+size_t drawn_bytes(const DrawnFormat&, size_t) { throw_unavailable("cuda::drawn_bytes"); }
+
+void encode_drawn(const DrawnInput&, const DrawnOutput&, Stream&) {
+  throw_unavailable("cuda::encode_drawn");
+}
+
+void sum_drawn(const DrawnParts&, float, TensorView, Stream&) {
+  throw_unavailable("cuda::sum_drawn");
 }
 
 void sums_of_squares(std::span<const float>, size_t, std::span<double>, Stream&) {

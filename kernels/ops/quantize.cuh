@@ -182,18 +182,6 @@ __device__ __forceinline__ void write_codes(const QuantizeArguments& a, const Ch
   }
 }
 
-/// The largest magnitude of 8 elements from `first` on.
-__device__ __forceinline__ uint32_t largest_of(const float (&x)[kPerThread], size_t first,
-                                               size_t numel) {
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;
-    largest = bits > largest && first + i < numel ? bits : largest;
-  }
-  return largest;
-}
-
 /// The sum of the squares of factor * x over a thread's 8 elements from `first` on.
 __device__ __forceinline__ float squares_of(const float (&x)[kPerThread], float factor, size_t first,
                                             size_t numel) {

@@ -19,7 +19,7 @@ inline void check_first(const char* op, uint64_t first) {
   check(first % kChunk == 0, op, ": first is ", first, ", must be a multiple of ", kChunk);
 }
 
-/// `Input` and `Output` are those of quantize() or encode_signs().
+/// `Input` and `Output` are those of quantize(), encode_signs() or encode_drawn().
 template <class Input, class Output>
 EncodeMemory encode_memory(const char* op, const Input& in, const Output& out, size_t bytes,
                            const Stream& stream) {
@@ -30,7 +30,6 @@ EncodeMemory encode_memory(const char* op, const Input& in, const Output& out, s
   check_parity(op, "put_back", out.put_back, numel);
   check(out.e_next.empty() || out.put_back.empty(), op, ": e_next has ", out.e_next.size(),
         " elements, must have none where put_back has some");
-  check_block(op, in.block);
   check_scale(op, in.scale);
   check(in.scale == 1.0f || in.e.empty(), op, ": scale is ", in.scale,
         ", must be 1 where there is e");

@@ -1,7 +1,6 @@
 #pragma once
 // Sparse bodies, written: a block per chunk, which knows from the selection where its entries lie.
 
-#include "gradwire/kernels/ops/rounding.cuh"
 #include "gradwire/kernels/ops/seal.cuh"
 #include "gradwire/kernels/ops/sparse_cuda.h"
 #include "gradwire/kernels/ops/sparse_layout.cuh"
@@ -21,10 +20,7 @@ struct EncodeArguments {
   size_t room;
   uint64_t* body_bytes;  // or null
   Seal seal;
-  CodeFormat codes;  // of eight bits
-  int32_t levels;
-  bool by_chance;
-  RoundingSource source;
+  ValueCodes codes;
   uint64_t first;  // of x in the group
 };
 
@@ -81,45 +77,6 @@ __device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_en
   zero(Layout::indices_begin(a.chunks) - (pad4(2 * a.chunks) - 2 * a.chunks),
        Layout::indices_begin(a.chunks));
   zero(indices_end, values_begin);
-}
-
-/// One warp: the sum of |x| * factor in the order of signs.h; in lane 0.
-__device__ __forceinline__ float sum_run(const float* x, uint32_t count, float factor) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (uint32_t at = lane_index(); at < count; at += kWarp) {
-    sum += fabsf(x[at]) * factor;
-  }
-  return warp_sum(sum);
-}
-
-/// One warp: cpu::mean_magnitude(); in lane 0.
-__device__ inline float mean_of_run(const float* x, uint32_t count) {
-  const float numel = static_cast<float>(count > 0 ? count : 1);
-  const float sum = __shfl_sync(kAllLanes, sum_run(x, count, 1.0f), 0);
-  if (sum <= std::numeric_limits<float>::max()) {
-    return sum / numel;
-  }
-  const float mean = sum_run(x, count, 0x1p-12f) / numel * 0x1p12f;
-  return mean <= std::numeric_limits<float>::max() ? mean : std::numeric_limits<float>::max();
-}
-
-/// One warp: cpu::norm(); in lane 0. `largest`: the bits of max|x|.
-__device__ inline float norm_of_run(const float* x, uint32_t count, uint32_t largest) {
-  const float factor = square_factor(largest);
-  float squares = 0.0f;
-#pragma unroll 1
-  for (uint32_t begin = 0; begin < count; begin += kWarp * kPerThread) {
-    float t[kPerThread];
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const uint32_t at = begin + lane_index() * kPerThread + static_cast<uint32_t>(i);
-      t[i] = at < count ? x[at] * factor : 0.0f;
-      t[i] *= t[i];
-    }
-    squares += warp_sum(((t[0] + t[4]) + (t[2] + t[6])) + ((t[1] + t[5]) + (t[3] + t[7])));
-  }
-  return __uint_as_float(norm_bits(squares, factor));
 }
 
 /// A block writes a chunk: the chosen elements gather in shared memory, in order.
@@ -187,60 +144,9 @@ __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArg
     float& left = x[index[at]];
     left = left - (a.scale == 1.0f ? decoded : decoded / a.scale);
   };
-  if constexpr (Layout::kHasScales) {
-    constexpr bool kSigns = kStorage == SparseStorage::kOne;
-    const CodeFormat format = Layout::kBits == 8 ? a.codes : CodeFormat::kInteger;
-    const int32_t limit = run_limit(Layout::kBits, a.levels);
-    float maximum = __uint_as_float(largest);
-    if (kSigns || a.levels > 0) {  // the same for all threads
-      GRADWIRE_SHARED(of_run, float);
-      if (warp_index() == 0) {
-        const float found =
-            kSigns ? mean_of_run(value, count) : norm_of_run(value, count, largest);
-        if (lane_index() == 0) {
-          of_run = found;
-        }
-      }
-      __syncthreads();
-      maximum = of_run;
-    }
-    const bfloat16 stored =
-        kSigns ? from_float<bfloat16>(maximum) : run_scale(format, limit, maximum);
-    const float scale = to_float(stored);
-    if (threadIdx.x == 0) {
-      store_word(a.body + Layout::scales_begin(a.chunks) + 2 * chunk, stored.bits);
-    }
-    constexpr uint32_t kPerByte = 8 / Layout::kBits;
-    for (uint32_t byte = threadIdx.x; byte < Layout::value_bytes(count); byte += kSparseThreads) {
-      uint32_t packed = 0;
-#pragma unroll 1
-      for (uint32_t i = 0; i < kPerByte && byte * kPerByte + i < count; ++i) {
-        const uint32_t at = byte * kPerByte + i;
-        int32_t code;
-        if constexpr (kSigns) {
-          code = stored.bits != 0 && value[at] < 0.0f ? 1 : 0;
-          leave(at, code != 0 ? -scale : scale);
-        } else {
-          code = a.by_chance
-                     ? run_code_by_chance(
-                           format, limit, value[at], scale,
-                           draw_half(a.source, a.first + chunk * kSelectChunk + index[at]))
-                     : run_code(format, limit, value[at], scale);
-          leave(at, code_value_of(format, code, scale));
-        }
-        packed |= (static_cast<uint32_t>(code) & ((1u << Layout::kBits) - 1)) << (i * Layout::kBits);
-      }
-      values[byte] = static_cast<std::byte>(packed);
-    }
-  } else {
-    using T = std::conditional_t<
-        kStorage == SparseStorage::kFloat32, float,
-        std::conditional_t<kStorage == SparseStorage::kFloat16, float16, bfloat16>>;
-    for (uint32_t at = threadIdx.x; at < count; at += kSparseThreads) {
-      store_float<T>(values, at, value[at]);
-      leave(at, to_float(from_float<T>(value[at])));
-    }
-  }
+  write_values<kStorage>(
+      {value, count, largest, a.body + Layout::scales_begin(a.chunks) + 2 * chunk, values}, a.codes,
+      [&](uint32_t at) { return a.first + chunk * kSelectChunk + index[at]; }, leave);
 }
 
 }  // namespace gradwire::cuda

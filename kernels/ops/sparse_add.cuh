@@ -9,8 +9,6 @@
 
 namespace gradwire::cuda {
 
-inline constexpr uint32_t kInfinityBrain = 0x7F80;  // as bfloat16
-
 /// What placing, adding and slicing need to know.
 struct AddArguments {
   const DevicePart* parts;
@@ -64,30 +62,6 @@ __device__ __forceinline__ uint32_t unpack_index(const std::byte* packed, uint32
     return middle >> 4 | static_cast<uint32_t>(pair[2]) << 4;
   }
   return at + 1 == count ? low | middle << 8 : low | (middle & 15) << 8;
-}
-
-/// Entry `at` of a chunk's values; `codes` of eight bits are what it says.
-template <SparseStorage kStorage>
-__device__ __forceinline__ float unpack_value(const std::byte* values, uint32_t at, float scale,
-                                              CodeFormat codes) {
-  if constexpr (kStorage == SparseStorage::kFloat32) {
-    return load_float<float>(values, at);
-  } else if constexpr (kStorage == SparseStorage::kFloat16) {
-    return load_float<float16>(values, at);
-  } else if constexpr (kStorage == SparseStorage::kBFloat16) {
-    return load_float<bfloat16>(values, at);
-  } else if constexpr (kStorage == SparseStorage::kEight) {
-    return code_value_of(codes, static_cast<int8_t>(values[at]), scale);
-  } else {
-    constexpr uint32_t kBits = kValueBits<kStorage>;
-    constexpr uint32_t kPerByte = 8 / kBits;
-    const uint32_t code = static_cast<uint32_t>(values[at / kPerByte]) >> (at % kPerByte * kBits);
-    if constexpr (kStorage == SparseStorage::kOne) {
-      return __uint_as_float(__float_as_uint(scale) | (code & 1u) << 31);
-    } else {
-      return code_value(static_cast<int32_t>(code << (32 - kBits)) >> (32 - kBits), scale);
-    }
-  }
 }
 
 /// Whether the chunk's indices increase and lie below `numel`; for all threads of the block.

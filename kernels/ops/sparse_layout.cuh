@@ -1,12 +1,8 @@
 #pragma once
 // How a sparse body is laid out, for the kernels that write it and those that add it up.
 
-#include "gradwire/kernels/ops/block.cuh"
-#include "gradwire/kernels/ops/launch_checks.cuh"
-#include "gradwire/kernels/ops/memory_access.cuh"
-#include "gradwire/kernels/ops/run_element.h"
 #include "gradwire/kernels/ops/select_cuda.h"
-#include "gradwire/kernels/ops/sparse_format.h"
+#include "gradwire/kernels/ops/sparse_values.cuh"
 
 namespace gradwire::cuda {
 
@@ -27,49 +23,11 @@ struct BodyPlace {
 
 __host__ __device__ __forceinline__ uint64_t pad4(uint64_t bytes) { return (bytes + 3) / 4 * 4; }
 
-/// What values take: floats, or codes of so many bits and a scale per chunk.
-enum class SparseStorage : uint8_t { kFloat32, kFloat16, kBFloat16, kEight, kFour, kTwo, kOne };
-
-template <SparseStorage kStorage>
-inline constexpr uint32_t kValueBits = kStorage == SparseStorage::kFloat32 ? 32
-                                       : kStorage == SparseStorage::kEight ? 8
-                                       : kStorage == SparseStorage::kFour  ? 4
-                                       : kStorage == SparseStorage::kTwo   ? 2
-                                       : kStorage == SparseStorage::kOne   ? 1
-                                                                           : 16;
-
-constexpr SparseStorage storage_of(SparseValues values) {
-  switch (values) {
-    case SparseValues::kFloat32:
-      return SparseStorage::kFloat32;
-    case SparseValues::kFloat16:
-      return SparseStorage::kFloat16;
-    case SparseValues::kBFloat16:
-      return SparseStorage::kBFloat16;
-    case SparseValues::kInt4:
-      return SparseStorage::kFour;
-    case SparseValues::kInt2:
-      return SparseStorage::kTwo;
-    case SparseValues::kSign:
-      return SparseStorage::kOne;
-    default:
-      return SparseStorage::kEight;
-  }
-}
-
-/// What codes of eight bits are; all others are integers.
-constexpr CodeFormat code_format_of(SparseValues values) {
-  return values == SparseValues::kE4M3         ? CodeFormat::kE4M3
-         : values == SparseValues::kE5M2       ? CodeFormat::kE5M2
-         : values == SparseValues::kPowerOfTwo ? CodeFormat::kPowerOfTwo
-                                               : CodeFormat::kInteger;
-}
-
 /// The wire format's arithmetic for one value codec.
 template <SparseStorage kStorage, bool kBitmap>
 struct SparseLayout {
   static constexpr uint32_t kBits = kValueBits<kStorage>;
-  static constexpr bool kHasScales = kBits <= 8;
+  static constexpr bool kHasScales = kHasRunScale<kStorage>;
   static constexpr bool kIsBitmap = kBitmap;
 
   static __device__ uint64_t scales_begin(uint64_t chunks) { return pad4(2 * chunks); }
@@ -81,11 +39,6 @@ struct SparseLayout {
   }
   static __device__ uint32_t value_bytes(uint32_t count) { return (count * kBits + 7) / 8; }
 };
-
-__device__ __forceinline__ uint32_t chunk_numel(uint64_t numel, uint64_t chunk) {
-  const uint64_t left = numel - chunk * kSelectChunk;
-  return static_cast<uint32_t>(left < kSelectChunk ? left : kSelectChunk);
-}
 
 /// One block: places all chunks by their counts. @returns the body's bytes, in every thread; `ok`
 /// becomes false in all threads where a count is larger than its chunk.
@@ -124,32 +77,13 @@ __device__ inline uint64_t place_chunks(size_t numel, size_t chunks, const Count
 /// Calls f.operator()<storage, bitmap>() with the compile-time values.
 template <class F>
 void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
-  check(format.values <= SparseValues::kPowerOfTwo, op, ": values is ",
-        static_cast<int>(format.values), ", must be 0 to ",
-        static_cast<int>(SparseValues::kPowerOfTwo));
-  const auto with = [&]<SparseStorage kStorage>() {
+  dispatch_storage(op, format.values, [&]<SparseStorage kStorage>() {
     if (format.bitmap) {
       f.template operator()<kStorage, true>();
     } else {
       f.template operator()<kStorage, false>();
     }
-  };
-  switch (storage_of(format.values)) {
-    case SparseStorage::kFloat32:
-      return with.template operator()<SparseStorage::kFloat32>();
-    case SparseStorage::kFloat16:
-      return with.template operator()<SparseStorage::kFloat16>();
-    case SparseStorage::kBFloat16:
-      return with.template operator()<SparseStorage::kBFloat16>();
-    case SparseStorage::kEight:
-      return with.template operator()<SparseStorage::kEight>();
-    case SparseStorage::kFour:
-      return with.template operator()<SparseStorage::kFour>();
-    case SparseStorage::kTwo:
-      return with.template operator()<SparseStorage::kTwo>();
-    case SparseStorage::kOne:
-      return with.template operator()<SparseStorage::kOne>();
-  }
+  });
 }
 
 }  // namespace gradwire::cuda

@@ -147,6 +147,14 @@ gradwire_simt_mutant(half_header FILE parts.cuh SOURCE parts_cuda.cu
 gradwire_simt_mutant(mean_kept FILE parts.cuh SOURCE parts_cuda.cu
   FROM "if (step->status == 0) {\n    return;" TO "if (step->status != kStatusNonFinite) {\n    return;"
   TESTS "*PartKernels*")
+gradwire_simt_mutant(draw_order COMPRESSORS FILE draw.cuh SOURCE drawn_cuda.cu
+  FROM "same && other < step ? other : before" TO "same && other < step ? before : before"
+  TESTS "*DrawnOnCuda.DrawsTheElements*")
+gradwire_simt_mutant(drawn_unscaled COMPRESSORS FILE drawn.cuh SOURCE drawn_cuda.cu
+  FROM "load_float<T>(m.g, at) - decoded / m.scale" TO "load_float<T>(m.g, at) - decoded"
+  TESTS "*DrawnOnCuda.WritesEvery*")
+gradwire_simt_mutant(draw_kept COMPRESSORS FILE drawn.cuh SOURCE drawn_cuda.cu
+  FROM "!drawn || part.variant != draw" TO "!drawn" TESTS "*DrawnOnCuda.DrawsAnew*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

@@ -127,6 +127,7 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
           .scale = 1.0f,
           .region = whole,
           .merging = false,
+          .parts = {},
           .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
@@ -163,6 +164,7 @@ void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& cont
           .scale = 1.0f,
           .region = whole,
           .merging = false,
+          .parts = {},
           .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
@@ -257,6 +259,7 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
           .scale = input.scale,
           .region = region,
           .merging = true,
+          .parts = table,
           .rank_stage = merge_stage(shape().rank, input.meeting),
           .seal = seal,
           .body = out.subspan(sizeof(PayloadHeader))},
@@ -299,7 +302,7 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
     case PayloadFormat::kSparse:
       return make_cuda_sparse(std::move(on_cpu), std::move(shape));
     case PayloadFormat::kDrawn:
-      break;
+      return make_cuda_drawn(std::move(on_cpu), std::move(shape));
     case PayloadFormat::kLowRank:
       return make_cuda_low_rank(std::move(on_cpu), std::move(shape));
   }

@@ -50,6 +50,8 @@ class CudaCompressor : public Compressor {
     float scale;
     Region region;
     bool merging;
+    /// Of merge(): what x is the sum of, in device memory.
+    std::span<const cuda::DevicePart> parts;
     uint32_t rank_stage;  ///< of stochastic rounding
     cuda::Seal seal;
     Payload body;

@@ -17,6 +17,8 @@ std::unique_ptr<Compressor> make_cuda_dense(std::unique_ptr<ChunkedCompressor> o
                                             CompressorShape shape);
 std::unique_ptr<Compressor> make_cuda_low_rank(std::unique_ptr<ChunkedCompressor> on_cpu,
                                                CompressorShape shape);
+std::unique_ptr<Compressor> make_cuda_drawn(std::unique_ptr<ChunkedCompressor> on_cpu,
+                                            CompressorShape shape);
 std::unique_ptr<Compressor> make_cuda_quantized(std::unique_ptr<ChunkedCompressor> on_cpu,
                                                 CompressorShape shape);
 std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> on_cpu,

@@ -143,7 +143,8 @@ TEST(CudaCompressors, FlagMergesThatOverflowAsTheCpuDoes) {
 }
 
 TEST(CudaCompressors, CommitOnTheDevice) {
-  for (const char* spec : {"topk:5%,int4", "chunktopk:2%", "threshold:5%", "int4,stochastic", "1bit", "bf16,ef"}) {
+  for (const char* spec : {"topk:5%,int4", "chunktopk:2%", "threshold:5%", "int4,stochastic", "1bit",
+                           "bf16,ef", "randomk:10%,int4"}) {
     SCOPED_TRACE(spec);
     const size_t numel = kChunk + 99;
     Loop loop(spec, numel);
