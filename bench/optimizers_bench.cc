@@ -1,11 +1,12 @@
 // One optimizer step over ResNet-50's parameters, against the memory's own speed.
 //
 // floor_bytes is what the formula must move per element when nothing stays in a cache: SGD reads w,
-// v, g and writes w, v (20); LARS reads w, g for the norms first (28); LAMB reads w, m, v, g and
-// writes m, v, then reads w, m, v and writes w (40). checked_bytes adds what it costs to change
-// nothing when a gradient is not finite: SGD and LAMB read 4 more. A ratio is the time those bytes
-// take at the rate of the fastest of bench/memory_rate.h's loops, measured between the steps with
-// the same threads, over the time of the step: 1 is the memory's speed.
+// v, g and writes w, v (20); AdamW reads w, m, v, g and writes w, m, v (28); LARS reads w, g for
+// the norms first (28); LAMB reads w, m, v, g and writes m, v, then reads w, m, v and writes w
+// (40). checked_bytes adds what it costs to change nothing when a gradient is not finite: SGD,
+// AdamW and LAMB read 4 more, but where the caller knows that all are (known_finite). A ratio is
+// the time those bytes take at the rate of the fastest of bench/memory_rate.h's loops, measured
+// between the steps with the same threads, over the time of the step: 1 is the memory's speed.
 
 #include <benchmark/benchmark.h>
 
@@ -104,6 +105,7 @@ struct Network {
 struct Traffic {
   double floor_bytes;
   double checked_bytes;
+  bool known_finite = false;
 };
 
 void optimizer_step(benchmark::State& state, const char* spec, Traffic traffic) {
@@ -137,7 +139,7 @@ void optimizer_step(benchmark::State& state, const char* spec, Traffic traffic) 
       bench::add_in_place(gradient + begin, spare + begin, count);
     }));
     steps.push_back(seconds([&] {
-      optimizer->apply(1e-4, context);
+      optimizer->apply({.learning_rate = 1e-4, .known_finite = traffic.known_finite}, context);
       stream->wait();
     }));
     state.SetIterationTime(steps.back());
@@ -159,6 +161,10 @@ void settings(benchmark::internal::Benchmark* benchmark) {
 }
 
 BENCHMARK_CAPTURE(optimizer_step, sgd, "sgd:weight_decay=1e-4", {20, 24})->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, adamw, "adamw", {28, 32})->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, sgd_known_finite, "sgd:weight_decay=1e-4", {20, 20, true})
+    ->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, adamw_known_finite, "adamw", {28, 28, true})->Apply(settings);
 BENCHMARK_CAPTURE(optimizer_step, lars, "lars:weight_decay=1e-4", {28, 28})->Apply(settings);
 BENCHMARK_CAPTURE(optimizer_step, lamb, "lamb:weight_decay=0.01", {40, 44})->Apply(settings);
 

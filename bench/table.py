@@ -63,7 +63,9 @@ ROWS = [
     compress("bf16 cast", "bf16", 0.80),
     Row("mean of 8 ranks' top-k 1%", "decompress_8_ranks/topk:1%", 0.45, "mean of 8 x topk:1%"),
     Row("SGD with momentum, ResNet-50", "optimizer_step/sgd/threads:1/manual_time", 0.90),
-    Row("AdamW, ResNet-50", "", 0.90),
+    Row("SGD, gradients known finite", "optimizer_step/sgd_known_finite/threads:1/manual_time", 0.90),
+    Row("AdamW, ResNet-50", "optimizer_step/adamw/threads:1/manual_time", 0.90),
+    Row("AdamW, gradients known finite", "optimizer_step/adamw_known_finite/threads:1/manual_time", 0.90),
     Row("LARS, ResNet-50", "optimizer_step/lars/threads:1/manual_time", 0.90),
     Row("LAMB, ResNet-50", "optimizer_step/lamb/threads:1/manual_time", 0.90, "lamb, ResNet-50"),
 ]

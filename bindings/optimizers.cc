@@ -121,10 +121,13 @@ class BoundOptimizer {
 
   std::string spec() const { return to_string(optimizer_->spec()); }
 
-  void step(double learning_rate) {
+  void step(double learning_rate, double gradient_scale, bool known_finite) {
+    const StepOptions options{.learning_rate = learning_rate,
+                              .gradient_scale = gradient_scale,
+                              .known_finite = known_finite};
     worker_.run([&](Context& context) {
       optimizer_->prepare(context);
-      optimizer_->apply(learning_rate, context);
+      optimizer_->apply(options, context);
     });
   }
 
@@ -165,7 +168,7 @@ void bind_optimizers(py::module_& module) {
       "Raises:\n    InvalidArgument: an unknown name or key lists the known ones.");
   py::class_<BoundOptimizer>(
       module, "Optimizer",
-      "Steps on arrays in place; the classes SGD, LARS and LAMB of the package wrap it.\n\n"
+      "Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.\n\n"
       "groups holds (weight_decay or None, learning_rate_scale, adapt); group_of names one of them "
       "for each parameter.")
       .def(py::init<const std::string&, const Arrays&, const Arrays&,
@@ -174,10 +177,13 @@ void bind_optimizers(py::module_& module) {
            py::arg("spec"), py::arg("parameters"), py::arg("gradients"), py::arg("names"),
            py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1)
       .def_property_readonly("spec", &BoundOptimizer::spec, "The canonical spec text.")
-      .def("step", &BoundOptimizer::step, py::arg("learning_rate"),
+      .def("step", &BoundOptimizer::step, py::arg("learning_rate"), py::arg("gradient_scale") = 1.0,
+           py::arg("known_finite") = false,
            "Updates all parameters from their gradients; the GIL is released.\n\n"
            "Raises:\n    NonFiniteGradient: naming the parameter; nothing was changed.\n"
-           "    InvalidArgument: learning_rate is negative or not finite.")
+           "    InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not "
+           "in "
+           "(0, 1].")
       .def("state", &BoundOptimizer::state,
            "Copies of all state: ({name: int}, {parameter: {name: array}}).")
       .def("load_state", &BoundOptimizer::load_state, py::arg("scalars"), py::arg("tensors"),

@@ -48,6 +48,11 @@ Rows optimizers() {
       settings.append(key);
     }
     fields["settings"] = py::tuple(settings);
+    py::dict presets;
+    for (const OptimizerPreset& preset : row.presets) {
+      presets[py::str(preset.name.data(), preset.name.size())] = preset.keys;
+    }
+    fields["presets"] = presets;
     fields["source"] = row.source;
     rows.append(fields);
   }

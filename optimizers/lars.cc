@@ -1,7 +1,15 @@
 // LARS, You, Gitman, Ginsburg, arXiv 1708.03888, algorithm 1, per layer:
-//   local = eta ||w|| / (||g|| + wd ||w|| + eps)
-//   v = mu v + lr local (g + wd w);  w -= v
-// The ratio `local` is 1 where a norm is 0 and for groups that do not adapt. The paper has no eps.
+//   local = eta ||w|| / (||g|| + wd ||w|| + eps);  d = local (g + wd w)
+//   v = mu v + lr d;  w -= v
+// and as others write it:
+//   rate_in_momentum=0  v = mu v + d;  w -= lr v
+//   nesterov=1          the weights take d + mu v (lr d + mu v) in the place of v
+//   clip_rate=1         min(local, lr) in the place of lr local: LARC, which is the row larc
+//   decayed_norm=1      ||g + wd w|| in the place of ||g|| + wd ||w||
+//   decay_at_zero=0     d = 0 where ||g|| is 0; without decayed_norm
+// The ratio `local` is 1 where a norm is 0 and where nothing adapts. The paper has no eps.
+
+#include <algorithm>
 
 #include "gradwire/optimizers/registry.h"
 #include "gradwire/optimizers/step.h"
@@ -14,34 +22,67 @@ class Lars final : public SteppedOptimizer {
  public:
   Lars(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
        const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, {"momentum"}), rates_(set()) {}
+      : SteppedOptimizer(spec, parameters, groups, {"momentum"}), scales_(set()) {}
 
  private:
-  void step(double learning_rate, ThreadPool& pool) override {
-    set().for_each_block(pool, [this](const ParameterSet::Block& block) { measure(block); });
-    rates_.set(learning_rate, set(), pool,
-               [this](const ParameterSet::Item& item, double values, double gradient) {
-                 const auto decay = static_cast<double>(item.weight_decay);
-                 return spec().trust_coefficient * values /
-                        (gradient + decay * values + spec().epsilon);
-               });
-    set().for_each_block_backwards(pool, [this](const ParameterSet::Block& block) {
-      const cpu::MomentumFactors factors{.rate = rates_.of(set(), block),
-                                         .momentum = static_cast<float>(spec().momentum),
-                                         .weight_decay = block.item->weight_decay};
-      cpu::lars_momentum({block.value(), state(block, 0), block.gradient()}, factors);
+  void step(const StepOptions& options, ThreadPool& pool) override {
+    const float factor = gradient_factor(options, false, pool);
+    set().for_each_block(pool, [&](const ParameterSet::Block& block) { measure(block, factor); });
+    const auto rate_of = [&](const ParameterSet::Item& item) {
+      return options.learning_rate * item.learning_rate_scale;
+    };
+    const bool inside = spec().rate_in_momentum;
+    scales_.set(
+        set(), pool,
+        [&](const ParameterSet::Item& item, double values, double change) {
+          const double rate = rate_of(item);
+          const double local = ratio(item, values, change, static_cast<double>(factor));
+          if (spec().clip_rate && local >= rate) {
+            return inside ? rate : 1.0;
+          }
+          const double adapted = spec().clip_rate ? local / rate : local;
+          return inside ? rate * adapted : adapted;
+        },
+        [&](const ParameterSet::Item& item) { return inside ? rate_of(item) : 1.0; });
+    set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
+      update(block, factor, inside ? 1.0f : to_rate(rate_of(*block.item)));
     });
   }
 
+  double ratio(const ParameterSet::Item& item, double values, double change, double factor) const {
+    const double decay = static_cast<double>(item.weight_decay);
+    const double changed = spec().decayed_norm ? change : factor * change + decay * values;
+    return spec().trust_coefficient * values / (changed + spec().epsilon);
+  }
+
   // The gradient's sum is not finite exactly when an element is not.
-  void measure(const ParameterSet::Block& block) {
-    rates_.change_squares[block.index] = cpu::sum_of_squares(block.gradient());
+  void measure(const ParameterSet::Block& block, float factor) {
+    scales_.change_squares[block.index] =
+        spec().decayed_norm && block.item->adapt
+            ? cpu::decayed_sum_of_squares(block.value(), block.gradient(), factor,
+                                          block.item->weight_decay)
+            : cpu::sum_of_squares(block.gradient());
     if (block.item->adapt) {
-      rates_.value_squares[block.index] = cpu::sum_of_squares(block.value());
+      scales_.value_squares[block.index] = cpu::sum_of_squares(block.value());
     }
   }
 
-  LayerRates rates_;
+  void update(const ParameterSet::Block& block, float factor, float rate) const {
+    const bool decays = spec().decay_at_zero || !scales_.still(set(), block);
+    const cpu::MomentumFactors factors{.factor = factor,
+                                       .weight_decay = decays ? block.item->weight_decay : 0.0f,
+                                       .scale = scales_.of(set(), block),
+                                       .momentum = static_cast<float>(spec().momentum),
+                                       .rate = rate};
+    const cpu::MomentumBlock operands{block.value(), state(block, 0), block.gradient()};
+    if (spec().nesterov) {
+      cpu::nesterov_step(operands, factors);
+    } else {
+      cpu::momentum_step(operands, factors);
+    }
+  }
+
+  LayerRates scales_;  // of d: the ratio, times the learning rate where the momentum holds steps
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 // exchanged, the caller exchanges it, apply() uses it.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,28 +28,65 @@ struct Parameter {
 struct ParamGroup {
   std::optional<double> weight_decay = std::nullopt;
   double learning_rate_scale = 1.0;
-  bool adapt = true;  ///< layer-wise adaptation (LARS, LAMB); false: ratio 1
+  bool adapt = true;  ///< layer-wise adaptation (LARS, LARC, LAMB); false: ratio 1
 };
 
+/// Parameters for which `applies` is true get `settings`.
+struct GroupRule {
+  std::function<bool(const Parameter&)> applies;
+  ParamGroup settings;
+};
+
+/// Sets every parameter's group: that of the first rule which applies, else the first of the groups
+/// returned, which takes everything from the spec.
+/// @throws InvalidArgument for a rule without a predicate.
+std::vector<ParamGroup> assign_groups(std::span<Parameter> parameters,
+                                      std::span<const GroupRule> rules);
+
 /// A validated request. parse_optimizer() reads "sgd", "sgd:momentum=0.9,nesterov=1",
-/// "lamb:weight_decay=0.01", "lars:trust_coefficient=0.001".
+/// "lamb:weight_decay=0.01", "lamb:preset=apex,weight_decay=0.01". Filled by hand, fields are as
+/// here whatever the optimizer; default_spec() has the row's.
 struct OptimizerSpec {
   std::string name = "sgd";
-  double momentum = 0.9;            ///< sgd, lars; in [0, 1)
-  bool nesterov = false;            ///< sgd
-  double beta1 = 0.9;               ///< lamb; in [0, 1)
-  double beta2 = 0.999;             ///< lamb; in [0, 1)
-  double epsilon = 1e-6;            ///< > 0; lamb: outside the root; lars: in the denominator
-  double weight_decay = 0.0;        ///< >= 0
-  double trust_coefficient = 1e-3;  ///< lars' eta; > 0
+  double momentum = 0.9;      ///< sgd, lars, larc; in [0, 1)
+  bool nesterov = false;      ///< sgd, lars, larc
+  double beta1 = 0.9;         ///< adamw, lamb; in [0, 1)
+  double beta2 = 0.999;       ///< adamw, lamb; in [0, 1)
+  double epsilon = 1e-6;      ///< > 0; adamw, lamb: outside the root; lars: in the denominator
+  double weight_decay = 0.0;  ///< >= 0
+  double trust_coefficient = 1e-3;  ///< eta of lars, larc; > 0
+  double max_grad_norm = 0.0;       ///< all gradients together are scaled down to it; 0: never
+  // What implementations of lars and lamb differ in; as here they are their papers'.
+  bool adapt_undecayed = true;   ///< parameters without weight decay are adapted as well
+  double max_ratio = 0.0;        ///< lamb: the ratio is at most this; 0: unbounded
+  double min_norm = 0.0;         ///< lamb: ||w|| counts as at least this,
+  double max_norm = 0.0;         ///< lamb: and at most this; 0: unbounded
+  bool rate_in_momentum = true;  ///< lars: the momentum holds steps, not directions
+  bool clip_rate = false;        ///< lars: a layer's rate is min(eta ||w|| / .., learning rate)
+  bool decayed_norm = false;     ///< lars: the denominator is ||g + wd w|| + eps
+  bool decay_at_zero = true;     ///< lars: weights decay even where ||g|| is 0
 
   bool operator==(const OptimizerSpec&) const = default;
 };
 
-/// @throws InvalidArgument: an unknown name or key lists the known ones; a value out of range says
-/// which range.
+/// @throws InvalidArgument: an unknown name, key or preset lists the known ones; a value out of
+/// range says which range.
 OptimizerSpec parse_optimizer(std::string_view text);
+/// What the optimizer `name` is without any key. @throws InvalidArgument listing the known names.
+OptimizerSpec default_spec(std::string_view name);
+/// parse_optimizer() reads it back; a preset is written as the keys it stands for.
 std::string to_string(const OptimizerSpec& spec);
+
+/// What one step is given.
+struct StepOptions {
+  double learning_rate;
+  /// What gradients are multiplied by as they are read, in (0, 1]: 1 over a loss scale, or over a
+  /// number of gradients added up.
+  double gradient_scale = 1.0;
+  /// The caller knows that all gradients are finite, a Reducer's means for example: saves SGD and
+  /// AdamW a pass over them. Where it is not so, state is lost to NaN.
+  bool known_finite = false;
+};
 
 /// Sees every piece of state by name ("momentum", "exp_avg", "exp_avg_sq") and parameter, and the
 /// number of updates applied ("step"). It may write to what it sees, to restore a checkpoint.
@@ -64,18 +102,29 @@ class Optimizer {
   virtual ~Optimizer() = default;
   virtual const OptimizerSpec& spec() const = 0;
 
-  /// Enqueues what must be ready before the exchange. SGD, LARS and LAMB exchange the gradient
-  /// itself, so theirs does nothing.
+  /// Enqueues what must be ready before the exchange. Those that exchange the gradient itself, all
+  /// rows of today's registry, do nothing.
   virtual void prepare(Context& context) = 0;
 
   /// Enqueues the update of all parameters from their gradients. When a gradient holds NaN or
   /// infinity nothing is changed, state included, and the stream's wait() throws NonFiniteGradient
   /// naming the parameter.
-  /// @throws InvalidArgument at once unless learning_rate is finite and >= 0.
-  virtual void apply(double learning_rate, Context& context) = 0;
+  /// @throws InvalidArgument at once unless learning_rate is finite and >= 0 and gradient_scale in
+  /// (0, 1].
+  virtual void apply(const StepOptions& options, Context& context) = 0;
+  void apply(double learning_rate, Context& context) {
+    apply(StepOptions{.learning_rate = learning_rate}, context);
+  }
 
   /// Shows all state, in parameter order, for checkpoints. The stream must be idle.
   virtual void visit_state(StateVisitor& visitor) = 0;
+};
+
+/// Settings under which a row is what another implementation computes.
+struct OptimizerPreset {
+  std::string_view name;
+  std::string_view keys;  ///< as in a spec: "max_grad_norm=1,adapt_undecayed=0"; may be empty
+  std::string_view source;
 };
 
 struct OptimizerRow {
@@ -84,14 +133,17 @@ struct OptimizerRow {
   std::string_view formula;
   std::string_view source;
   std::span<const std::string_view> keys;  ///< of OptimizerSpec, that this optimizer reads
+  std::string_view defaults;               ///< as in a spec, what differs from OptimizerSpec's
+  std::span<const OptimizerPreset> presets;
   std::unique_ptr<Optimizer> (*make)(const OptimizerSpec&, std::vector<Parameter>,
                                      std::vector<ParamGroup>);
 };
 std::span<const OptimizerRow> optimizer_registry();
 
 /// Allocates all state; apply() allocates nothing.
-/// @throws InvalidArgument for a spec out of range, no parameters, an empty parameter, value and
-/// gradient of different numel, a dtype other than float32, memory that is not the CPU's, a group
+/// A parameter without elements is left out of steps and has no state.
+/// @throws InvalidArgument for a spec out of range, no parameters, value and gradient of different
+/// numel, a dtype other than float32, memory that is not the CPU's, a group
 /// index without a group (an empty `groups` means one default group).
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::vector<Parameter> parameters,

@@ -16,13 +16,11 @@ void check_view(const Parameter& parameter, std::string_view what, const TensorV
         to_string(view.dtype), ", expected float32");
   check(view.device.type == DeviceType::kCpu, "parameter '", parameter.name, "': ", what,
         " is in CUDA memory, expected CPU memory");
-  check(view.data != nullptr, "parameter '", parameter.name, "': ", what,
+  check(view.data != nullptr || view.numel == 0, "parameter '", parameter.name, "': ", what,
         " has no memory, expected a pointer to ", view.numel, " elements");
 }
 
 void check_parameter(const Parameter& parameter, size_t group_count) {
-  check(parameter.value.numel > 0, "parameter '", parameter.name,
-        "': numel is 0, must be at least 1");
   check(parameter.value.numel == parameter.gradient.numel, "parameter '", parameter.name,
         "': the gradient has ", parameter.gradient.numel, " elements, expected ",
         parameter.value.numel, " as the value has");
@@ -50,13 +48,15 @@ void check_disjoint(const std::vector<Parameter>& parameters) {
   std::vector<Run> runs;
   for (const Parameter& parameter : parameters) {
     for (const TensorView* view : {&parameter.value, &parameter.gradient}) {
+      if (view->numel == 0) {
+        continue;
+      }
       const auto* begin = static_cast<const std::byte*>(view->data);
       runs.push_back({begin, begin + view->size_bytes(), &parameter, view == &parameter.value});
     }
   }
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
-    return std::less<>()(a.begin, b.begin);
-  });
+  std::sort(runs.begin(), runs.end(),
+            [](const Run& a, const Run& b) { return std::less<>()(a.begin, b.begin); });
   const Run* furthest = nullptr;          // of all runs so far
   const Run* furthest_written = nullptr;  // of the values among them
   for (const Run& run : runs) {
@@ -96,12 +96,13 @@ void ParameterSet::add(const OptimizerSpec& spec, const Parameter& parameter,
                        const std::vector<ParamGroup>& groups) {
   const ParamGroup& group = groups[parameter.group];
   const size_t numel = parameter.value.numel;
+  const double decay = group.weight_decay.value_or(spec.weight_decay);
   items_.push_back({.name = parameter.name,
                     .value = parameter.value.as<float>(),
                     .gradient = parameter.gradient.as<float>(),
-                    .weight_decay = to_rate(group.weight_decay.value_or(spec.weight_decay)),
+                    .weight_decay = to_rate(decay),
                     .learning_rate_scale = group.learning_rate_scale,
-                    .adapt = group.adapt,
+                    .adapt = group.adapt && (spec.adapt_undecayed || decay > 0.0),
                     .state_offset = state_numel_,
                     .first_block = blocks_.size(),
                     .block_count = (numel + kStepBlock - 1) / kStepBlock});
@@ -135,9 +136,27 @@ void ParameterSet::check_gradients(ThreadPool& pool) {
                                  " is ", *element, ", expected finite values"));
 }
 
-void check_learning_rate(std::string_view optimizer, double learning_rate) {
-  check(learning_rate >= 0.0 && learning_rate <= std::numeric_limits<float>::max(), optimizer,
-        ": learning_rate is ", learning_rate, ", must be finite and >= 0");
+void check_options(std::string_view optimizer, const StepOptions& options) {
+  check(options.learning_rate >= 0.0 && options.learning_rate <= std::numeric_limits<float>::max(),
+        optimizer, ": learning_rate is ", options.learning_rate, ", must be finite and >= 0");
+  check(options.gradient_scale > 0.0 && options.gradient_scale <= 1.0, optimizer,
+        ": gradient_scale is ", options.gradient_scale, ", must be in (0, 1]");
+}
+
+std::vector<ParamGroup> assign_groups(std::span<Parameter> parameters,
+                                      std::span<const GroupRule> rules) {
+  std::vector<ParamGroup> groups(1);
+  for (size_t i = 0; i < rules.size(); ++i) {
+    check(rules[i].applies != nullptr, "rules[", i, "]: applies is empty, expected a predicate");
+    groups.push_back(rules[i].settings);
+  }
+  for (Parameter& parameter : parameters) {
+    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const GroupRule& candidate) {
+      return candidate.applies(parameter);
+    });
+    parameter.group = rule == rules.end() ? 0 : 1 + static_cast<size_t>(rule - rules.begin());
+  }
+  return groups;
 }
 
 }  // namespace gradwire

@@ -79,8 +79,9 @@ class ParameterSet {
   size_t state_numel_ = 0;
 };
 
-/// @throws InvalidArgument unless `learning_rate` is one that float can hold and >= 0.
-void check_learning_rate(std::string_view optimizer, double learning_rate);
+/// @throws InvalidArgument unless the learning rate is one that float can hold and >= 0, and the
+/// gradients' scale in (0, 1].
+void check_options(std::string_view optimizer, const StepOptions& options);
 
 /// A step size as the loops use it; what float cannot hold becomes its largest value.
 inline float to_rate(double rate) {

@@ -2,45 +2,94 @@
 
 #include "gradwire/optimizers/registry.h"
 
-#include <array>
-
 #include "gradwire/optimizers/spec.h"
 
 namespace gradwire {
 namespace {
 
-constexpr std::array<std::string_view, 3> kSgdKeys{"momentum", "nesterov", "weight_decay"};
-constexpr std::array<std::string_view, 4> kLarsKeys{"momentum", "trust_coefficient", "epsilon",
-                                                    "weight_decay"};
-constexpr std::array<std::string_view, 4> kLambKeys{"beta1", "beta2", "epsilon", "weight_decay"};
+constexpr std::string_view kSgdKeys[] = {"momentum", "nesterov", "weight_decay", "max_grad_norm"};
+constexpr std::string_view kAdamKeys[] = {"beta1", "beta2", "epsilon", "weight_decay",
+                                          "max_grad_norm"};
+constexpr std::string_view kLarsKeys[] = {"momentum",      "nesterov",        "trust_coefficient",
+                                          "epsilon",       "weight_decay",    "rate_in_momentum",
+                                          "clip_rate",     "adapt_undecayed", "decayed_norm",
+                                          "decay_at_zero", "max_grad_norm"};
+constexpr std::string_view kLambKeys[] = {"beta1",        "beta2",         "epsilon",
+                                          "weight_decay", "max_grad_norm", "max_ratio",
+                                          "min_norm",     "max_norm",      "adapt_undecayed"};
 
-constexpr std::array kRows{
-    OptimizerRow{.name = "sgd",
-                 .summary = "stochastic gradient descent with heavy-ball or Nesterov momentum",
-                 .formula = "d = g + wd w; v = mu v + d; w -= lr v (nesterov: w -= lr (d + mu v))",
-                 .source =
-                     "Sutskever et al., On the importance of initialization and momentum in deep "
-                     "learning, ICML 2013",
-                 .keys = kSgdKeys,
-                 .make = make_sgd},
-    OptimizerRow{
-        .name = "lars",
-        .summary = "SGD whose learning rate follows each layer's ratio of weight to gradient norm",
-        .formula = "v = mu v + lr eta ||w|| / (||g|| + wd ||w|| + eps) (g + wd w); w -= v",
-        .source = "You, Gitman, Ginsburg, Large Batch Training of Convolutional Networks, "
-                  "arXiv 1708.03888",
-        .keys = kLarsKeys,
-        .make = make_lars},
-    OptimizerRow{.name = "lamb",
-                 .summary = "Adam whose update is scaled to each layer's weight norm",
-                 .formula = "m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t); "
-                            "v^ = v / (1 - b2^t); u = m^ / (sqrt v^ + eps) + wd w; "
-                            "w -= lr ||w|| / ||u|| u",
-                 .source =
-                     "You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 "
-                     "minutes, arXiv 1904.00962",
-                 .keys = kLambKeys,
-                 .make = make_lamb},
+constexpr OptimizerPreset kLarsPresets[] = {
+    {"paper", "", "arXiv 1708.03888, algorithm 1; MLPerf's ResNet-50 reference"},
+    {"timm", "rate_in_momentum=0,adapt_undecayed=0,epsilon=1e-8", "timm 1.0, optim/lars.py"},
+    {"torch-optimizer",
+     "rate_in_momentum=0,adapt_undecayed=0,decay_at_zero=0,trust_coefficient=0.01,epsilon=1e-8",
+     "torch-optimizer 0.3, lars.py"},
+    // Its epsilon is 0, which nothing divides by: where a norm is 0 the ratio is 1.
+    {"optax", "decayed_norm=1,epsilon=1e-30", "optax, lars and scale_by_trust_ratio"},
+};
+constexpr std::string_view kLarcDefaults =
+    "rate_in_momentum=0,clip_rate=1,decay_at_zero=0,trust_coefficient=0.02,epsilon=1e-8";
+
+constexpr OptimizerPreset kLambPresets[] = {
+    {"paper", "", "arXiv 1904.00962v5, algorithm 2"},
+    {"paper-v1", "max_ratio=10", "arXiv 1904.00962v1"},
+    {"apex", "max_grad_norm=1,adapt_undecayed=0", "apex, FusedLAMB"},
+    {"nvlamb", "max_grad_norm=1", "apex, FusedLAMB with use_nvlamb"},
+    {"tf-addons", "adapt_undecayed=0", "TensorFlow Addons, LAMB"},
+    {"timm", "max_grad_norm=1,adapt_undecayed=0", "timm 1.0, optim/lamb.py"},
+    {"lambc", "max_grad_norm=1,adapt_undecayed=0,max_ratio=1",
+     "timm 1.0, optim/lamb.py with trust_clip"},
+    {"optax", "", "optax, lamb"},
+};
+
+constexpr OptimizerRow kRows[] = {
+    {.name = "sgd",
+     .summary = "stochastic gradient descent with heavy-ball or Nesterov momentum",
+     .formula = "d = g + wd w; v = mu v + d; w -= lr v (nesterov: w -= lr (d + mu v))",
+     .source = "Sutskever et al., On the importance of initialization and momentum in deep "
+               "learning, ICML 2013",
+     .keys = kSgdKeys,
+     .defaults = "",
+     .presets = {},
+     .make = make_sgd},
+    {.name = "adamw",
+     .summary = "Adam with weight decay that does not pass through the moments",
+     .formula = "m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t); "
+                "v^ = v / (1 - b2^t); w -= lr (m^ / (sqrt v^ + eps) + wd w)",
+     .source = "Loshchilov, Hutter, Decoupled Weight Decay Regularization, arXiv 1711.05101",
+     .keys = kAdamKeys,
+     .defaults = "epsilon=1e-8,weight_decay=0.01",
+     .presets = {},
+     .make = make_adamw},
+    {.name = "lars",
+     .summary = "SGD whose learning rate follows each layer's ratio of weight to gradient norm",
+     .formula = "v = mu v + lr eta ||w|| / (||g|| + wd ||w|| + eps) (g + wd w); w -= v",
+     .source = "You, Gitman, Ginsburg, Large Batch Training of Convolutional Networks, "
+               "arXiv 1708.03888",
+     .keys = kLarsKeys,
+     .defaults = "",
+     .presets = kLarsPresets,
+     .make = make_lars},
+    {.name = "larc",
+     .summary = "LARS that never takes a layer's rate above the learning rate",
+     .formula = "v = mu v + min(eta ||w|| / (||g|| + wd ||w|| + eps) / lr, 1) (g + wd w); "
+                "w -= lr v",
+     .source = "apex, parallel/LARC.py",
+     .keys = kLarsKeys,
+     .defaults = kLarcDefaults,
+     .presets = {},
+     .make = make_lars},
+    {.name = "lamb",
+     .summary = "Adam whose update is scaled to each layer's weight norm",
+     .formula = "m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t); "
+                "v^ = v / (1 - b2^t); u = m^ / (sqrt v^ + eps) + wd w; "
+                "w -= lr ||w|| / ||u|| u",
+     .source = "You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 "
+               "minutes, arXiv 1904.00962",
+     .keys = kLambKeys,
+     .defaults = "",
+     .presets = kLambPresets,
+     .make = make_lamb},
 };
 
 }  // namespace

@@ -8,6 +8,8 @@ namespace gradwire {
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                     std::vector<ParamGroup> groups);
+std::unique_ptr<Optimizer> make_adamw(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                      std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_lars(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                      std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_lamb(const OptimizerSpec& spec, std::vector<Parameter> parameters,

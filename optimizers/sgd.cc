@@ -23,26 +23,28 @@ class Sgd final : public SteppedOptimizer {
       : SteppedOptimizer(spec, parameters, groups, states_of(spec)) {}
 
  private:
-  void step(double learning_rate, ThreadPool& pool) override {
-    set().check_gradients(pool);
+  void step(const StepOptions& options, ThreadPool& pool) override {
+    const float factor = gradient_factor(options, !options.known_finite, pool);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
-      update(block, to_rate(learning_rate * block.item->learning_rate_scale));
+      const double rate = options.learning_rate * block.item->learning_rate_scale;
+      update(block, {.factor = factor,
+                     .weight_decay = block.item->weight_decay,
+                     .scale = 1.0f,
+                     .momentum = static_cast<float>(spec().momentum),
+                     .rate = to_rate(rate)});
     });
   }
 
-  void update(const ParameterSet::Block& block, float rate) const {
-    const cpu::MomentumFactors factors{.rate = rate,
-                                       .momentum = static_cast<float>(spec().momentum),
-                                       .weight_decay = block.item->weight_decay};
+  void update(const ParameterSet::Block& block, const cpu::MomentumFactors& factors) const {
     if (spec().momentum == 0.0) {
-      cpu::sgd_plain({block.value(), {}, block.gradient()}, factors);
+      cpu::plain_step({block.value(), {}, block.gradient()}, factors);
       return;
     }
     const cpu::MomentumBlock operands{block.value(), state(block, 0), block.gradient()};
     if (spec().nesterov) {
-      cpu::sgd_nesterov(operands, factors);
+      cpu::nesterov_step(operands, factors);
     } else {
-      cpu::sgd_momentum(operands, factors);
+      cpu::momentum_step(operands, factors);
     }
   }
 };

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace gradwire {
 namespace {
@@ -42,6 +43,15 @@ constexpr std::array kFields{
     field<&OptimizerSpec::epsilon>("epsilon", "> 0", is_positive),
     field<&OptimizerSpec::weight_decay>("weight_decay", ">= 0", is_not_negative),
     field<&OptimizerSpec::trust_coefficient>("trust_coefficient", "> 0", is_positive),
+    field<&OptimizerSpec::max_grad_norm>("max_grad_norm", ">= 0", is_not_negative),
+    field<&OptimizerSpec::adapt_undecayed>("adapt_undecayed", "0 or 1", is_switch),
+    field<&OptimizerSpec::max_ratio>("max_ratio", ">= 0", is_not_negative),
+    field<&OptimizerSpec::min_norm>("min_norm", ">= 0", is_not_negative),
+    field<&OptimizerSpec::max_norm>("max_norm", ">= 0", is_not_negative),
+    field<&OptimizerSpec::rate_in_momentum>("rate_in_momentum", "0 or 1", is_switch),
+    field<&OptimizerSpec::clip_rate>("clip_rate", "0 or 1", is_switch),
+    field<&OptimizerSpec::decayed_norm>("decayed_norm", "0 or 1", is_switch),
+    field<&OptimizerSpec::decay_at_zero>("decay_at_zero", "0 or 1", is_switch),
 };
 
 const Field& field_of(std::string_view key) {
@@ -61,6 +71,9 @@ const Field& known_field(const OptimizerRow& row, std::string_view key) {
       return field_of(key);
     }
     described.push_back(concat(known, " ", field_of(known).range));
+  }
+  if (!row.presets.empty()) {
+    described.push_back("preset");
   }
   const std::vector<std::string_view> names(described.begin(), described.end());
   throw_unknown_name(concat(row.name, " key"), key, names);
@@ -85,6 +98,43 @@ std::string shortest(double value) {
   return {text, std::to_chars(text, text + sizeof(text), value).ptr};
 }
 
+/// Calls item(key, value) for each of "key=value,key=value", at least once; value is nothing
+/// without "=".
+template <class Item>
+void for_each_item(std::string_view text, const Item& item) {
+  for (size_t begin = 0; begin != std::string_view::npos;) {
+    const size_t comma = text.find(',', begin);
+    const bool last = comma == std::string_view::npos;
+    const std::string_view pair = text.substr(begin, last ? comma : comma - begin);
+    const size_t equals = pair.find('=');
+    item(pair.substr(0, equals),
+         equals == std::string_view::npos ? std::nullopt : std::optional(pair.substr(equals + 1)));
+    begin = last ? comma : comma + 1;
+  }
+}
+
+/// Sets the keys of `text`, which is the registry's own.
+void set_keys(const OptimizerRow& row, std::string_view text, OptimizerSpec& spec) {
+  if (text.empty()) {
+    return;
+  }
+  for_each_item(text, [&](std::string_view key, std::optional<std::string_view> value) {
+    const Field& which = field_of(key);
+    which.set(spec, parse_number(row.name, which, value.value_or("")));
+  });
+}
+
+const OptimizerPreset& preset_of(const OptimizerRow& row, std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const OptimizerPreset& preset : row.presets) {
+    if (preset.name == name) {
+      return preset;
+    }
+    known.push_back(preset.name);
+  }
+  throw_unknown_name(concat(row.name, " preset"), name, known);
+}
+
 }  // namespace
 
 const OptimizerRow& optimizer_row(std::string_view name) {
@@ -105,33 +155,52 @@ void check_spec(const OptimizerSpec& spec) {
   }
 }
 
+OptimizerSpec default_spec(std::string_view name) {
+  const OptimizerRow& row = optimizer_row(name);
+  OptimizerSpec spec;
+  spec.name = row.name;
+  set_keys(row, row.defaults, spec);
+  return spec;
+}
+
 OptimizerSpec parse_optimizer(std::string_view text) {
   const size_t colon = text.find(':');
   const OptimizerRow& row = optimizer_row(text.substr(0, colon));
-  OptimizerSpec spec;
-  spec.name = row.name;
-  std::vector<std::string_view> seen;
-  for (size_t begin = colon; begin != std::string_view::npos;) {
-    const size_t comma = text.find(',', begin + 1);
-    const std::string_view item =
-        text.substr(begin + 1, comma == std::string_view::npos ? comma : comma - begin - 1);
-    const size_t equals = item.find('=');
-    const Field& which = known_field(row, item.substr(0, equals));
-    check(equals != std::string_view::npos, row.name, ": '", item, "' has no value, expected ",
-          which.key, "=NUMBER, ", which.range);
-    check(std::find(seen.begin(), seen.end(), which.key) == seen.end(), row.name, ": ", which.key,
-          " is given twice, expected once");
-    seen.push_back(which.key);
-    const double value = parse_number(row.name, which, item.substr(equals + 1));
-    check_range(row.name, which, value);
-    which.set(spec, value);
-    begin = comma;
+  OptimizerSpec spec = default_spec(row.name);
+  if (colon == std::string_view::npos) {
+    return spec;
   }
+  const std::string_view keys = text.substr(colon + 1);
+  std::vector<std::string_view> seen;
+  const auto once = [&](std::string_view key) {
+    check(std::find(seen.begin(), seen.end(), key) == seen.end(), row.name, ": ", key,
+          " is given twice, expected once");
+    seen.push_back(key);
+  };
+  // A preset first, wherever it stands: the other keys are changes to it.
+  for_each_item(keys, [&](std::string_view key, std::optional<std::string_view> value) {
+    if (key == "preset" && !row.presets.empty()) {
+      once(key);
+      set_keys(row, preset_of(row, value.value_or("")).keys, spec);
+    }
+  });
+  for_each_item(keys, [&](std::string_view key, std::optional<std::string_view> value) {
+    if (key == "preset" && !row.presets.empty()) {
+      return;
+    }
+    const Field& which = known_field(row, key);
+    check(value.has_value(), row.name, ": '", key, "' has no value, expected ", which.key,
+          "=NUMBER, ", which.range);
+    once(which.key);
+    const double number = parse_number(row.name, which, *value);
+    check_range(row.name, which, number);
+    which.set(spec, number);
+  });
   return spec;
 }
 
 std::string to_string(const OptimizerSpec& spec) {
-  const OptimizerSpec defaults;
+  const OptimizerSpec defaults = default_spec(spec.name);
   std::string text = spec.name;
   for (std::string_view key : optimizer_row(spec.name).keys) {
     const Field& which = field_of(key);

@@ -14,27 +14,33 @@ bool all_finite(std::span<const float> x);
 /// double: the result is infinite or NaN if and only if an element is.
 double sum_of_squares(std::span<const float> x);
 
+/// The sum of squares of factor g + wd w. Changes nothing.
+double decayed_sum_of_squares(std::span<const float> value, std::span<const float> gradient,
+                              float factor, float weight_decay);
+
 /// What the update of a block works on; the spans have equal size.
 struct MomentumBlock {
   std::span<float> value;
   std::span<float> momentum;
   std::span<const float> gradient;
 };
+/// d = scale (factor g + wd w). One of scale and rate is the learning rate's, so that it enters
+/// before the momentum or after it; the other is 1, or a layer's ratio.
 struct MomentumFactors {
-  float rate;
-  float momentum;
+  float factor;
   float weight_decay;
+  float scale;
+  float momentum;
+  float rate;
 };
-/// w -= rate (g + wd w); there is no momentum to read.
-void sgd_plain(const MomentumBlock& block, const MomentumFactors& factors);
-/// v = mu v + (g + wd w); w -= rate v.
-void sgd_momentum(const MomentumBlock& block, const MomentumFactors& factors);
-/// v = mu v + (g + wd w); w -= rate (g + wd w + mu v).
-void sgd_nesterov(const MomentumBlock& block, const MomentumFactors& factors);
-/// v = mu v + rate (g + wd w); w -= v: the rate enters before the momentum.
-void lars_momentum(const MomentumBlock& block, const MomentumFactors& factors);
+/// w -= rate d; there is no momentum to read.
+void plain_step(const MomentumBlock& block, const MomentumFactors& factors);
+/// v = mu v + d; w -= rate v.
+void momentum_step(const MomentumBlock& block, const MomentumFactors& factors);
+/// v = mu v + d; w -= rate (d + mu v).
+void nesterov_step(const MomentumBlock& block, const MomentumFactors& factors);
 
-struct LambBlock {
+struct AdamBlock {
   std::span<float> value;
   std::span<float> exp_avg;
   std::span<float> exp_avg_sq;
@@ -42,7 +48,7 @@ struct LambBlock {
 };
 /// Corrections are multiplied: m^ = correction1 m, sqrt v^ = root_correction2 sqrt v. Taking the
 /// root first keeps v^ within float for gradients up to 1e20; v saturates at float's largest value.
-struct LambFactors {
+struct AdamFactors {
   float beta1;
   float one_minus_beta1;
   float beta2;
@@ -51,11 +57,12 @@ struct LambFactors {
   float root_correction2;
   float epsilon;
   float weight_decay;
+  float factor;  ///< of gradients
 };
 /// The sum of squares of u = m^ / (sqrt v^ + eps) + wd w as this step will make it. Changes
 /// nothing.
-double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors);
+double adam_sum_of_squares(const AdamBlock& block, const AdamFactors& factors);
 /// Advances m and v, then w -= rate u.
-void lamb_update(const LambBlock& block, const LambFactors& factors, float rate);
+void adam_update(const AdamBlock& block, const AdamFactors& factors, float rate);
 
 }  // namespace gradwire::cpu

@@ -51,13 +51,15 @@ GRADWIRE_INLINE double chunk_sum_of_squares(const float* x, size_t count) {
   return lane_sum_of_squares<double>(x, count);
 }
 
-struct LambElement {
+struct AdamElement {
   float exp_avg;
   float exp_avg_sq;
   float update;
 };
 
-GRADWIRE_INLINE LambElement lamb_element(float w, float m, float v, float g, const LambFactors& f) {
+GRADWIRE_INLINE AdamElement adam_element(float w, float m, float v, float unscaled,
+                                         const AdamFactors& f) {
+  const float g = f.factor * unscaled;
   const float next_m = f.beta1 * m + f.one_minus_beta1 * g;
   const float grown_v = f.beta2 * v + (f.one_minus_beta2 * g) * g;
   const float next_v = std::min(std::numeric_limits<float>::max(), grown_v);
@@ -88,62 +90,65 @@ double sum_of_squares(std::span<const float> x) {
 }
 
 GRADWIRE_CLONES
-void sgd_plain(const MomentumBlock& block, const MomentumFactors& factors) {
+double decayed_sum_of_squares(std::span<const float> value, std::span<const float> gradient,
+                              float factor, float weight_decay) {
+  double sum = 0.0;
+  float change[kChunk];
+  for (size_t begin = 0; begin < value.size(); begin += kChunk) {
+    const float* const w = value.data() + begin;
+    const float* const g = gradient.data() + begin;
+    const size_t count = std::min(kChunk, value.size() - begin);
+    for (size_t i = 0; i < count; ++i) {
+      change[i] = factor * g[i] + weight_decay * w[i];
+    }
+    sum += chunk_sum_of_squares(change, count);
+  }
+  return sum;
+}
+
+GRADWIRE_CLONES
+void plain_step(const MomentumBlock& block, const MomentumFactors& factors) {
   float* __restrict const w = block.value.data();
   const float* __restrict const g = block.gradient.data();
   const size_t count = block.value.size();
-  const auto [rate, mu, decay] = factors;
+  const MomentumFactors f = factors;
   for (size_t i = 0; i < count; ++i) {
-    w[i] -= rate * (g[i] + decay * w[i]);
+    w[i] -= f.rate * (f.scale * (f.factor * g[i] + f.weight_decay * w[i]));
   }
 }
 
 GRADWIRE_CLONES
-void sgd_momentum(const MomentumBlock& block, const MomentumFactors& factors) {
-  float* __restrict const w = block.value.data();
-  float* __restrict const v = block.momentum.data();
-  const float* __restrict const g = block.gradient.data();
-  const size_t count = block.value.size();
-  const auto [rate, mu, decay] = factors;
-  for (size_t i = 0; i < count; ++i) {
-    const float next = mu * v[i] + (g[i] + decay * w[i]);
-    v[i] = next;
-    w[i] -= rate * next;
-  }
-}
-
-GRADWIRE_CLONES
-void sgd_nesterov(const MomentumBlock& block, const MomentumFactors& factors) {
-  float* __restrict const w = block.value.data();
-  float* __restrict const v = block.momentum.data();
-  const float* __restrict const g = block.gradient.data();
-  const size_t count = block.value.size();
-  const auto [rate, mu, decay] = factors;
-  for (size_t i = 0; i < count; ++i) {
-    const float direction = g[i] + decay * w[i];
-    const float next = mu * v[i] + direction;
-    v[i] = next;
-    w[i] -= rate * (direction + mu * next);
-  }
-}
-
-GRADWIRE_CLONES
-void lars_momentum(const MomentumBlock& block, const MomentumFactors& factors) {
+void momentum_step(const MomentumBlock& block, const MomentumFactors& factors) {
   float* __restrict const w = block.value.data();
   float* __restrict const v = block.momentum.data();
   const float* __restrict const g = block.gradient.data();
   const size_t count = block.value.size();
-  const auto [rate, mu, decay] = factors;
+  const MomentumFactors f = factors;
   for (size_t i = 0; i < count; ++i) {
-    const float next = mu * v[i] + rate * (g[i] + decay * w[i]);
+    const float next = f.momentum * v[i] + f.scale * (f.factor * g[i] + f.weight_decay * w[i]);
     v[i] = next;
-    w[i] -= next;
+    w[i] -= f.rate * next;
   }
 }
 
 GRADWIRE_CLONES
-double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors) {
-  const LambFactors f = factors;
+void nesterov_step(const MomentumBlock& block, const MomentumFactors& factors) {
+  float* __restrict const w = block.value.data();
+  float* __restrict const v = block.momentum.data();
+  const float* __restrict const g = block.gradient.data();
+  const size_t count = block.value.size();
+  const MomentumFactors f = factors;
+  for (size_t i = 0; i < count; ++i) {
+    const float direction = f.scale * (f.factor * g[i] + f.weight_decay * w[i]);
+    const float next = f.momentum * v[i] + direction;
+    v[i] = next;
+    w[i] -= f.rate * (direction + f.momentum * next);
+  }
+}
+
+GRADWIRE_CLONES
+double adam_sum_of_squares(const AdamBlock& block, const AdamFactors& factors) {
+  const AdamFactors f = factors;
   double sum = 0.0;
   float update[kChunk];
   for (size_t begin = 0; begin < block.value.size(); begin += kChunk) {
@@ -153,7 +158,7 @@ double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors) {
     const float* const g = block.gradient.data() + begin;
     const size_t count = std::min(kChunk, block.value.size() - begin);
     for (size_t i = 0; i < count; ++i) {
-      update[i] = lamb_element(w[i], m[i], v[i], g[i], f).update;
+      update[i] = adam_element(w[i], m[i], v[i], g[i], f).update;
     }
     sum += chunk_sum_of_squares(update, count);
   }
@@ -161,15 +166,15 @@ double lamb_sum_of_squares(const LambBlock& block, const LambFactors& factors) {
 }
 
 GRADWIRE_CLONES
-void lamb_update(const LambBlock& block, const LambFactors& factors, float rate) {
+void adam_update(const AdamBlock& block, const AdamFactors& factors, float rate) {
   float* __restrict const w = block.value.data();
   float* __restrict const m = block.exp_avg.data();
   float* __restrict const v = block.exp_avg_sq.data();
   const float* __restrict const g = block.gradient.data();
   const size_t count = block.value.size();
-  const LambFactors f = factors;
+  const AdamFactors f = factors;
   for (size_t i = 0; i < count; ++i) {
-    const LambElement next = lamb_element(w[i], m[i], v[i], g[i], f);
+    const AdamElement next = adam_element(w[i], m[i], v[i], g[i], f);
     m[i] = next.exp_avg;
     v[i] = next.exp_avg_sq;
     w[i] -= rate * next.update;

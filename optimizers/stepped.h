@@ -1,5 +1,5 @@
 #pragma once
-// What SGD, LARS and LAMB share: a step is one task of the stream, and state is a few buffers with
+// What optimizers share: a step is one task of the stream, and state is a few buffers with
 // an element per element of the parameters.
 
 #include <cmath>
@@ -14,7 +14,8 @@ class SteppedOptimizer : public Optimizer {
  public:
   const OptimizerSpec& spec() const final { return spec_; }
   void prepare(Context&) final {}
-  void apply(double learning_rate, Context& context) final;
+  using Optimizer::apply;
+  void apply(const StepOptions& options, Context& context) final;
   void visit_state(StateVisitor& visitor) final;
 
  protected:
@@ -24,6 +25,10 @@ class SteppedOptimizer : public Optimizer {
 
   ParameterSet& set() { return set_; }
   const ParameterSet& set() const { return set_; }
+  /// What the step multiplies gradients by: options' scale, and what brings the norm of all of them
+  /// together down to max_grad_norm. Looks at every gradient where `check` is set or it must.
+  /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
+  float gradient_factor(const StepOptions& options, bool check, ThreadPool& pool);
   /// How many steps were applied.
   uint64_t steps() const { return steps_; }
   /// The block's elements of the state of this place among the names.
@@ -33,31 +38,34 @@ class SteppedOptimizer : public Optimizer {
 
  private:
   /// Applies one step, or throws and changes nothing.
-  virtual void step(double learning_rate, ThreadPool& pool) = 0;
+  virtual void step(const StepOptions& options, ThreadPool& pool) = 0;
 
   const OptimizerSpec spec_;
   ParameterSet set_;
+  std::vector<double> gradient_squares_;  // per block, where gradients are clipped
   const std::vector<std::string_view> names_;
   std::vector<Buffer> buffers_;
   uint64_t steps_ = 0;
 };
 
-/// Step sizes of layer-wise optimizers: the learning rate times a ratio of two norms, one of a
-/// parameter's values and one of what it is changed by.
+/// Step sizes of layer-wise optimizers, which follow two norms per parameter: of its values, and of
+/// what it is changed by.
 class LayerRates {
  public:
   explicit LayerRates(const ParameterSet& set)
       : value_squares(set.blocks().size()),
         change_squares(set.blocks().size()),
-        rates_(set.items().size()) {}
+        rates_(set.items().size()),
+        still_(set.items().size()) {}
 
   std::vector<double> value_squares;   ///< per block: sums of squares, written by a first pass
   std::vector<double> change_squares;  ///< not finite where a gradient of the block is not
 
-  /// Takes ratio(item, value norm, change norm), 1 where a norm is 0 and for items that do not adapt.
+  /// Takes rate(item, value norm, change norm) of items that adapt, plain(item) of the others and
+  /// where a norm is 0.
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
-  template <class Ratio>
-  void set(double learning_rate, ParameterSet& set, ThreadPool& pool, const Ratio& ratio) {
+  template <class Rate, class PlainRate>
+  void set(ParameterSet& set, ThreadPool& pool, const Rate& rate, const PlainRate& plain) {
     for (size_t i = 0; i < rates_.size(); ++i) {
       const ParameterSet::Item& item = set.items()[i];
       const double change_square = sum_of_blocks(item, change_squares);
@@ -67,17 +75,26 @@ class LayerRates {
       const double values = std::sqrt(sum_of_blocks(item, value_squares));
       const double change = std::sqrt(change_square);
       const bool adapts = item.adapt && values != 0.0 && change != 0.0;
-      rates_[i] = to_rate(learning_rate * item.learning_rate_scale *
-                          (adapts ? ratio(item, values, change) : 1.0));
+      rates_[i] = to_rate(adapts ? rate(item, values, change) : plain(item));
+      still_[i] = item.adapt && change == 0.0;
     }
   }
 
   float of(const ParameterSet& set, const ParameterSet::Block& block) const {
-    return rates_[static_cast<size_t>(block.item - set.items().data())];
+    return rates_[place(set, block)];
+  }
+  /// Whether the block's parameter adapts and its change has the norm 0.
+  bool still(const ParameterSet& set, const ParameterSet::Block& block) const {
+    return still_[place(set, block)] != 0;
   }
 
  private:
-  std::vector<float> rates_;  // per parameter
+  static size_t place(const ParameterSet& set, const ParameterSet::Block& block) {
+    return static_cast<size_t>(block.item - set.items().data());
+  }
+
+  std::vector<float> rates_;    // per parameter
+  std::vector<uint8_t> still_;  // per parameter
 };
 
 }  // namespace gradwire

@@ -129,7 +129,9 @@ constexpr OptionRow kRows[] = {
     {"exchange", "NAME", "auto, dense or gather [auto]", set_exchange},
     {"bucket-kib", "KIB", "dense gradient per bucket [1024]",
      [](Options& o, View v) { o.bucket_kib = parse_number<size_t>(v, 1, size_t{1} << 22); }},
-    {"optimizer", "SPEC", "e.g. sgd:momentum=0.9, lars, lamb; without its momentum where the method has one [sgd]",
+    {"optimizer", "SPEC",
+     "e.g. sgd:momentum=0.9, adamw, lars, larc, lamb; without its momentum where the method has "
+     "one [sgd]",
      [](Options& o, View v) { o.optimizer = gradwire::parse_optimizer(v); }},
     {"learning-rate", "X", "after warm-up [by optimizer]",
      [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
@@ -162,7 +164,8 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.exchange_gradients = !parse_switch(v); }},
     {"events", "FILE", "JSON lines, - is standard output [none]",
      [](Options& o, View v) { o.events = v; }},
-    {"chrome-trace", "FILE", "traces of the last steps, for Perfetto: rank 0's, FILE with .rank1 beside it, … [none]",
+    {"chrome-trace", "FILE",
+     "traces of the last steps, for Perfetto: rank 0's, FILE with .rank1 beside it, … [none]",
      [](Options& o, View v) { o.chrome_trace = v; }},
     {"die-with-parent", "0|1|PID", "end when the parent does; PID: which must be the parent [0]",
      [](Options& o, View v) { o.die_with_parent = parse_number<long>(v, 0, 1L << 22); }},
@@ -223,7 +226,8 @@ double parse_rate(std::string_view text) {
 }
 
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
-  return optimizer.name == "lars" ? 3.0 : optimizer.name == "lamb" ? 0.005 : 0.05;
+  const std::string_view name = optimizer.name;
+  return name == "lars" ? 3.0 : name == "lamb" ? 0.005 : name == "adamw" ? 0.001 : 0.05;
 }
 
 Options parse_options(std::span<const char* const> arguments) {

@@ -35,17 +35,43 @@ TEST(OptimizerSpecText, WritesWhatDiffersFromTheDefaultsAndReadsItBack) {
 }
 
 TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
-  EXPECT_EQ(refusal("adamw"), "optimizer: unknown name 'adamw', known: sgd, lars, lamb");
-  EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, lars, lamb");
+  EXPECT_EQ(refusal("adam"), "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb");
+  EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb");
   EXPECT_EQ(refusal("sgd:beta1=0.9"),
             "sgd key: unknown name 'beta1', known: momentum in [0, 1), nesterov 0 or 1, "
-            "weight_decay >= 0");
-  EXPECT_EQ(refusal("lars:eta=1"),
-            "lars key: unknown name 'eta', known: momentum in [0, 1), trust_coefficient > 0, "
-            "epsilon > 0, weight_decay >= 0");
+            "weight_decay >= 0, max_grad_norm >= 0");
+  EXPECT_EQ(refusal("adamw:eta=1"),
+            "adamw key: unknown name 'eta', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
+            "weight_decay >= 0, max_grad_norm >= 0");
   EXPECT_EQ(refusal("lamb:"),
             "lamb key: unknown name '', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
-            "weight_decay >= 0");
+            "weight_decay >= 0, max_grad_norm >= 0, max_ratio >= 0, min_norm >= 0, max_norm >= 0, "
+            "adapt_undecayed 0 or 1, preset");
+  EXPECT_EQ(refusal("lamb:preset=fast"),
+            "lamb preset: unknown name 'fast', known: paper, paper-v1, apex, nvlamb, tf-addons, "
+            "timm, lambc, optax");
+  EXPECT_EQ(refusal("lamb:beta1=0,preset"), refusal("lamb:preset="));
+}
+
+TEST(OptimizerSpecText, APresetStandsForItsKeysAndOthersChangeIt) {
+  const OptimizerSpec apex = parse_optimizer("lamb:preset=apex");
+  EXPECT_EQ(apex.max_grad_norm, 1.0);
+  EXPECT_FALSE(apex.adapt_undecayed);
+  EXPECT_EQ(to_string(apex), "lamb:max_grad_norm=1,adapt_undecayed=0");
+  EXPECT_EQ(parse_optimizer("lamb:max_grad_norm=2,preset=apex"),
+            parse_optimizer("lamb:preset=apex,max_grad_norm=2"));
+  EXPECT_EQ(parse_optimizer("lamb:max_grad_norm=2,preset=apex").max_grad_norm, 2.0);
+  EXPECT_EQ(refusal("lamb:preset=apex,preset=apex"), "lamb: preset is given twice, expected once");
+  EXPECT_EQ(refusal("sgd:preset=timm").substr(0, 29), "sgd key: unknown name 'preset");
+}
+
+TEST(OptimizerSpecText, DefaultsAreTheRows) {
+  EXPECT_EQ(default_spec("adamw").epsilon, 1e-8);
+  EXPECT_EQ(default_spec("adamw").weight_decay, 0.01);
+  EXPECT_EQ(to_string(default_spec("adamw")), "adamw");
+  EXPECT_EQ(to_string(OptimizerSpec{.name = "adamw"}), "adamw:epsilon=1e-06,weight_decay=0");
+  EXPECT_TRUE(parse_optimizer("larc").clip_rate);
+  EXPECT_EQ(to_string(parse_optimizer("larc:clip_rate=0")), "larc:clip_rate=0");
 }
 
 TEST(OptimizerSpecText, ValuesOutOfRangeNameTheRange) {
@@ -81,7 +107,7 @@ TEST(OptimizerRegistry, MakesWhatItListsAndChecksSpecsMadeByHand) {
               std::string(row.name) + ": weight_decay is -1, must be >= 0");
   }
   EXPECT_EQ(message_of<InvalidArgument>([] { make_optimizer({.name = "adam"}, {}); }),
-            "optimizer: unknown name 'adam', known: sgd, lars, lamb");
+            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb");
 }
 
 TEST(Schedule, WarmupClimbsInEqualStepsToTheBase) {

@@ -158,7 +158,7 @@ def test_an_unknown_method_lists_the_known_ones_before_anything_runs(options, tm
     ("option", "value", "named"),
     [
         ("--methods", "topk:200%", "in (0, 1]"),
-        ("--optimizer", "adagrad", "sgd, lars, lamb"),
+        ("--optimizer", "adagrad", "sgd, adamw, lars, larc, lamb"),
         ("--exchange", "telepathy", "dense, gather"),
     ],
 )

@@ -46,10 +46,32 @@ def lamb(w, g, state, lr, group, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_de
     return w - lr * group.get("learning_rate_scale", 1.0) * ratio * r
 
 
+def adamw(w, g, state, lr, group, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01):
+    decay = group.get("weight_decay", weight_decay)
+    t = state["t"] = state.get("t", 0) + 1
+    m = state["m"] = beta1 * state.get("m", 0.0) + (1 - beta1) * g
+    v = state["s"] = beta2 * state.get("s", 0.0) + (1 - beta2) * g * g
+    r = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + epsilon)
+    return w - lr * group.get("learning_rate_scale", 1.0) * (r + decay * w)
+
+
+def larc(w, g, state, lr, group, momentum=0.9, weight_decay=0.0):
+    rate = lr * group.get("learning_rate_scale", 1.0)
+    decay, d = group.get("weight_decay", weight_decay), g
+    if norm(w) > 0 and norm(g) > 0:
+        local = 0.02 * norm(w) / (norm(g) + decay * norm(w) + 1e-8)
+        d = (g + decay * w) * (min(local / rate, 1.0) if group.get("adapt", True) else 1.0)
+    v = state["v"] = momentum * state.get("v", 0.0) + d
+    return w - rate * v
+
+
 CASES = [
     (gradwire.SGD, sgd, {}),
     (gradwire.SGD, sgd, {"momentum": 0.0}),
     (gradwire.SGD, sgd, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+    (gradwire.AdamW, adamw, {}),
+    (gradwire.AdamW, adamw, {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-4, "weight_decay": 0.1}),
+    (gradwire.LARC, larc, {"weight_decay": 0.1}),
     (gradwire.LARS, lars, {}),
     (gradwire.LARS, lars, {"weight_decay": 0.1, "trust_coefficient": 0.02, "epsilon": 1e-3}),
     (gradwire.LAMB, lamb, {}),
@@ -95,6 +117,69 @@ def test_ratio_is_one_when_a_norm_is_zero(optimizer, reference, settings):
         parameter, gradient = w.astype(np.float32), g.astype(np.float32)
         optimizer([parameter], [gradient], 0.1, **settings).step()
         close(parameter, reference(w, g, {}, 0.1, {}, **settings))
+
+
+def test_presets_are_those_of_the_registry_and_leave_settings_to_it(rng):
+    rows = {row.name: row for row in gradwire.optimizers()}
+    assert set(rows["lamb"].presets) >= {"paper", "apex", "nvlamb", "tf-addons", "lambc", "optax"}
+    assert rows["sgd"].presets == {}
+    parameters, gradients = problem(rng)
+    steps = gradwire.LAMB(parameters, gradients, 0.1, preset="apex", weight_decay=0.01)
+    assert steps.spec == "lamb:weight_decay=0.01,max_grad_norm=1,adapt_undecayed=0"
+    steps = gradwire.LARS(parameters, gradients, 0.1, preset="torch-optimizer", nesterov=True)
+    assert "trust_coefficient=0.01" in steps.spec and "nesterov=1" in steps.spec
+    with pytest.raises(gradwire.InvalidArgument, match="known: paper, timm, torch-optimizer, optax"):
+        gradwire.LARS(parameters, gradients, 0.1, preset="apex")
+
+
+@pytest.mark.parametrize("spec, name, settings", [
+    ("sgd:momentum=0.9,weight_decay=0.01", "SGD", {"momentum": 0.9, "weight_decay": 0.01}),
+    ("sgd:momentum=0.8,nesterov=1", "SGD", {"momentum": 0.8, "nesterov": True}),
+    ("adamw", "AdamW", {}),
+    ("adamw:beta1=0.8,beta2=0.95,weight_decay=0.1,epsilon=1e-6", "AdamW",
+     {"betas": (0.8, 0.95), "weight_decay": 0.1, "eps": 1e-6}),
+])
+def test_steps_are_those_of_torch(spec, name, settings, rng):
+    torch = pytest.importorskip("torch", reason="torch is an optional extra")
+    parameters, gradients = problem(rng)
+    theirs = [torch.nn.Parameter(torch.from_numpy(p.copy())) for p in parameters]
+    peer = getattr(torch.optim, name)(theirs, lr=0.01, **settings)
+    steps = gradwire.make_optimizer(spec, parameters, gradients, lr=0.01)
+    for _ in range(200):
+        for gradient, parameter in zip(gradients, theirs):
+            gradient[...] = rng.standard_normal(gradient.shape)
+            parameter.grad = torch.from_numpy(gradient.copy())
+        steps.step()
+        peer.step()
+    for actual, wanted in zip(parameters, theirs):
+        np.testing.assert_allclose(actual, wanted.detach().numpy(), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("spec", [row.name for row in gradwire.optimizers()])
+def test_a_parameter_without_elements_is_left_alone(spec):
+    empty, weight = np.zeros((0, 3), np.float32), np.ones(3, np.float32)
+    steps = gradwire.make_optimizer(spec, [empty, weight], [empty.copy(), np.ones(3, np.float32)])
+    steps.step()
+    assert weight[0] < 1 and np.isfinite(weight).all()
+    again = gradwire.make_optimizer(spec, [empty, weight], [empty.copy(), np.ones(3, np.float32)])
+    again.load_state_dict(steps.state_dict())
+
+
+def test_gradients_are_scaled_as_they_are_read(rng):
+    parameters, gradients = problem(rng)
+    twins = [p.copy() for p in parameters]
+    scaled = [np.zeros_like(p) for p in parameters]
+    plain = gradwire.AdamW(parameters, gradients, 0.1, max_grad_norm=1.0)
+    unscaling = gradwire.AdamW(twins, scaled, 0.1, max_grad_norm=1.0)
+    for gradient, large in zip(gradients, scaled):
+        gradient[...] = rng.standard_normal(gradient.shape)
+        large[...] = 65536 * gradient
+    plain.step(known_finite=True)
+    unscaling.step(gradient_scale=1 / 65536)
+    for actual, wanted in zip(twins, parameters):
+        np.testing.assert_array_equal(actual, wanted)
+    with pytest.raises(gradwire.InvalidArgument, match="gradient_scale is 2"):
+        plain.step(gradient_scale=2)
 
 
 def test_steps_happen_in_the_callers_memory(rng):
@@ -215,7 +300,6 @@ def read_only():
     (lambda: gradwire.SGD([floats()], [], 0.1), "gradients: holds 0 arrays, must hold 1"),
     (lambda: gradwire.SGD([floats()], [floats(4)], 0.1),
      "gradients[0]: has 4 elements, must have 3"),
-    (lambda: gradwire.SGD([floats(0)], [floats(0)], 0.1), "0"),
     (lambda: gradwire.SGD([read_only()], [floats()], 0.1), "parameters[0]: is read-only"),
     (lambda: gradwire.SGD([np.zeros(3)], [floats()], 0.1), "parameters[0]: dtype is float64"),
     (lambda: gradwire.SGD([floats(6)[::2]], [floats()], 0.1), "parameters[0]: is not contiguous"),
@@ -233,7 +317,7 @@ def read_only():
                           groups=[{"parameters": [0]}, {"parameters": [0]}]),
      "groups[0] has already"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"lr": 1}]), "known: parameters"),
-    (lambda: gradwire.make_optimizer("adam", [floats()], [floats()]), "known: sgd, lars, lamb"),
+    (lambda: gradwire.make_optimizer("adam", [floats()], [floats()]), "known: sgd, adamw, lars, larc, lamb"),
     (lambda: gradwire.make_optimizer("lamb:beta3=1", [floats()], [floats()]), "beta3"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, threads=0), "threads"),
     (lambda: gradwire.SGD([floats()], [floats()], -1.0).step(), "learning"),

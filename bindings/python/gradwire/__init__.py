@@ -31,7 +31,7 @@ from ._core import (
 from .carrier import Carrier
 from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, TransportError
 from .feedback import Feedback
-from .optim import LAMB, LARS, SGD, Optimizer, ParamGroup, make_optimizer
+from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer, ParamGroup, make_optimizer
 from .reducer import Reducer
 from .registries import (
     CompressorRow,
@@ -48,8 +48,10 @@ __version__: str = build_info()["version"]
 
 __all__ = [
     "LAMB",
+    "LARC",
     "LARS",
     "SGD",
+    "AdamW",
     "Carrier",
     "Compressor",
     "CompressorRow",

@@ -243,7 +243,7 @@ class Compressor:
         """
 class Optimizer:
     """
-    Steps on arrays in place; the classes SGD, LARS and LAMB of the package wrap it.
+    Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.
     
     groups holds (weight_decay or None, learning_rate_scale, adapt); group_of names one of them for each parameter.
     """
@@ -257,13 +257,13 @@ class Optimizer:
         """
         Copies of all state: ({name: int}, {parameter: {name: array}}).
         """
-    def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
         """
         Updates all parameters from their gradients; the GIL is released.
         
         Raises:
             NonFiniteGradient: naming the parameter; nothing was changed.
-            InvalidArgument: learning_rate is negative or not finite.
+            InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not in (0, 1].
         """
     @property
     def spec(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 from . import _core
 from .errors import InvalidArgument
 
-__all__ = ["LAMB", "LARS", "SGD", "Optimizer", "ParamGroup", "make_optimizer"]
+__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer", "ParamGroup", "make_optimizer"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ParamGroup:
         parameters: their places in the sequence of parameters.
         weight_decay: instead of the optimizer's; None leaves it.
         learning_rate_scale: factor on the learning rate.
-        adapt: layer-wise adaptation (LARS, LAMB); False gives ratio 1, as for biases.
+        adapt: layer-wise adaptation (LARS, LARC, LAMB); False gives ratio 1, as for biases.
     """
 
     parameters: Sequence[int]
@@ -72,14 +72,24 @@ class Optimizer:
         """The canonical spec text."""
         return self._core.spec
 
-    def step(self, lr: Optional[float] = None) -> None:
-        """Updates all parameters in place from their gradients, with `lr` or self.lr.
+    def step(
+        self, lr: Optional[float] = None, *, gradient_scale: float = 1.0, known_finite: bool = False
+    ) -> None:
+        """Updates all parameters in place from their gradients.
+
+        Args:
+            lr: instead of self.lr.
+            gradient_scale: what gradients are multiplied by as they are read, in (0, 1]: 1 over a
+                loss scale, or over a number of gradients added up.
+            known_finite: no gradient holds NaN or infinity, as after Reducer.wait(); saves SGD and
+                AdamW a pass. Where it is not so, state is lost to NaN.
 
         Raises:
             NonFiniteGradient: a gradient held NaN or infinity; nothing was changed, state included.
-            InvalidArgument: the learning rate is negative or not finite.
+            InvalidArgument: the learning rate is negative or not finite, or gradient_scale is not
+                in (0, 1].
         """
-        self._core.step(self.lr if lr is None else lr)
+        self._core.step(self.lr if lr is None else lr, gradient_scale, known_finite)
 
     def state_dict(self) -> Dict[str, Any]:
         """Copies of everything a checkpoint needs besides the parameters."""
@@ -109,7 +119,8 @@ class SGD(Optimizer):
     """Stochastic gradient descent with momentum.
 
     d = g + weight_decay * w, v = momentum * v + d, w -= lr * v, with `nesterov`
-    w -= lr * (d + momentum * v). Other arguments: see Optimizer.
+    w -= lr * (d + momentum * v). `max_grad_norm` is what the norm of all gradients together is
+    brought down to, 0: nothing. Other arguments: see Optimizer.
     """
 
     def __init__(
@@ -121,17 +132,24 @@ class SGD(Optimizer):
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        max_grad_norm: float = 0.0,
         **options: Any,
     ) -> None:
-        spec = _spec("sgd", momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+        spec = _spec(
+            "sgd",
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            max_grad_norm=max_grad_norm,
+        )
         super().__init__(spec, parameters, gradients, lr, **options)
 
 
-class LARS(Optimizer):
-    """Layer-wise adaptive rate scaling (You et al., arXiv 1708.03888).
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
 
-    Each parameter's ratio is trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), 1 when
-    a norm is 0; lr * ratio enters before the momentum. Other arguments: see Optimizer.
+    w -= lr * (m / (sqrt(v) + epsilon) + weight_decay * w) with bias-corrected moments m and v;
+    `max_grad_norm` as in SGD. Other arguments: see Optimizer.
     """
 
     def __init__(
@@ -140,27 +158,81 @@ class LARS(Optimizer):
         gradients: Sequence[Any],
         lr: float,
         *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust_coefficient: float = 1e-3,
-        epsilon: float = 1e-6,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.01,
+        max_grad_norm: float = 0.0,
         **options: Any,
     ) -> None:
         spec = _spec(
-            "lars",
+            "adamw",
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            max_grad_norm=max_grad_norm,
+        )
+        super().__init__(spec, parameters, gradients, lr, **options)
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling (You et al., arXiv 1708.03888).
+
+    Each parameter's ratio is trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), 1 when
+    a norm is 0; lr * ratio enters before the momentum. `preset` takes another implementation's form:
+    "timm", "torch-optimizer", "optax" (gradwire.optimizers() lists them); None leaves a setting to
+    the preset. `max_grad_norm` as in SGD. Other arguments: see Optimizer.
+    """
+
+    _name = "lars"
+
+    def __init__(
+        self,
+        parameters: Sequence[Any],
+        gradients: Sequence[Any],
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        trust_coefficient: Optional[float] = None,
+        epsilon: Optional[float] = None,
+        preset: Optional[str] = None,
+        max_grad_norm: float = 0.0,
+        **options: Any,
+    ) -> None:
+        spec = _spec(
+            self._name,
+            preset=preset,
             momentum=momentum,
+            nesterov=nesterov,
             weight_decay=weight_decay,
             trust_coefficient=trust_coefficient,
             epsilon=epsilon,
+            max_grad_norm=max_grad_norm,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
+
+
+class LARC(LARS):
+    """LARS that never takes a parameter's rate above `lr`, as apex has it.
+
+    d = min(trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon) / lr, 1)
+    * (g + weight_decay * w), then SGD with momentum on d. It has no presets; trust_coefficient is
+    0.02 and epsilon 1e-8 unless given. Arguments: see LARS.
+    """
+
+    _name = "larc"
 
 
 class LAMB(Optimizer):
     """LAMB, the paper's form (You et al., arXiv 1904.00962, v5): bias-corrected moments.
 
     r = m / (sqrt(v) + epsilon) + weight_decay * w, w -= lr * |w| / |r| * r, with ratio 1 when a
-    norm is 0. Other arguments: see Optimizer.
+    norm is 0. `preset` takes another implementation's form: "apex", "nvlamb", "timm", "lambc",
+    "tf-addons", "optax", "paper-v1"; None leaves a setting to the preset. Other arguments: see
+    Optimizer.
     """
 
     def __init__(
@@ -173,9 +245,21 @@ class LAMB(Optimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-6,
         weight_decay: float = 0.0,
+        preset: Optional[str] = None,
+        max_grad_norm: Optional[float] = None,
+        max_ratio: Optional[float] = None,
         **options: Any,
     ) -> None:
-        spec = _spec("lamb", beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
+        spec = _spec(
+            "lamb",
+            preset=preset,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            max_grad_norm=max_grad_norm,
+            max_ratio=max_ratio,
+        )
         super().__init__(spec, parameters, gradients, lr, **options)
 
 
@@ -186,15 +270,21 @@ def make_optimizer(
     return Optimizer(spec, parameters, gradients, lr, **options)
 
 
-def _spec(name: str, **settings: Union[float, bool]) -> str:
-    # float() first: a NumPy scalar's repr is not a number.
-    return f"{name}:" + ",".join(f"{key}={_number(key, value)}" for key, value in settings.items())
+def _spec(name: str, **settings: Union[None, float, bool, str]) -> str:
+    given = {key: value for key, value in settings.items() if value is not None}
+    return f"{name}:" + ",".join(f"{key}={_text(key, value)}" for key, value in given.items())
 
 
-def _number(key: str, value: Union[float, bool]) -> str:
+def _text(key: str, value: Union[float, bool, str]) -> str:
+    if key == "preset":
+        return str(value)
+    return _number(key, value)
+
+
+def _number(key: str, value: Union[float, bool, str]) -> str:
     if isinstance(value, bool):
         return str(int(value))
-    try:
+    try:  # float() first: a NumPy scalar's repr is not a number
         return repr(float(value))
     except (TypeError, ValueError):
         raise InvalidArgument(f"{key}: is {value!r}, must be a number") from None

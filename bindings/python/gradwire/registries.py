@@ -1,7 +1,7 @@
 """What this build can do, as rows: one per compressor, exchange, optimizer and transport."""
 
 from dataclasses import dataclass
-from typing import List, Tuple
+from typing import Dict, List, Tuple
 
 from . import _core, paths
 
@@ -50,6 +50,7 @@ class OptimizerRow:
     summary: str
     formula: str
     settings: Tuple[str, ...]  #: keys of its spec, as in "sgd:momentum=0.9"
+    presets: Dict[str, str]  #: by name, the settings each stands for: "lamb:preset=apex"
     source: str
 
 
