@@ -189,8 +189,10 @@ void bind_spec(py::module_& module) {
           "block", [](const CompressorSpec& s) { return s.block; },
           "Elements sharing one scale, where the compressor takes a block.")
       .def_property_readonly(
-          "levels", [](const CompressorSpec& s) { return s.levels; },
-          "S of qsgd; 0 of all others.")
+          "width", [](const CompressorSpec& s) { return s.width; },
+          "Elements of a block that blocktopk sends whole; 0 of all others.")
+      .def_property_readonly(
+          "levels", [](const CompressorSpec& s) { return s.levels; }, "S of qsgd; 0 of all others.")
       .def_property_readonly(
           "rank", [](const CompressorSpec& s) { return s.rank; },
           "R of powersgd; 0 of all others.")

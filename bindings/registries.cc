@@ -30,6 +30,7 @@ Rows compressors() {
     fields["takes_rounding"] = row.takes_rounding;
     fields["takes_block"] = row.takes_block;
     fields["takes_levels"] = row.takes_levels;
+    fields["takes_width"] = row.takes_width;
     fields["source"] = row.source;
     rows.append(fields);
   }

@@ -26,9 +26,7 @@ size_t most_kept_of(const Compressor& compressor) {
 
 bool chooses_among_all(const Compressor& compressor) {
   const CompressorRow& row = find_compressor(compressor.spec().name);
-  // tensortopk chooses within parameters.
-  return row.selector && !row.per_chunk && row.name != "tensortopk" &&
-         compressor.shape().device.type == DeviceType::kCpu;
+  return row.among_all && compressor.shape().device.type == DeviceType::kCpu;
 }
 
 bool rounds_the_mean(const Compressor& c) {

@@ -48,8 +48,8 @@ struct MergeInput {
   /// On a GPU: the e that compress() was passed beside e_next, so that the parity chooses between
   /// them. Empty: e_next itself is written.
   ConstResidual e = {};
-  /// Of compressors that choose among all elements (topk, threshold): at most so many entries, the
-  /// largest sums, instead of the region's share. 0: that share. CPU only.
+  /// Of rows with CompressorRow::among_all: at most so many entries, the largest sums, instead of the
+  /// region's share. 0: that share. CPU only.
   size_t most_entries = 0;
   /// Where several ranks merge the same payloads and are to write the same bytes: a number above 0
   /// that they share, and no other merge of the step has. It takes the place of the rank in
@@ -210,6 +210,9 @@ struct CompressorRow {
   std::string_view example;  ///< a spec string that uses it
   bool selector;             ///< takes a density and a value codec
   bool per_chunk = false;    ///< its density is K/4096
+  /// Chooses single elements from anywhere in the group: a slice may have room for some entries
+  /// only, and a merge may be told how many to send (MergeInput::most_entries).
+  bool among_all = false;
   bool shared_choice = false;  ///< all ranks choose the same elements: values alone travel
   bool on_cuda = true;         ///< has a form for GPUs
   bool keeps_velocity = false; ///< takes "momentum=", "clip=" and "warmup="
@@ -219,6 +222,7 @@ struct CompressorRow {
   Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
   bool takes_block;         ///< "block=N"
   bool takes_levels = false;  ///< ":S"
+  bool takes_width = false;   ///< "width=W"
   /// Takes ":R". Sends factors of whole matrices, which decode together alone, and learns from the
   /// sum of all ranks that it decodes last before a commit: all ranks must decode it.
   bool low_rank = false;

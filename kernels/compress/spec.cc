@@ -15,6 +15,7 @@ namespace {
 constexpr std::array<std::string_view, 11> kCodecNames = {
     "fp32", "fp16", "bf16", "int8", "int4", "raw", "2bit", "1bit", "e4m3", "e5m2", "natural"};
 constexpr double kDefaultMomentum = 0.9;
+constexpr uint32_t kDefaultWidth = 64;  // divides the rows of most embeddings
 
 /// What selectors take.
 bool is_of_selectors(ValueCodec codec) {
@@ -94,6 +95,7 @@ enum class Aspect {
   kUnbiasedValues,
   kRounding,
   kBlock,
+  kWidth,
   kFeedback,
   kDecay,
   kMomentum,
@@ -127,6 +129,10 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.block = parse_number<uint32_t>(spec.name, "block", option.substr(6));
     return Aspect::kBlock;
   }
+  if (option.starts_with("width=")) {
+    spec.width = parse_number<uint32_t>(spec.name, "width", option.substr(6));
+    return Aspect::kWidth;
+  }
   if (option == "ef" || option == "noef" || option == "ef21") {
     spec.error_feedback = option != "noef";
     spec.ef21 = option == "ef21";
@@ -150,7 +156,7 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   }
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
                                "', known: fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2, "
-                               "natural, ternary, qsgd:S, nearest, stochastic, block=N, ef, noef, "
+                               "natural, ternary, qsgd:S, nearest, stochastic, block=N, width=W, ef, noef, "
                                "ef21, decay=B, momentum=M, clip=NORM, warmup=STEPS"));
 }
 
@@ -162,6 +168,8 @@ void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view op
         names_of_rows(&CompressorRow::takes_rounding), " have two");
   check(aspect != Aspect::kBlock || row.takes_block, row.name, ": option is '", option,
         "', but it has no blocks; ", names_of_rows(&CompressorRow::takes_block), " have");
+  check(aspect != Aspect::kWidth || row.takes_width, row.name, ": option is '", option,
+        "', but it does not send blocks; ", names_of_rows(&CompressorRow::takes_width), " does");
   check(aspect < Aspect::kMomentum || row.keeps_velocity, row.name, ": option is '", option,
         "', but it keeps no velocity; dgc does");
 }
@@ -224,6 +232,7 @@ CompressorSpec parse_spec(std::string_view text) {
   spec.rounding = row.rounding;
   spec.error_feedback = row.default_error_feedback;
   spec.momentum = row.keeps_velocity ? kDefaultMomentum : 0;
+  spec.width = row.takes_width ? kDefaultWidth : 0;
   if (row.takes_levels) {
     check(colon != std::string_view::npos, row.name, ": number of levels is missing, expected for "
           "example ", row.example);
@@ -296,6 +305,9 @@ std::string to_string(const CompressorSpec& spec) {
   }
   if (spec.block != defaults.block) {
     text.append(",block=").append(std::to_string(spec.block));
+  }
+  if (row.takes_width && spec.width != kDefaultWidth) {
+    text.append(",width=").append(std::to_string(spec.width));
   }
   if (spec.ef21) {
     text += ",ef21";

@@ -57,6 +57,8 @@ struct CompressorSpec {
   ValueCodec values = ValueCodec::kRaw;
   Rounding rounding = Rounding::kNearest;
   uint32_t block = 256;         ///< elements sharing one scale (where the row takes one)
+  uint32_t width = 0;           ///< elements of a block that blocktopk sends whole, from 1 to 4096;
+                                ///< 0 of all others
   uint32_t levels = 0;          ///< S of qsgd, also as a value codec, from 1 to 127; else 0
   uint32_t rank = 0;            ///< R of powersgd, from 1 to 128; 0 of all others
   bool error_feedback = false;  ///< keeps a float32 residual per element

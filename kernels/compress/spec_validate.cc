@@ -106,6 +106,9 @@ void validate(const CompressorSpec& spec) {
     check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
           defaults.block, ": it has no blocks");
   }
+  check(row.takes_width ? spec.width >= 1 && spec.width <= kChunk : spec.width == 0, spec.name,
+        ": width is ", spec.width, ", must be ",
+        row.takes_width ? "1 to 4096" : "0: it does not send blocks");
   validate_feedback(spec, row);
   validate_velocity(spec, row);
 }

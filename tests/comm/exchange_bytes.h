@@ -91,15 +91,27 @@ inline size_t sparse_payload_bytes(const CompressorSpec& spec, size_t numel,
   const size_t chunks = (sent.size() + 4095) / 4096;
   const bool bitmap = most_entries(spec, numel) > numel / 12;
   size_t indices = 0, values = 0;
+  const size_t width = spec.width;
   for (size_t chunk = 0; chunk < chunks; ++chunk) {
     const auto of_chunk =
         sent.subspan(chunk * 4096, std::min<size_t>(4096, sent.size() - chunk * 4096));
-    const size_t count = of_chunk.size() - static_cast<size_t>(std::ranges::count(of_chunk, 0.0f));
-    indices += bitmap ? (of_chunk.size() + 7) / 8 : 3 * (count / 2) + 2 * (count % 2);
+    size_t count = of_chunk.size() - static_cast<size_t>(std::ranges::count(of_chunk, 0.0f));
+    size_t listed = count;
+    if (width > 0) {  // zeros go with their block; widths here divide a chunk
+      count = listed = 0;
+      for (size_t at = 0; at < of_chunk.size(); at += width) {
+        const auto block = of_chunk.subspan(at, std::min(width, of_chunk.size() - at));
+        const bool is_sent = std::ranges::any_of(block, [](float x) { return x != 0; });
+        count += is_sent ? block.size() : 0;
+        listed += is_sent ? 1 : 0;
+      }
+    }
+    indices += bitmap && width == 0 ? (of_chunk.size() + 7) / 8
+                                    : 3 * (listed / 2) + 2 * (listed % 2);
     values += run_bytes(spec, count);
   }
   const size_t scales = value_bits(spec.values, DType::kFloat32) < 16 ? pad4(2 * chunks) : 0;
-  return 32 + pad4(2 * chunks) + scales + pad4(indices) + values;
+  return 32 + pad4(2 * chunks) * (width > 0 ? 2 : 1) + scales + pad4(indices) + values;
 }
 
 /// Floats of one all-reduce of the groups: values, 8 in the place of each header but the first,

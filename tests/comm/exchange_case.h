@@ -232,7 +232,8 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
     if (row.shared_choice) {  // those that add up, and those with a scale
       variants.push_back(variants[0]);
       variants.back().values = ValueCodec::kInt8;
-    } else if (row.selector && !row.keeps_velocity && row.name != "tensortopk") {
+    } else if (row.selector && !row.keeps_velocity && row.name != "tensortopk" &&
+               !row.takes_width) {
       // else its payloads are those of topk
       for (const ValueCodec codec : {ValueCodec::kFloat32, ValueCodec::kFloat16,
                                      ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4,

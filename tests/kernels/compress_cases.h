@@ -39,6 +39,10 @@ inline std::vector<std::string> all_specs() {
 #endif
     if (row.shared_choice) {  // beside compress_randomk_test.cc, which takes every codec
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int4"});
+    } else if (row.takes_width) {
+      for (const char* rest : {":1%,fp32", ":30%,int8", ":5%,width=16,2bit", ":10%,width=1000,bf16"}) {
+        specs.push_back(name + rest);
+      }
     } else if (row.keeps_velocity || name == "tensortopk") {  // their payloads are those of topk
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int8"});
     } else if (row.selector) {

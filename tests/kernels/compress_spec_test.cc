@@ -64,6 +64,8 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,momentum=0.9,clip=0,warmup=0")), "dgc:0.1%");
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,warmup=100,clip=2.5,momentum=0,fp16")),
             "dgc:0.1%,fp16,momentum=0,clip=2.5,warmup=100");
+  EXPECT_EQ(to_string(parse_spec("blocktopk:1%,width=64,ef")), "blocktopk:1%");
+  EXPECT_EQ(to_string(parse_spec("blocktopk:1%,noef,width=0100,int4")), "blocktopk:1%,int4,width=100,noef");
 }
 
 TEST(Spec, RoundTripsThroughText) {
@@ -85,9 +87,13 @@ TEST(Spec, RoundTripsThroughText) {
 TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("foo"),
             "compressor: unknown name 'foo', known: none, fp16, bf16, int8, int4, 2bit, 1bit, "
-            "e4m3, e5m2, ternary, natural, qsgd, topk, chunktopk, tensortopk, threshold, randomk, dgc, "
-            "powersgd");
+            "e4m3, e5m2, ternary, natural, qsgd, topk, chunktopk, tensortopk, blocktopk, threshold, "
+            "randomk, dgc, powersgd");
   EXPECT_EQ(parse_error("topk:2"), "topk: density is 2, must be in (0, 1]");
+  EXPECT_EQ(parse_error("blocktopk:1%,width=0"), "blocktopk: width is 0, must be 1 to 4096");
+  EXPECT_EQ(parse_error("blocktopk:1%,width=4097"), "blocktopk: width is 4097, must be 1 to 4096");
+  EXPECT_EQ(parse_error("topk:1%,width=64"),
+            "topk: option is 'width=64', but it does not send blocks; blocktopk does");
   EXPECT_EQ(parse_error("topk:0"), "topk: density is 0, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:-1%"), "topk: density is -0.01, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:nan"), "topk: density is nan, must be in (0, 1]");

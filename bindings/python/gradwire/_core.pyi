@@ -89,6 +89,11 @@ class CompressorSpec:
         """
         dgc: steps of each stage of the warm-up; 0: none.
         """
+    @property
+    def width(self) -> int:
+        """
+        Elements of a block that blocktopk sends whole; 0 of all others.
+        """
 class Compressor:
     """
     Compresses the gradients of `numel` elements on the CPU; never talks to the network.

@@ -29,6 +29,7 @@ class CompressorRow:
     takes_rounding: bool  #: takes "nearest" or "stochastic"
     takes_block: bool  #: takes "block=N"
     takes_levels: bool  #: takes a number of levels, as in "qsgd:7"
+    takes_width: bool  #: takes "width=W"
     source: str  #: paper or definition
 
 

@@ -23,6 +23,7 @@ struct ChunkPlace {
   uint64_t indices;
   uint64_t values;
   uint32_t count;
+  uint32_t blocks = 0;  ///< indices, where they say blocks
 };
 
 /// A received payload that passed every check of its header; open_body() checks the rest.

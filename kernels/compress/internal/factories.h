@@ -5,6 +5,7 @@
 
 namespace gradwire {
 
+std::unique_ptr<Compressor> make_block_topk(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_dgc(const CompressorSpec& spec, CompressorShape shape);
 std::unique_ptr<Compressor> make_low_rank(const CompressorSpec& spec, CompressorShape shape);

@@ -28,11 +28,20 @@ SelectingCompressor::SelectingCompressor(const CompressorSpec& spec, CompressorS
   }
 }
 
+SelectingCompressor::SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+                                         std::vector<BlockSegment> segments)
+    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
+      segments_(std::move(segments)),
+      numbers_(this->shape()) {
+  bodies_.emplace_back(ValueRun(spec), IndexCodec::kBlocks, blocks());
+}
+
 size_t SelectingCompressor::capacity_for(Region region) const {
   size_t bytes = 0;
   for (uint32_t variant = 0; variant < bodies_.size(); ++variant) {
-    bytes = std::max(bytes, bodies_[variant].capacity_bytes(region.numel(),
-                                                            most_entries({region, variant})));
+    const Scope scope{region, variant};
+    bytes = std::max(bytes, bodies_[variant].capacity_bytes(
+                                region.numel(), {most_entries(scope), most_indices(scope)}));
   }
   return sizeof(PayloadHeader) + bytes;
 }
@@ -65,7 +74,10 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
   const SparseBody& format = bodies_[what.variant];
   const auto places = frame.take<ChunkPlace>(selection.chunks.size());
   for (size_t i = 0; i < places.size(); ++i) {
-    places[i].count = selection.chunks[i].count;
+    const auto [first, count] = selection.chunks[i];
+    places[i].count = count;
+    places[i].blocks =
+        format.count_blocks(what.region.begin + i * kChunk, selection.indices.subspan(first, count));
   }
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t bytes = format.lay_out(what.region.numel(), places);
@@ -90,7 +102,7 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
     if (format.draws()) {
       numbers_.fill_chosen(region_of(what.region.begin / kChunk + i), indices, what.draw, random);
     }
-    format.write_chunk({places, what.region.numel(), i}, {indices, values, random}, decoded, body);
+    format.write_chunk({places, what.region, i}, {indices, values, random}, decoded, body);
     keep(i, Chosen{indices, decoded});
   });
   write_header(out, what.region, what.flags, sizeof(PayloadHeader) + bytes, what.variant);
@@ -171,6 +183,8 @@ void SelectingCompressor::write_slice(const Part& part, Region region, Payload o
 void SelectingCompressor::write_merged(std::span<const Part> parts, const MergeInput& input,
                                        Residual e_next, Payload out, const Work& work) const {
   if (input.most_entries > 0) {
+    check(find_compressor(spec().name).among_all, spec().name, ": most_entries is ",
+          input.most_entries, ", must be 0: it does not choose among all elements");
     write_merged_at_most(parts, input, e_next, out, work);
     return;
   }

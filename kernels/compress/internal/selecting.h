@@ -15,6 +15,8 @@ class SelectingCompressor : public ChunkedCompressor {
   bool fixed_length() const final { return false; }
   Combine combine() const final { return Combine::kGather; }
   IndexCodec index_codec() const { return bodies_.front().indices(); }
+  /// The blocks that indices say, if they say blocks.
+  BlockGrid blocks() const { return {segments_.data(), segments_.size(), spec().width}; }
 
   size_t capacity_for_entries(Region region, size_t most_entries) const final;
   void count_entries(ConstPayload payload, std::span<float> counts, Context& context) final;
@@ -28,6 +30,9 @@ class SelectingCompressor : public ChunkedCompressor {
                       std::span<const size_t> entries);
   SelectingCompressor(const CompressorSpec& spec, CompressorShape shape, size_t entries)
       : SelectingCompressor(spec, std::move(shape), std::span(&entries, 1)) {}
+  /// Sends the blocks of spec.width elements that it chooses, whole.
+  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+                      std::vector<BlockSegment> segments);
 
   /// Some elements of the group, and the variant of the payload that will hold the chosen ones.
   struct Scope {
@@ -36,6 +41,8 @@ class SelectingCompressor : public ChunkedCompressor {
   };
   /// The most entries of a payload of `scope`.
   virtual size_t most_entries(Scope scope) const = 0;
+  /// The most indices of one; fewer where they say blocks.
+  virtual size_t most_indices(Scope scope) const { return most_entries(scope); }
   /// What is chosen of the scope's region, whose elements `input` holds (its k is not set); for
   /// compress(), which covers the whole group, and for merge(). What it returns lies in `frame`.
   virtual cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
@@ -95,7 +102,8 @@ class SelectingCompressor : public ChunkedCompressor {
     return {work.step, merge_stage(shape().rank, input.meeting)};
   }
 
-  std::vector<SparseBody> bodies_;  // of each variant
+  const std::vector<BlockSegment> segments_;  // of blocks
+  std::vector<SparseBody> bodies_;            // of each variant
   const RoundingNumbers numbers_;
 };
 

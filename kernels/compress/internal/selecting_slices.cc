@@ -13,10 +13,11 @@ namespace gradwire {
 
 size_t SelectingCompressor::capacity_for_entries(Region region, size_t most_entries) const {
   check_region(region);
+  const size_t entries = std::min(most_entries, region.numel());
   size_t bytes = 0;
   for (const SparseBody& body : bodies_) {
     bytes = std::max(bytes,
-                     body.capacity_bytes(region.numel(), std::min(most_entries, region.numel())));
+                     body.capacity_bytes(region.numel(), {entries, entries}));
   }
   return sizeof(PayloadHeader) + bytes;
 }
@@ -36,6 +37,8 @@ void SelectingCompressor::slice_at_most(const SliceInput& input, Residual e_next
                                         Context& context) {
   check_room(*this, out, capacity_for_entries(input.region, input.most_entries));
   check(input.most_entries > 0, spec().name, ": most_entries is 0, must be positive");
+  check(find_compressor(spec().name).among_all, spec().name,
+        ": its slices cannot be cut by entries: it does not choose among all elements");
   check_residual(*this, "residual e_next", e_next);
   check(!e_next.empty(), spec().name,
         ": residual e_next is empty, must take the entries that find no room");

@@ -22,36 +22,46 @@ void prefetch(const Part& part, size_t index) {
   __builtin_prefetch(indices + kLine);
 }
 
+Region chunk_in(Region region, size_t index) {
+  const size_t begin = region.begin + index * kChunk;
+  return {begin, begin + chunk_length(region.numel(), index)};
+}
+
 }  // namespace
 
-SparseBody::SparseBody(const ValueRun& values, IndexCodec indices)
-    : values_(values), indices_(indices) {}
+SparseBody::SparseBody(const ValueRun& values, IndexCodec indices, const BlockGrid& grid)
+    : values_(values), indices_(indices), grid_(grid) {}
 
-size_t SparseBody::scales_begin(size_t chunks) const { return pad_to_4(2 * chunks); }
+size_t SparseBody::blocks_begin(size_t chunks) const { return pad_to_4(2 * chunks); }
+
+size_t SparseBody::scales_begin(size_t chunks) const {
+  return blocks_begin(chunks) + (indices_ == IndexCodec::kBlocks ? pad_to_4(2 * chunks) : 0);
+}
 
 size_t SparseBody::indices_begin(size_t chunks) const {
   return scales_begin(chunks) + (has_scales() ? pad_to_4(2 * chunks) : 0);
 }
 
-size_t SparseBody::index_bytes(size_t count, size_t numel) const {
-  return indices_ == IndexCodec::kBitmap ? cpu::bitmap_bytes(numel)
-                                         : cpu::packed_index_bytes(count);
+size_t SparseBody::index_bytes(const ChunkPlace& place, size_t numel) const {
+  return indices_ == IndexCodec::kBitmap   ? cpu::bitmap_bytes(numel)
+         : indices_ == IndexCodec::kBlocks ? cpu::packed_index_bytes(place.blocks)
+                                           : cpu::packed_index_bytes(place.count);
 }
 
-size_t SparseBody::capacity_bytes(size_t numel, size_t kept) const {
+size_t SparseBody::capacity_bytes(size_t numel, Most most) const {
   const size_t chunks = chunks_of(numel);
   // An odd count wastes half a byte: as many of them as can be.
   const size_t index_bytes = indices_ == IndexCodec::kBitmap
                                  ? cpu::bitmap_bytes(numel)
-                                 : (3 * kept + std::min(kept, chunks)) / 2;
-  return indices_begin(chunks) + pad_to_4(index_bytes) + values_.most_bytes(kept, chunks);
+                                 : (3 * most.indices + std::min(most.indices, chunks)) / 2;
+  return indices_begin(chunks) + pad_to_4(index_bytes) + values_.most_bytes(most.entries, chunks);
 }
 
 size_t SparseBody::lay_out(size_t numel, std::span<ChunkPlace> places) const {
   size_t at = indices_begin(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     places[i].indices = at;
-    at += index_bytes(places[i].count, chunk_length(numel, i));
+    at += index_bytes(places[i], chunk_length(numel, i));
   }
   at = pad_to_4(at);
   for (ChunkPlace& place : places) {
@@ -68,21 +78,30 @@ void SparseBody::write_counts(size_t numel, std::span<const ChunkPlace> places,
     const auto count = static_cast<uint16_t>(places[i].count);
     std::memcpy(body + 2 * i, &count, sizeof count);
   }
-  zero_bytes(body, 2 * chunks, scales_begin(chunks));
+  zero_bytes(body, 2 * chunks, blocks_begin(chunks));
+  if (indices_ == IndexCodec::kBlocks) {
+    for (size_t i = 0; i < chunks; ++i) {
+      const auto blocks = static_cast<uint16_t>(places[i].blocks);
+      std::memcpy(body + blocks_begin(chunks) + 2 * i, &blocks, sizeof blocks);
+    }
+    zero_bytes(body, blocks_begin(chunks) + 2 * chunks, scales_begin(chunks));
+  }
   if (has_scales()) {
     zero_bytes(body, scales_begin(chunks) + 2 * chunks, indices_begin(chunks));
   }
   if (chunks > 0) {
     const ChunkPlace& last = places.back();
-    const size_t end = last.indices + index_bytes(last.count, chunk_length(numel, chunks - 1));
+    const size_t end = last.indices + index_bytes(last, chunk_length(numel, chunks - 1));
     zero_bytes(body, end, pad_to_4(end));
   }
 }
 
-void SparseBody::write_indices(const ChunkPlace& place, size_t numel,
+void SparseBody::write_indices(const ChunkPlace& place, Region chunk,
                                std::span<const uint16_t> indices, std::byte* body) const {
   if (indices_ == IndexCodec::kBitmap) {
-    cpu::pack_bitmap(indices, {body + place.indices, cpu::bitmap_bytes(numel)});
+    cpu::pack_bitmap(indices, {body + place.indices, cpu::bitmap_bytes(chunk.numel())});
+  } else if (indices_ == IndexCodec::kBlocks) {
+    write_blocks(place, chunk, indices, body);
   } else {
     cpu::pack_indices(indices, body + place.indices);
   }
@@ -92,7 +111,7 @@ void SparseBody::write_chunk(const ChunkRef& chunk, const Entries& entries,
                              std::span<float> decoded, std::byte* body) const {
   const ChunkPlace& place = chunk.places[chunk.index];
   assert(place.count == entries.indices.size());
-  write_indices(place, chunk_length(chunk.numel, chunk.index), entries.indices, body);
+  write_indices(place, chunk_in(chunk.region, chunk.index), entries.indices, body);
   const bfloat16 scale =
       values_.write(entries.values, entries.random, decoded, body + place.values);
   if (has_scales()) {
@@ -112,7 +131,9 @@ std::span<const uint16_t> SparseBody::read_indices(const Part& part, size_t inde
   const ChunkPlace& place = part.places[index];
   const std::span<uint16_t> indices = room.first(place.count);
   const std::byte* const packed = part.body.data() + place.indices;
-  if (indices_ == IndexCodec::kBitmap) {
+  if (indices_ == IndexCodec::kBlocks) {
+    read_block_elements(part, index, indices);
+  } else if (indices_ == IndexCodec::kBitmap) {
     const size_t bytes = cpu::bitmap_bytes(chunk_length(part.region.numel(), index));
     cpu::unpack_bitmap({packed, bytes}, indices);
   } else {
@@ -134,6 +155,11 @@ void SparseBody::open(const Part& part, PartName name, std::span<ChunkPlace> pla
     check(count <= chunk_length(numel, i), name, ": count of chunk ", first + i, " is ", count,
           ", must be at most ", chunk_length(numel, i));
     places[i].count = count;
+    if (indices_ == IndexCodec::kBlocks) {
+      places[i].blocks = read_block_count(part, places.size(), i);
+      check(places[i].blocks <= count, name, ": count of blocks of chunk ", first + i, " is ",
+            places[i].blocks, ", must be at most its count of elements, ", count);
+    }
   }
   const size_t bytes = lay_out(numel, places);
   check(part.body.size() == bytes, name, ": body is ", part.body.size(),
@@ -154,6 +180,10 @@ void SparseBody::check_chunk(const Part& part, PartName name, size_t index) cons
   const ChunkPlace& place = part.places[index];
   if (indices_ == IndexCodec::kTwelveBit &&
       cpu::packed_indices_ascend(part.body.data() + place.indices, place.count, numel)) {
+    return;
+  }
+  if (indices_ == IndexCodec::kBlocks) {
+    check_blocks(part, name, index);
     return;
   }
   uint16_t room[kChunk];

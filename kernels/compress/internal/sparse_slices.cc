@@ -14,7 +14,12 @@ size_t SparseBody::copy_chunks(const Part& part, Region region, std::byte* out) 
   const std::byte* const from = part.body.data();
   size_t at = indices_begin(chunks);
   std::memcpy(out, from + 2 * first, 2 * chunks);
-  zero_bytes(out, 2 * chunks, scales_begin(chunks));
+  zero_bytes(out, 2 * chunks, blocks_begin(chunks));
+  if (indices_ == IndexCodec::kBlocks) {
+    std::memcpy(out + blocks_begin(chunks), from + blocks_begin(part.places.size()) + 2 * first,
+                2 * chunks);
+    zero_bytes(out, blocks_begin(chunks) + 2 * chunks, scales_begin(chunks));
+  }
   if (has_scales()) {
     std::memcpy(out + scales_begin(chunks), from + scales_begin(part.places.size()) + 2 * first,
                 2 * chunks);
@@ -26,7 +31,7 @@ size_t SparseBody::copy_chunks(const Part& part, Region region, std::byte* out) 
   const std::span<const ChunkPlace> places = part.places.subspan(first, chunks);
   const size_t last = first + chunks - 1;
   const size_t index_end = places.back().indices +
-                           index_bytes(places.back().count, chunk_length(part.region.numel(), last));
+                           index_bytes(places.back(), chunk_length(part.region.numel(), last));
   at = static_cast<size_t>(std::copy(from + places.front().indices, from + index_end, out + at) -
                            out);
   zero_bytes(out, at, pad_to_4(at));
@@ -80,7 +85,9 @@ size_t SparseBody::copy_some(const Part& part, Region region, std::span<const Ta
     std::copy_n(indices.begin() + taken[i].first, straight, chosen + around);
     copy_values(part.body.data() + from.values, 0, around, values, 0);
     copy_values(part.body.data() + from.values, taken[i].first, straight, values, around);
-    write_indices(places[i], chunk_length(region.numel(), i), {chosen, taken[i].count}, out);
+    const size_t begin = region.begin + i * kChunk;
+    write_indices(places[i], {begin, begin + chunk_length(region.numel(), i)},
+                  {chosen, taken[i].count}, out);
   }
   return bytes;
 }
