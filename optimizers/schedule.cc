@@ -1,8 +1,28 @@
 #include "gradwire/optimizers/schedule.h"
 
 #include <cmath>
+#include <numbers>
+
+#include "gradwire/kernels/core/error.h"
 
 namespace gradwire {
+namespace {
+
+// The decay begins where the warm-up ends, so that the peak is reached.
+double progress(uint64_t step, uint64_t warmup_steps, uint64_t total_steps) {
+  return step >= total_steps ? 1.0
+                             : static_cast<double>(step - warmup_steps) /
+                                   static_cast<double>(total_steps - warmup_steps);
+}
+
+double times_as_large(double rate, uint64_t from_batch, uint64_t batch) {
+  check(std::isfinite(rate) && rate >= 0.0, "rate is ", rate, ", must be finite and >= 0");
+  check(from_batch >= 1 && batch >= 1, "batches are ", from_batch, " and ", batch,
+        ", must be at least 1");
+  return static_cast<double>(batch) / static_cast<double>(from_batch);
+}
+
+}  // namespace
 
 double warmup(double base, uint64_t step, uint64_t warmup_steps) {
   if (step >= warmup_steps) {
@@ -15,13 +35,23 @@ double PolynomialSchedule::at(uint64_t step) const {
   if (step < warmup_steps) {
     return warmup(base, step, warmup_steps);
   }
-  if (step >= total_steps) {
-    return 0.0;
+  return end + (base - end) * std::pow(1.0 - progress(step, warmup_steps, total_steps), power);
+}
+
+double CosineSchedule::at(uint64_t step) const {
+  if (step < warmup_steps) {
+    return warmup(base, step, warmup_steps);
   }
-  // The decay begins where the warm-up ends, so that the peak is reached.
-  const double progress =
-      static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
-  return base * std::pow(1.0 - progress, power);
+  const double angle = std::numbers::pi * progress(step, warmup_steps, total_steps);
+  return end + (base - end) * (1.0 + std::cos(angle)) / 2.0;
+}
+
+double scale_linearly(double rate, uint64_t from_batch, uint64_t batch) {
+  return rate * times_as_large(rate, from_batch, batch);
+}
+
+double scale_by_root(double rate, uint64_t from_batch, uint64_t batch) {
+  return rate * std::sqrt(times_as_large(rate, from_batch, batch));
 }
 
 }  // namespace gradwire
