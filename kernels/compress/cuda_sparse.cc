@@ -1,10 +1,17 @@
-// The compressors on a GPU that choose elements and send them as (index, value) entries. topk.cc and
-// threshold.cc say what is chosen, internal/sparse_body.h how it is stored.
+// The compressors on a GPU that choose elements and send them as (index, value) entries. topk.cc,
+// threshold.cc and dgc.cc say what is chosen, internal/sparse_body.h how it is stored.
+
+#include <algorithm>
+#include <array>
+#include <optional>
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
+#include "gradwire/kernels/compress/internal/cuda_velocity.h"
+#include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
+#include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
@@ -12,25 +19,54 @@
 namespace gradwire {
 namespace {
 
+/// Densities fall from variant to variant: the first ones may have bitmaps.
+cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompressor& on_cpu) {
+  uint32_t bitmaps = 0;
+  while (bitmaps <= on_cpu.last_variant() && on_cpu.index_codec(bitmaps) == IndexCodec::kBitmap) {
+    ++bitmaps;
+  }
+  return {.values = sparse_values(spec.values),
+          .bitmap = bitmaps > 0,
+          .by_variant = bitmaps > 0 && bitmaps <= on_cpu.last_variant(),
+          .bitmap_variants = bitmaps,
+          .levels = static_cast<int>(spec.levels)};
+}
+
 /// What the specs differ in.
-enum class Choice : uint8_t { kLargest, kLargestOfChunks, kAboveThreshold };
+enum class Choice : uint8_t { kLargest, kLargestOfChunks, kAboveThreshold, kLargestOfVelocity };
 
 class CudaSelecting final : public CudaCompressor {
  public:
   CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape, Choice choice)
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
         choice_(choice),
-        format_{sparse_values(spec().values),
-                static_cast<const SelectingCompressor&>(this->on_cpu()).index_codec() ==
-                    IndexCodec::kBitmap,
-                static_cast<int>(spec().levels)},
+        format_(format_of(spec(), static_cast<const SelectingCompressor&>(this->on_cpu()))),
         segments_(upload_segments()) {
     if (choice_ == Choice::kAboveThreshold) {
       thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);
     }
+    if (choice_ == Choice::kLargestOfVelocity) {
+      const double limit = spec().clip > 0 ? clip_limit(spec(), this->shape().world_size) : 0;
+      velocity_.emplace(CudaVelocity::Options{.numel = this->shape().numel,
+                                              .device = this->shape().device,
+                                              .momentum = static_cast<float>(spec().momentum),
+                                              .limit = limit,
+                                              .decay = static_cast<float>(spec().decay)});
+      stage_ = Buffer(sizeof(uint32_t), this->shape().device);
+    }
+  }
+
+  std::vector<uint64_t> state() const override {
+    refuse_with_velocity("state()");
+    return CudaCompressor::state();
+  }
+  void set_state(std::span<const uint64_t> state) override {
+    refuse_with_velocity("set_state()");
+    CudaCompressor::set_state(state);
   }
 
  protected:
+  bool decays_itself() const override { return velocity_.has_value(); }
   void encode(const Encoding& what, Context& context) override {
     const size_t numel = what.region.numel();
     Workspace::Frame frame(context.workspace);
@@ -49,18 +85,25 @@ class CudaSelecting final : public CudaCompressor {
         .before = frame.take<cuda::EntriesBefore>(chunks),
         .call = call_words(),
         .workspace = frame.take<std::byte>(cuda::select_workspace_bytes(numel))};
+    const bool accelerates = velocity_ && !what.merging;
+    if (accelerates) {
+      velocity_->accelerate({.g = what.x, .e = what.e, .x = x, .words = step_words()}, context);
+    }
     select(what, chosen, context.stream);
     const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
-    cuda::encode_sparse({.x = x,
-                         .mask = chosen.mask,
-                         .counts = chosen.counts,
-                         .before = chosen.before,
-                         .scale = what.scale,
-                         .stochastic = spec().rounding == Rounding::kStochastic ? &rounding
-                                                                               : nullptr,
-                         .first = what.region.begin},
-                        format_, {.body = what.body, .call = call_words(), .seal = what.seal},
-                        context.stream);
+    cuda::encode_sparse(
+        {.x = x,
+         .mask = chosen.mask,
+         .counts = chosen.counts,
+         .before = chosen.before,
+         .scale = what.scale,
+         .variant = velocity_ ? stage_.as<uint32_t>().data() : nullptr,
+         .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
+         .first = what.region.begin},
+        format_, {.body = what.body, .call = call_words(), .seal = what.seal}, context.stream);
+    if (accelerates) {  // factor masking: what is sent starts anew
+      cuda::clear_marked(velocity_->next(step_words()), chosen.mask, context.stream);
+    }
     if (!what.put_back.empty()) {
       cuda::add_to(x.first, what.put_back, context.stream);
     }
@@ -70,16 +113,14 @@ class CudaSelecting final : public CudaCompressor {
     Workspace::Frame frame(context.workspace);
     const size_t numel = shape().numel;
     const size_t room = cuda::sparse_workspace_bytes(numel, what.parts.size());
-    cuda::add_sparse({.parts = what.parts,
-                      .most_numel = numel,
-                      .workspace = frame.take<std::byte>(room),
-                      .step = step_words()},
-                     format_,
-                     {.sum = what.sum,
-                      .begin = what.region.begin,
-                      .scale = what.scale,
-                      .onto = what.onto},
-                     context.stream);
+    cuda::add_sparse(
+        {.parts = what.parts,
+         .most_numel = numel,
+         .workspace = frame.take<std::byte>(room),
+         .step = step_words()},
+        format_,
+        {.sum = what.sum, .begin = what.region.begin, .scale = what.scale, .onto = what.onto},
+        context.stream);
   }
 
   void copy_slice(const Slicing& what, Context& context) override {
@@ -96,8 +137,12 @@ class CudaSelecting final : public CudaCompressor {
  private:
   void select(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
     if (choice_ == Choice::kLargestOfChunks) {
-      cuda::select_in_chunks(
-          {.g = what.x, .e = what.e, .k = kept_elements(spec().density, kChunk)}, out, stream);
+      cuda::select_in_chunks({.g = what.x, .e = what.e, .k = kept_elements(spec().density, kChunk)},
+                             out, stream);
+      return;
+    }
+    if (choice_ == Choice::kLargestOfVelocity) {
+      select_in_stage(what, out, stream);
       return;
     }
     const cuda::SelectInput input{
@@ -114,10 +159,45 @@ class CudaSelecting final : public CudaCompressor {
     }
   }
 
+  /// k falls in the warm-up: only the device knows the step.
+  void select_in_stage(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
+    const size_t numel = what.region.numel();
+    const uint32_t last = last_warmup_stage(spec());
+    std::array<size_t, cuda::kMostSelectStages> kept{};  // later ones keep a single element too
+    const size_t count = std::min<size_t>(last + 1, kept.size());
+    for (uint32_t stage = 0; stage < count; ++stage) {
+      kept[stage] = kept_elements(density_in_stage(spec(), stage), numel);
+    }
+    const cuda::SelectStages stages{.k = std::span(kept).first(count),
+                                    .last = last,
+                                    .period = std::max(spec().warmup, 1u),
+                                    .step = &step_words()->step,
+                                    .parts = what.parts,
+                                    .stage = stage_.as<uint32_t>().data()};
+    if (what.merging) {
+      cuda::select_largest({.g = what.x, .stages = &stages}, out, stream);
+    } else {  // gradient, velocity and residual are added up already
+      cuda::select_largest({.g = {nullptr, numel, DType::kFloat32, shape().device},
+                            .stages = &stages,
+                            .in_place = true},
+                           out, stream);
+    }
+  }
+
+  void refuse_with_velocity(std::string_view call) const {
+    if (velocity_) {
+      throw DeviceError(concat(spec().name, ": ", call,
+                               " is of CPU compressors, on a GPU the "
+                               "velocity cannot be saved yet"));
+    }
+  }
+
   const Choice choice_;
   const cuda::SparseFormat format_;
   const Buffer segments_;
   Buffer thresholds_;
+  std::optional<CudaVelocity> velocity_;
+  Buffer stage_;  // of the payload that is written
 };
 
 }  // namespace
@@ -127,6 +207,7 @@ std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> 
   const std::string& name = on_cpu->spec().name;
   const Choice choice = name == "chunktopk"   ? Choice::kLargestOfChunks
                         : name == "threshold" ? Choice::kAboveThreshold
+                        : name == "dgc"       ? Choice::kLargestOfVelocity
                                               : Choice::kLargest;
   return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape), choice);
 }

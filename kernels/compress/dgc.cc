@@ -11,11 +11,13 @@
 #include <cmath>
 #include <utility>
 
+#include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
+#include "gradwire/kernels/ops/clip.h"
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
@@ -27,28 +29,6 @@ std::vector<size_t> kept_in_stages(const CompressorSpec& spec, size_t numel) {
     kept.push_back(kept_elements(density_in_stage(spec, stage), numel));
   }
   return kept;
-}
-
-/// In float64, in eight lanes: the same on every instruction set.
-double sum_of_squares(std::span<const float> x) {
-  constexpr size_t kLanes = 8;
-  double lanes[kLanes] = {};
-  size_t i = 0;
-  for (; i + kLanes <= x.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const double value = x[i + lane];
-      lanes[lane] += value * value;
-    }
-  }
-  for (; i < x.size(); ++i) {
-    const double value = x[i];
-    lanes[i % kLanes] += value * value;
-  }
-  double sum = 0;
-  for (const double lane : lanes) {
-    sum += lane;
-  }
-  return sum;
 }
 
 class DeepGradientCompression final : public SelectingCompressor {
@@ -113,22 +93,8 @@ float DeepGradientCompression::factor_of(ConstGradient g, const Work& work) cons
     return 1.0f;
   }
   Workspace::Frame frame(work.workspace);
-  const std::span<double> squares = frame.take<double>(chunks_of(g.numel));
-  cpu::for_each_chunk(work.pool, squares.size(), [&](size_t chunk) {
-    alignas(64) float values[kChunk];
-    const Region region = region_of(chunk);
-    const std::span<float> x(values, region.numel());
-    cpu::widen(g.subview(region.begin, region.numel()), x);
-    squares[chunk] = sum_of_squares(x);
-  });
-  double sum = 0;
-  for (const double square : squares) {
-    sum += square;
-  }
-  const double limit = spec().clip / std::sqrt(static_cast<double>(shape().world_size));
-  const double norm = std::sqrt(sum);
-  // What is not finite stays so, and is flagged.
-  return norm > limit && std::isfinite(norm) ? static_cast<float>(limit / norm) : 1.0f;
+  return cpu::clip_factor(g, clip_limit(spec(), shape().world_size),
+                          frame.take<double>(chunks_of(g.numel)), work.pool);
 }
 
 void DeepGradientCompression::accelerate(ConstGradient g, float factor, ThreadPool& pool) {

@@ -211,7 +211,6 @@ constexpr std::array kRows = {
                   .example = "dgc:0.1%",
                   .selector = true,
                   .among_all = true,
-                  .on_cuda = false,
                   .keeps_velocity = true,
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,

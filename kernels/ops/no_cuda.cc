@@ -12,6 +12,7 @@
 #include "gradwire/kernels/ops/signs_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
+#include "gradwire/kernels/ops/velocity_cuda.h"
 
 namespace gradwire::cuda {
 namespace {
@@ -166,6 +167,18 @@ void slice_sparse(const SparseParts&, const SparseFormat&, const PayloadHeader&,
 
 void add_to(std::span<const float>, const ParitySpan&, Stream&) {
   throw_unavailable("cuda::add_to");
+}
+
+void clip_factor(ConstTensorView, double, std::span<double>, float*, Stream&) {
+  throw_unavailable("cuda::clip_factor");
+}
+
+void accelerate(const VelocityInput&, const VelocityOutput&, Stream&) {
+  throw_unavailable("cuda::accelerate");
+}
+
+void clear_marked(const ParitySpan&, std::span<const std::byte>, Stream&) {
+  throw_unavailable("cuda::clear_marked");
 }
 
 }  // namespace gradwire::cuda

@@ -4,8 +4,8 @@
 
 #include <limits>
 
-#include "gradwire/kernels/ops/block.cuh"
 #include "gradwire/kernels/ops/norms_cuda.h"
+#include "gradwire/kernels/ops/ordered_sum.cuh"
 
 namespace gradwire::cuda {
 
@@ -57,18 +57,10 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
-/// One warp: 32 loads at a time, added by every lane in the same order.
+/// One warp.
 __global__ void __launch_bounds__(kWarp)
     add_in_order_kernel(const double* sums, size_t count, double* total) {
-  double sum = 0.0;
-  for (size_t begin = 0; begin < count; begin += kWarp) {
-    const size_t mine = begin + lane_index();
-    const double term = mine < count ? sums[mine] : 0.0;
-    const unsigned terms = count - begin < kWarp ? static_cast<unsigned>(count - begin) : kWarp;
-    for (unsigned i = 0; i < terms; ++i) {
-      sum += __shfl_sync(kAllLanes, term, static_cast<int>(i));
-    }
-  }
+  const double sum = warp_sum_in_order(sums, count);
   if (lane_index() == 0) {
     *total = sum;
   }

@@ -20,11 +20,11 @@ __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(
 
 /// The memory that a selection reads and writes.
 struct SelectMemory {
-  const std::byte* g;
+  const std::byte* g;  // null: x holds the elements already
   ParityPointer e;
   ParityPointer x;
   size_t numel;
-  uint32_t k;
+  uint32_t k;  // of each chunk, where they choose apart
   std::byte* mask;
   uint32_t* counts;
   EntriesBefore* before;
@@ -46,8 +46,9 @@ __device__ __forceinline__ void make_sum(const SelectMemory& m, unsigned byte,
   }
   const float* const e = m.e.get();
   float* const to = m.x.get();
-  load_sum<T>(m.g, e, first, m.numel, x);
-  if (e != nullptr || as_bytes(to) != m.g) {
+  const std::byte* const from = m.g != nullptr ? m.g : as_bytes(to);
+  load_sum<T>(from, e, first, m.numel, x);
+  if (e != nullptr || as_bytes(to) != from) {
     store_floats<float>(as_bytes(to), first, m.numel, x);
   }
 }

@@ -33,10 +33,18 @@ Sample sample_for(size_t numel, size_t k) {
 SelectMemory select_memory(const char* op, const SelectInput& in, const SelectOutput& out,
                            size_t most_k, const Stream& stream) {
   const size_t numel = in.g.numel;
-  check_view(op, "g", in.g, stream);
+  if (in.in_place) {
+    check_cuda_stream(op, stream);
+    check(in.g.dtype == DType::kFloat32 && in.e.empty(), op, ": g is ", to_string(in.g.dtype),
+          " and e has ", in.e.size(), " elements, must be float32 and none where x is chosen from");
+    check(numel <= kMostElements, op, ": g has ", numel, " elements, must have at most ",
+          kMostElements);
+  } else {
+    check_view(op, "g", in.g, stream);
+  }
   check_parity(op, "e", in.e, numel);
-  check(numel == 0 || (in.k >= 1 && in.k <= most_k), op, ": k is ", in.k, ", must be 1 to ",
-        most_k);
+  check(numel == 0 || in.stages != nullptr || (in.k >= 1 && in.k <= most_k), op, ": k is ", in.k,
+        ", must be 1 to ", most_k);
   check_parity(op, "x", out.x, numel);
   check(out.x.size() == numel, op, ": x has ", out.x.size(), " elements, must have ", numel);
   check_marks(op, out.mask, out.counts, numel);
@@ -44,7 +52,7 @@ SelectMemory select_memory(const char* op, const SelectInput& in, const SelectOu
         " elements, must have ", out.counts.size());
   check_pointer(op, "before", out.before.data(), out.before.size(), alignof(EntriesBefore));
   check(out.call != nullptr, op, ": call is null, must be words in device memory");
-  return {static_cast<const std::byte*>(in.g.data),
+  return {in.in_place ? nullptr : static_cast<const std::byte*>(in.g.data),
           ParityPointer(in.e),
           ParityPointer(out.x),
           numel,
@@ -53,6 +61,35 @@ SelectMemory select_memory(const char* op, const SelectInput& in, const SelectOu
           out.counts.data(),
           out.before.data(),
           &out.call->flags};
+}
+
+/// The stages of a call: one, unless its input has more.
+Stages stages_of(const char* op, const SelectInput& in) {
+  const size_t numel = in.g.numel;
+  Stages stages{};
+  if (in.stages == nullptr) {
+    stages.count = stages.period = 1;
+    stages.stage[0] = {static_cast<uint32_t>(in.k), sample_for(numel, in.k)};
+    return stages;
+  }
+  const SelectStages& from = *in.stages;
+  check(!from.k.empty() && from.k.size() <= kMostSelectStages && from.last + 1 >= from.k.size(), op,
+        ": there are ", from.k.size(), " stages, must be 1 to ", kMostSelectStages,
+        " and no more than the last one's number ", from.last, " and 1");
+  check(from.period > 0, op, ": a stage's period is 0, must be positive");
+  check_pointer(op, "stages.parts", from.parts.data(), from.parts.size(), alignof(DevicePart));
+  for (size_t i = 0; i < from.k.size(); ++i) {
+    check(numel == 0 || (from.k[i] >= 1 && from.k[i] <= numel), op, ": k of stage ", i, " is ",
+          from.k[i], ", must be 1 to ", numel);
+    stages.stage[i] = {static_cast<uint32_t>(from.k[i]), sample_for(numel, from.k[i])};
+  }
+  stages.count = static_cast<uint32_t>(from.k.size());
+  stages.last = from.last;
+  stages.period = from.period;
+  stages.step = from.step;
+  stages.parts = from.parts.empty() ? nullptr : from.parts.data();
+  stages.taken = from.stage;
+  return stages;
 }
 
 void launch_exact(const char* op, const SelectInput& input, const ThresholdSlots& threshold,
@@ -70,10 +107,10 @@ void launch_exact(const char* op, const SelectInput& input, const ThresholdSlots
                                  reinterpret_cast<uint32_t*>(list + keys),
                                  reinterpret_cast<SelectState*>(workspace),
                                  threshold};
+  const Stages stages = stages_of(op, input);
   const LaunchShape each_chunk{chunks, kSelectThreads, stream};
   dispatch(input.g.dtype, [&]<class T>() {
-    GRADWIRE_LAUNCH(guess_kernel<T>, (LaunchShape{1, kRankThreads, stream}), arguments,
-                    sample_for(numel, input.k));
+    GRADWIRE_LAUNCH(guess_kernel<T>, (LaunchShape{1, kRankThreads, stream}), arguments, stages);
     GRADWIRE_LAUNCH(mark_kernel<T>, each_chunk, arguments);
   });
   const size_t rank_blocks = std::min((chunks + 7) / 8, kMostRankBlocks);  // a word per thread
@@ -102,6 +139,7 @@ void select_above(const SelectInput& input, const ThresholdSlots& threshold,
 }
 
 void select_in_chunks(const SelectInput& input, const SelectOutput& output, Stream& stream) {
+  check(input.stages == nullptr, "cuda::select_in_chunks: there are stages of k, must be none");
   const SelectMemory memory =
       select_memory("cuda::select_in_chunks", input, output, kSelectChunk, stream);
   dispatch(input.g.dtype, [&]<class T>() {

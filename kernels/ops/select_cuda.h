@@ -8,6 +8,7 @@
 
 #include "gradwire/kernels/core/stream.h"
 #include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/seal.h"
 #include "gradwire/kernels/ops/threshold_state.h"
 
@@ -22,10 +23,26 @@ constexpr size_t select_chunks(size_t numel) { return (numel + kSelectChunk - 1)
 /// Device memory that select_largest() and select_above() work in; no call expects anything in it.
 size_t select_workspace_bytes(size_t numel);
 
+inline constexpr size_t kMostSelectStages = 17;
+
+/// k by stages: in a warm-up it falls with the step.
+struct SelectStages {
+  std::span<const size_t> k;  ///< in host memory; of later stages than there are: the last one's
+  uint32_t last = 0;          ///< stage; at least k.size() - 1
+  uint32_t period = 1;        ///< steps of each stage: it is *step / period, `last` at most
+  const uint32_t* step = nullptr;  ///< device word
+  /// In device memory; where there are any, the stage is the variant of the first of them.
+  std::span<const DevicePart> parts{};
+  uint32_t* stage = nullptr;  ///< device word: takes the stage
+};
+
 struct SelectInput {
   ConstTensorView g;
   ParitySpan e{};  ///< g's size, or empty
   size_t k = 0;
+  const SelectStages* stages = nullptr;  ///< k by stages; `k` is not read then
+  /// The output's x holds the elements already: g is float32 and says how many; its data is not read.
+  bool in_place = false;
 };
 
 /// What the chunks before one chose: where its entries lie in a sparse body.
@@ -54,7 +71,7 @@ struct SelectOutput {
 
 /// Marks the k largest |x|; of equal ones those with the smaller index. Zeros are never chosen, so
 /// fewer than k may be. Where x holds NaN or infinity nothing is chosen. Four launches.
-/// @throws InvalidArgument for sizes, pointers, k (1 to n) or devices that do not fit.
+/// @throws InvalidArgument for sizes, pointers, k (1 to n), stages or devices that do not fit.
 void select_largest(const SelectInput& input, const SelectOutput& output, Stream& stream);
 
 /// Marks the k largest of every chunk on its own (1 <= k <= kSelectChunk), of a shorter last one

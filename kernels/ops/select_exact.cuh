@@ -22,6 +22,7 @@ enum class Refinement : uint32_t {
 };
 
 struct SelectState {
+  uint32_t k;          // of this call
   uint32_t low;        // what reaches it is marked; bins begin here
   uint32_t shift;      // bins are 2^shift wide; the last one has all that is above
   uint32_t reuse;      // 1: low is the threshold of the step before
@@ -73,12 +74,48 @@ struct Sample {
   uint32_t high_rank;  // 0: no upper end
 };
 
+/// SelectStages as a kernel takes it.
+struct Stages {
+  struct Stage {
+    uint32_t k;
+    Sample sample;
+  };
+  Stage stage[kMostSelectStages];
+  uint32_t count;
+  uint32_t last;
+  uint32_t period;
+  const uint32_t* step;     // or null: stage 0
+  const DevicePart* parts;  // or null
+  uint32_t* taken;          // or null
+};
+
+/// The stage of this call.
+__device__ inline Stages::Stage take_stage(const Stages& s) {
+  uint32_t number = s.parts != nullptr  ? s.parts[0].variant
+                    : s.step != nullptr ? *s.step / s.period
+                                        : 0;
+  number = number < s.last ? number : s.last;
+  if (threadIdx.x == 0 && s.taken != nullptr) {
+    *s.taken = number;
+  }
+  Stages::Stage mine = s.stage[0];
+#pragma unroll
+  for (uint32_t i = 1; i < kMostSelectStages; ++i) {  // an index would put them all into memory
+    if (i <= number && i < s.count) {
+      mine = s.stage[i];
+    }
+  }
+  return mine;
+}
+
 /// One block: samples, guesses, and makes the state ready.
 template <class T>
-__global__ void __launch_bounds__(kRankThreads) guess_kernel(ExactArguments a, Sample sample) {
+__global__ void __launch_bounds__(kRankThreads) guess_kernel(ExactArguments a, Stages stages) {
   GRADWIRE_SHARED(bins, uint32_t[kBins]);
   GRADWIRE_SHARED(range, uint32_t[2]);
   const SelectMemory& m = a.memory;
+  const Stages::Stage stage = take_stage(stages);
+  const Sample& sample = stage.sample;
   for (unsigned i = threadIdx.x; i < kBins; i += blockDim.x) {
     bins[i] = 0;
     a.state->bins[i] = 0;
@@ -97,8 +134,8 @@ __global__ void __launch_bounds__(kRankThreads) guess_kernel(ExactArguments a, S
       const uint64_t hash = static_cast<uint32_t>(line) * 2654435761u;
       const size_t jitter = static_cast<size_t>((hash * (sample.stride - kPerThread)) >> 32);
       float x[kPerThread];
-      load_sum<T>(m.g, m.e.get(), (line * sample.stride + jitter) / kPerThread * kPerThread,
-                  m.numel, x);
+      load_sum<T>(m.g != nullptr ? m.g : as_bytes(m.x.get()), m.e.get(),
+                  (line * sample.stride + jitter) / kPerThread * kPerThread, m.numel, x);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         atomicAdd(&bins[magnitude(x[i]) >> 20], 1u);
@@ -117,6 +154,7 @@ __global__ void __launch_bounds__(kRankThreads) guess_kernel(ExactArguments a, S
   }
   if (threadIdx.x == 0) {
     SelectState& s = *a.state;
+    s.k = stage.k;
     s.low = range[0];
     s.shift = 0;
     while (((range[1] - range[0]) >> s.shift) >= kBins - 1) {
@@ -140,7 +178,7 @@ __device__ inline void plan_refinement(const ExactArguments& a, size_t chunks) {
     return;
   }
   if (s.reuse != 0) {
-    const uint32_t capacity = static_cast<uint32_t>(threshold_capacity(m.numel, m.k));
+    const uint32_t capacity = static_cast<uint32_t>(threshold_capacity(m.numel, s.k));
     if (s.marked <= capacity) {
       return;
     }
@@ -163,7 +201,7 @@ __device__ inline void plan_refinement(const ExactArguments& a, size_t chunks) {
     }
     return;
   }
-  if (s.marked < m.k) {
+  if (s.marked < s.k) {
     if (threadIdx.x == 0) {
       s.refinement = s.low > kSmallestNonZero ? Refinement::kSearch : Refinement::kNone;
     }
@@ -171,7 +209,7 @@ __device__ inline void plan_refinement(const ExactArguments& a, size_t chunks) {
   }
   uint32_t bin;
   uint32_t above;
-  if (find_bin(s.bins, m.k, bin, above)) {
+  if (find_bin(s.bins, s.k, bin, above)) {
     s.above = above;
     s.bin_begin = s.low + (bin << s.shift);
     s.bin_end = bin == kBins - 1 ? kLargestMagnitude + 1 : s.bin_begin + (1u << s.shift);

@@ -60,7 +60,7 @@ __device__ inline void search_all(const ExactArguments& a) {
   const SelectMemory& m = a.memory;
   const float* const x = m.x.get();
   uint32_t prefix = 0;
-  uint32_t rank = m.k;
+  uint32_t rank = a.state->k;
   for (int pass = 0; pass < 3; ++pass) {
     const int shift = pass == 0 ? 20 : pass == 1 ? 9 : 0;
     const int width = pass == 2 ? 9 : 11;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kRankThreads) rank_kernel(ExactArguments a, si
     search_all(a);
     return;
   }
-  const uint64_t key = ranked_key(a.keys, s.listed, a.memory.k - s.above);
+  const uint64_t key = ranked_key(a.keys, s.listed, s.k - s.above);
   if (threadIdx.x == 0) {
     s.cut = static_cast<uint32_t>(key >> 32);
     s.cut_at = 0xFFFFFFFFu - static_cast<uint32_t>(key);
@@ -148,11 +148,11 @@ __device__ inline void carry_threshold(const ExactArguments& a) {
   if (s.refinement == Refinement::kClear) {
     threshold_write(a.threshold, before);
   } else if (s.reuse != 0) {
-    threshold_write(a.threshold, after_reuse(before, s.marked, a.memory.k));
+    threshold_write(a.threshold, after_reuse(before, s.marked, s.k));
   } else {
     const bool found = s.found != 0;
     threshold_write(a.threshold, after_exact_search(found ? __uint_as_float(s.cut) : 0.0f,
-                                                    found ? a.memory.k : 0, a.memory.k));
+                                                    found ? s.k : 0, s.k));
   }
 }
 

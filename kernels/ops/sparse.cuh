@@ -22,7 +22,13 @@ struct EncodeArguments {
   Seal seal;
   ValueCodes codes;
   uint64_t first;  // of x in the group
+  const uint32_t* variant;  // or null: 0
+  IndexChoice indices;
 };
+
+__device__ __forceinline__ uint32_t variant_of(const EncodeArguments& a) {
+  return a.variant != nullptr ? *a.variant : 0;
+}
 
 /// Where the entries of a chunk begin, in bytes of the body; of the chunk behind the last: the end.
 template <class Layout>
@@ -59,6 +65,7 @@ __device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_en
   if (a.seal.out != nullptr) {
     PayloadHeader header = a.seal.header;
     header.bytes = sizeof header + bytes;
+    header.variant = variant_of(a);
     const uint32_t flags = take_flags(a.seal);
     if (usable) {
       write_sealed_header(a.seal, header, flags);
@@ -83,6 +90,9 @@ __device__ inline void write_frame(const EncodeArguments& a, uint64_t indices_en
 template <SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kSparseThreads) encode_sparse_kernel(EncodeArguments a) {
   using Layout = SparseLayout<kStorage, kBitmap>;
+  if (a.indices.excludes<kBitmap>(variant_of(a))) {
+    return;
+  }
   GRADWIRE_SHARED(index, uint16_t[kSelectChunk]);
   GRADWIRE_SHARED(value, float[kSelectChunk]);
   GRADWIRE_SHARED(largest, uint32_t);

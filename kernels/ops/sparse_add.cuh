@@ -23,7 +23,13 @@ struct AddArguments {
   StepWords* step;
   CodeFormat codes;  // of eight bits
   bool onto;  // the one part is added to what the sum holds
+  IndexChoice indices;
 };
+
+/// Of all parts that this call can use.
+__device__ __forceinline__ uint32_t variant_of(const AddArguments& a) {
+  return a.count > 0 ? a.parts[0].variant : 0;
+}
 
 __device__ __forceinline__ uint32_t count_of(const DevicePart& part, size_t local) {
   return load_word<uint16_t>(part.body + 2 * local);
@@ -34,8 +40,13 @@ template <SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kPlaceThreads) place_part_kernel(AddArguments a) {
   using Layout = SparseLayout<kStorage, kBitmap>;
   const DevicePart part = a.parts[blockIdx.x];
+  const uint32_t variant = variant_of(a);
+  if (a.indices.excludes<kBitmap>(variant)) {
+    return;
+  }
   const bool there = part.body != nullptr;
-  bool ok = there && part.chunks <= a.most_chunks &&
+  const bool fits = part.variant == variant;
+  bool ok = there && fits && part.chunks <= a.most_chunks &&
             part.body_bytes >= Layout::indices_begin(part.chunks);
   uint64_t values_begin = 0;
   if (ok) {
@@ -47,7 +58,7 @@ __global__ void __launch_bounds__(kPlaceThreads) place_part_kernel(AddArguments 
   if (threadIdx.x == 0) {
     a.of_body[blockIdx.x] = {values_begin, ok ? 1u : 0u};
     if (there && !ok) {
-      report_fault(a.step, blockIdx.x, FaultReason::kBody);
+      report_fault(a.step, blockIdx.x, fits ? FaultReason::kBody : FaultReason::kVariant);
     }
   }
 }
@@ -92,6 +103,9 @@ __device__ inline bool indices_hold(const std::byte* indices, uint32_t count, ui
 template <class T, SparseStorage kStorage, bool kBitmap>
 __global__ void __launch_bounds__(kSparseThreads) add_sparse_kernel(AddArguments a) {
   using Layout = SparseLayout<kStorage, kBitmap>;
+  if (a.indices.excludes<kBitmap>(variant_of(a))) {
+    return;
+  }
   GRADWIRE_SHARED(sum, float[kSelectChunk]);
   const size_t chunk = a.first_chunk + blockIdx.x;
   const uint32_t numel = chunk_numel(a.numel, blockIdx.x);
@@ -168,6 +182,9 @@ __global__ void __launch_bounds__(kSliceThreads)
     slice_sparse_kernel(AddArguments a, PayloadHeader header, std::byte* out, uint64_t room) {
   using Layout = SparseLayout<kStorage, kBitmap>;
   DevicePart part = a.parts[0];
+  if (a.indices.excludes<kBitmap>(part.variant)) {
+    return;
+  }
   const BodyPlace of_body = *a.of_body;
   const uint64_t chunks = (header.numel + kSelectChunk - 1) / kSelectChunk;
   uint64_t index_bytes = 0;

@@ -6,7 +6,8 @@
 namespace gradwire::cuda {
 namespace {
 
-AddArguments arguments_for(const char* op, const SparseParts& parts, const Stream& stream) {
+AddArguments arguments_for(const char* op, const SparseParts& parts, const SparseFormat& format,
+                           const Stream& stream) {
   check_cuda_stream(op, stream);
   const size_t count = parts.parts.size();
   check(parts.step != nullptr, op, ": step is null, must be device memory");
@@ -20,6 +21,7 @@ AddArguments arguments_for(const char* op, const SparseParts& parts, const Strea
   arguments.places = reinterpret_cast<ChunkPlace*>(of_body + count);
   arguments.most_chunks = select_chunks(parts.most_numel);
   arguments.step = parts.step;
+  arguments.indices = {format.by_variant, format.bitmap_variants};
   return arguments;
 }
 
@@ -33,7 +35,7 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
                 Stream& stream) {
   const char* const op = "cuda::add_sparse";
   const TensorView& sum = output.sum;
-  AddArguments arguments = arguments_for(op, parts, stream);
+  AddArguments arguments = arguments_for(op, parts, format, stream);
   check_view(op, "sum", sum, stream);
   check_scale(op, output.scale);
   check(output.begin % kSelectChunk == 0, op, ": begin is ", output.begin,
@@ -61,7 +63,7 @@ void slice_sparse(const SparseParts& part, const SparseFormat& format, const Pay
   check(part.parts.size() == 1, op, ": there are ", part.parts.size(), " parts, must be 1");
   check(out.size() >= sizeof header, op, ": out has ", out.size(), " bytes, must have at least ",
         sizeof header);
-  const AddArguments arguments = arguments_for(op, part, stream);
+  const AddArguments arguments = arguments_for(op, part, format, stream);
   constexpr size_t kMostBlocks = 1024;
   const size_t blocks = std::min((out.size() + kSliceBytes - 1) / kSliceBytes, kMostBlocks);
   dispatch_format(op, format, [&]<SparseStorage kStorage, bool kBitmap>() {

@@ -31,7 +31,8 @@ struct SparseSum {
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype. A part whose
 /// counts do not give its length, a chunk whose indices do not increase or whose scale is not
-/// finite is a fault in `step`; that part, or chunk, is left out.
+/// finite is a fault in `step`; that part, or chunk, is left out. All parts have one variant: one that
+/// differs from part 0's is a fault too.
 /// @throws InvalidArgument for sizes, scale or devices that do not fit.
 void add_sparse(const SparseParts& parts, const SparseFormat& format, const SparseSum& output,
                 Stream& stream);

@@ -33,7 +33,9 @@ void encode_sparse(const SparseInput& input, const SparseFormat& format, const S
                                   output.body_bytes,
                                   output.seal,
                                   value_codes(op, format.values, format.levels, input.stochastic),
-                                  input.first};
+                                  input.first,
+                                  input.variant,
+                                  IndexChoice{format.by_variant, format.bitmap_variants}};
   const LaunchShape shape{chunks == 0 ? 1 : chunks, kSparseThreads, stream};  // always a header
   dispatch_format(op, format, [&]<SparseStorage kStorage, bool kBitmap>() {
     GRADWIRE_LAUNCH((encode_sparse_kernel<kStorage, kBitmap>), shape, arguments);

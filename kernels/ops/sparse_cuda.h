@@ -22,6 +22,7 @@ struct SparseInput {
   std::span<const uint32_t> counts;
   std::span<const EntriesBefore> before;  ///< one per chunk
   float scale = 1.0f;
+  const uint32_t* variant = nullptr;  ///< device word: of the header; null: 0
   const RoundingSource* stochastic = nullptr;  ///< nullptr: codes are the nearest ones
   uint64_t first = 0;  ///< x's first element in the group, on a chunk: which random numbers it takes
 };

@@ -23,6 +23,10 @@ enum class SparseValues : uint8_t {
 struct SparseFormat {
   SparseValues values = SparseValues::kFloat32;
   bool bitmap = false;  ///< indices: one bit per element; else 12 bits per entry
+  /// In the place of `bitmap`: payloads whose header's variant is below have bitmaps, others not.
+  /// The variant is known on the device alone: kernels of both kinds are launched, and one leaves.
+  bool by_variant = false;
+  uint32_t bitmap_variants = 0;
   int levels = 0;       ///< of integers, written by chance: scaled by the norm; 0: by the maximum
 };
 

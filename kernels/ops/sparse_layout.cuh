@@ -74,13 +74,26 @@ __device__ inline uint64_t place_chunks(size_t numel, size_t chunks, const Count
   return values_begin + values;
 }
 
-/// Calls f.operator()<storage, bitmap>() with the compile-time values.
+/// SparseFormat's choice between bitmaps and packed indices, as a kernel takes it.
+struct IndexChoice {
+  bool by_variant = false;
+  uint32_t bitmap_variants = 0;
+
+  /// Whether payloads of `variant` are not what a kernel with or without bitmaps is there for.
+  template <bool kBitmap>
+  __device__ bool excludes(uint32_t variant) const {
+    return by_variant && (variant < bitmap_variants) != kBitmap;
+  }
+};
+
+/// Calls f.operator()<storage, bitmap>() with the compile-time values: both where the device chooses.
 template <class F>
 void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
   dispatch_storage(op, format.values, [&]<SparseStorage kStorage>() {
-    if (format.bitmap) {
+    if (format.by_variant || format.bitmap) {
       f.template operator()<kStorage, true>();
-    } else {
+    }
+    if (format.by_variant || !format.bitmap) {
       f.template operator()<kStorage, false>();
     }
   });

@@ -106,7 +106,8 @@ inline std::vector<DeviceCase> device_cases() {
           {"bf16", "gather"},         {"int8", "gather"},      {"topk:1%", "gather"},
           {"1bit", "gather"},         {"int8", "two_shot"},    {"threshold:5%", "gather"},
           {"int4,stochastic", "two_shot"}, {"chunktopk:64/4096", "two_shot"},
-          {"randomk:10%", "dense"},   {"randomk:10%,int8", "two_shot"}};
+          {"randomk:10%", "dense"},   {"randomk:10%,int8", "two_shot"},
+          {"dgc:5%,clip=1,warmup=1", "gather"}};
 }
 
 /// Where outcomes differ first; empty when they do not.

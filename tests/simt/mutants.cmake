@@ -155,6 +155,18 @@ gradwire_simt_mutant(drawn_unscaled COMPRESSORS FILE drawn.cuh SOURCE drawn_cuda
   TESTS "*DrawnOnCuda.WritesEvery*")
 gradwire_simt_mutant(draw_kept COMPRESSORS FILE drawn.cuh SOURCE drawn_cuda.cu
   FROM "!drawn || part.variant != draw" TO "!drawn" TESTS "*DrawnOnCuda.DrawsAnew*")
+gradwire_simt_mutant(clip_order COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
+  FROM "lane < kClipLanes; ++lane" TO "lane < kClipLanes - 1; ++lane" TESTS "*DgcOnCuda.Clips*")
+gradwire_simt_mutant(clip_always COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
+  FROM "norm > limit &&" TO "norm > 0.0 &&" TESTS "*DgcOnCuda.Clips*")
+gradwire_simt_mutant(velocity_kept COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
+  FROM "slot.epoch == a.step->epoch" TO "slot.epoch <= a.step->epoch" TESTS "*DgcOnCuda.TheVelocityIs*")
+gradwire_simt_mutant(sent_unmasked COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
+  FROM "flags != 0; flags &= flags - 1" TO "flags > 0xFFFF; flags &= flags - 1"
+  TESTS "*DgcOnCuda.WritesTheBytes*")
+gradwire_simt_mutant(stage_of_the_step COMPRESSORS FILE select_exact.cuh SOURCE select_cuda.cu
+  FROM "s.parts != nullptr  ?" TO "s.parts != nullptr && s.step == nullptr ?"
+  TESTS "*DgcOnCuda.AMerge*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

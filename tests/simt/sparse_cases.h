@@ -63,7 +63,9 @@ struct OnCpu {
   }
   size_t kept() const { return kept_elements(compressor->spec().density, compressor->shape().numel); }
   cuda::SparseFormat format(const Codec& codec) const {
-    return {codec.values, kept() > compressor->shape().numel / 12, codec.levels};
+    return {.values = codec.values,
+            .bitmap = kept() > compressor->shape().numel / 12,
+            .levels = codec.levels};
   }
 
   std::unique_ptr<Compressor> compressor;

@@ -114,7 +114,7 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
   const cuda::ParitySpan before = committed, next(e_next, first, parity);
   Workspace::Frame frame(context.workspace);
   std::span<float> x;
-  if (!e.empty() && (spec().decay != 1 || spec().ef21)) {
+  if (!e.empty() && (spec().decay != 1 || spec().ef21) && !decays_itself()) {
     x = frame.take<float>(shape().numel);
     cuda::add_decayed({g, committed, static_cast<float>(spec().decay)}, x, context.stream);
     g = {x.data(), x.size(), DType::kFloat32, shape().device};

@@ -57,6 +57,8 @@ class CudaCompressor : public Compressor {
     Payload body;
   };
   virtual void encode(const Encoding& what, Context& context) = 0;
+  /// Whether encode() multiplies e by the spec's decay; else e is added to x before, where it decays.
+  virtual bool decays_itself() const { return false; }
 
   /// sum = scale * (the parts added in order), of the region's elements. `onto`: what the one part
   /// says is added to what the sum holds.

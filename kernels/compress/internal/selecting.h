@@ -14,7 +14,8 @@ class SelectingCompressor : public ChunkedCompressor {
  public:
   bool fixed_length() const final { return false; }
   Combine combine() const final { return Combine::kGather; }
-  IndexCodec index_codec() const { return bodies_.front().indices(); }
+  uint32_t last_variant() const final { return static_cast<uint32_t>(bodies_.size() - 1); }
+  IndexCodec index_codec(uint32_t variant) const { return bodies_[variant].indices(); }
   /// The blocks that indices say, if they say blocks.
   BlockGrid blocks() const { return {segments_.data(), segments_.size(), spec().width}; }
 
@@ -53,7 +54,6 @@ class SelectingCompressor : public ChunkedCompressor {
   virtual cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                         const Work& work);
 
-  uint32_t last_variant() const final { return static_cast<uint32_t>(bodies_.size() - 1); }
   size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;

@@ -168,14 +168,6 @@ TEST_F(DeviceReducers, SayWhatIsNotThereOnAGpu) {
     EXPECT_TRUE(contains(made({"topk:1%,ef21", "gather"}, &self.stream()),
                          "has a group of 'topk:1%,ef21', expected one without ef21: it is not there on "
                          "a GPU yet"));
-    for (const char* spec : {"dgc:1%"}) {
-      const std::string name(spec, std::string_view(spec).find(':'));
-      EXPECT_EQ(message_of<DeviceError>([&] {
-                  Reducer another(plan_of(spec), *self.transport, {.stream = &self.stream()});
-                }),
-                concat(name, ": the shape's device is ", gpu,
-                       ", expected the CPU: this compressor is not there on a GPU yet"));
-    }
     EXPECT_EQ(message_of<InvalidArgument>([&] {
                 const auto on_cpu = make_compressor(parse_spec("int8"), {.numel = 9});
                 make_exchange("gather", {.compressors = {on_cpu.get()},
