@@ -36,6 +36,15 @@ constexpr Goal kCompress[] = {
     {"topk:1%,int4", 0.70, 0.85},
     {"chunktopk:41/4096", 0.75, 0.80},
     {"threshold:1%", 0.80, 0.92},
+    {"e4m3", 0, 0},
+    {"e4m3,stochastic", 0, 0},
+    {"e5m2", 0, 0},
+    {"ternary", 0, 0},
+    {"natural", 0, 0},
+    {"qsgd:7", 0, 0},
+    {"randomk:1%", 0, 0},
+    {"dgc:0.1%", 0, 0},
+    {"dgc:0.1%,clip=1", 0, 0},
 };
 
 /// decompress(): the mean of several ranks' payloads.
@@ -44,9 +53,18 @@ struct SumGoal {
   size_t ranks;
 };
 constexpr SumGoal kSum[] = {
-    {{"int8", 0.75, 0.88}, 8},          {{"int4", 0.75, 0.88}, 8}, {{"2bit", 0.75, 0.88}, 8},
-    {{"1bit", 0.75, 0.88}, 8},          {{"fp16", 0, 0}, 8},       {{"topk:1%", 0.65, 0.75}, 16},
+    {{"int8", 0.75, 0.88}, 8},
+    {{"int4", 0.75, 0.88}, 8},
+    {{"2bit", 0.75, 0.88}, 8},
+    {{"1bit", 0.75, 0.88}, 8},
+    {{"fp16", 0, 0}, 8},
+    {{"topk:1%", 0.65, 0.75}, 16},
     {{"topk:1%,int4", 0.65, 0.75}, 16},
+    {{"e4m3", 0, 0}, 8},
+    {{"natural", 0, 0}, 8},
+    {{"qsgd:7", 0, 0}, 8},
+    {{"randomk:1%", 0, 0}, 16},
+    {{"dgc:0.1%", 0, 0}, 16},
 };
 
 double goal_at(const Goal& goal, size_t numel) {
@@ -106,6 +124,14 @@ struct OnGpu {
   std::vector<Buffer> payloads;
 };
 
+/// Bytes of an element that nobody can avoid: g is read, twice where it is clipped by its norm;
+/// with error feedback e is read and e_next written; with a velocity u is read and its next value
+/// written. The payload comes on top.
+double element_bytes(const CompressorSpec& spec) {
+  return (spec.clip > 0 ? 8.0 : 4.0) + (spec.error_feedback ? 8.0 : 0.0) +
+         (find_compressor(spec.name).keeps_velocity ? 8.0 : 0.0);
+}
+
 Case compress_case(const Goal& goal, const Arena& arena, Stream& stream) {
   const auto prepare = [&arena, &stream, spec = goal.spec](Row& row) -> Work {
     auto state = std::make_shared<OnGpu>(spec, arena.numel(), stream);
@@ -113,8 +139,7 @@ Case compress_case(const Goal& goal, const Arena& arena, Stream& stream) {
       state->payloads.emplace_back(state->compressor->capacity_bytes(), kGpu);
     }
     state->compress(arena, 0, state->payloads[0]);
-    row.bytes = (state->compressor->spec().error_feedback ? 12.0 : 4.0) *
-                    static_cast<double>(arena.numel()) +
+    row.bytes = element_bytes(state->compressor->spec()) * static_cast<double>(arena.numel()) +
                 length_of(state->payloads[0], stream);
     return [state, &arena](int set) {
       state->compress(arena, set, state->payloads[static_cast<size_t>(set)]);

@@ -8,6 +8,8 @@ specs of each, compressed and decompressed.
 Figures of gradwire_kernels_bench and gradwire_optimizers_bench (C++, one thread; medians of --rounds
 repetitions) and of bench/peers.py. `of floor`: the time that the bytes nobody can avoid need, at the
 best of three loops measured beside each benchmark, over the time taken; 1 is bound by memory alone.
+They are: the gradient read, with feedback the residual read and written, with a velocity that too, and
+the payload; of a mean the payloads and the mean.
 Peers: their time over ours, both through Python in one process. Says what is missing, and why.
 """
 
