@@ -19,6 +19,8 @@ constexpr size_t packed_index_bytes(size_t count) { return count / 2 * 3 + count
 void pack_bitmap(std::span<const uint16_t> indices, std::span<std::byte> bitmap);
 /// Positions of the first indices.size() set bits. @returns how many bits are set in all.
 size_t unpack_bitmap(std::span<const std::byte> bitmap, std::span<uint16_t> indices);
+/// How many bits are set.
+size_t count_bits(std::span<const std::byte> bitmap);
 constexpr size_t bitmap_bytes(size_t numel) { return (numel + 7) / 8; }
 
 /// out[i] = x[indices[i]]

@@ -1,6 +1,7 @@
 #include "gradwire/kernels/ops/sparse.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cassert>
 #include <cstring>
@@ -150,6 +151,44 @@ GRADWIRE_AVX512 bool pairs_ascend_avx512(const uint8_t* packed, size_t pairs) {
   return true;
 }
 
+/// The places of the set bits of a byte, in the low bytes; what is above them counts for nothing.
+constexpr std::array<uint64_t, 256> kBitPlaces = [] {
+  std::array<uint64_t, 256> places{};
+  for (size_t byte = 0; byte < places.size(); ++byte) {
+    int at = 0;
+    for (uint64_t bit = 0; bit < 8; ++bit) {
+      if ((byte >> bit & 1) != 0) {
+        places[byte] |= bit << (8 * at++);
+      }
+    }
+  }
+  return places;
+}();
+
+/// How far an unpacking got.
+struct Unpacked {
+  size_t bytes = 0;
+  size_t count = 0;
+};
+
+/// Positions of set bits, eight stored at a time, as long as there is room for eight.
+GRADWIRE_AVX2 Unpacked unpack_bitmap_avx2(std::span<const std::byte> bitmap,
+                                          std::span<uint16_t> indices) {
+  const __m128i eight = _mm_set1_epi16(8);
+  __m128i begin = _mm_setzero_si128();
+  Unpacked done;
+  for (; done.bytes < bitmap.size() && done.count + 8 <= indices.size(); ++done.bytes) {
+    const auto bits = std::to_integer<unsigned>(bitmap[done.bytes]);
+    const __m128i places =
+        _mm_cvtepu8_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(kBitPlaces[bits])));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(indices.data() + done.count),
+                     _mm_add_epi16(places, begin));
+    begin = _mm_add_epi16(begin, eight);
+    done.count += static_cast<unsigned>(__builtin_popcount(bits));
+  }
+  return done;
+}
+
 #endif  // GRADWIRE_X86
 
 /// Any count; `indices` holds them.
@@ -206,9 +245,31 @@ void pack_bitmap(std::span<const uint16_t> indices, std::span<std::byte> bitmap)
   }
 }
 
+size_t count_bits(std::span<const std::byte> bitmap) {
+  size_t count = 0;
+  size_t i = 0;
+  for (; i + sizeof(uint64_t) <= bitmap.size(); i += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, bitmap.data() + i, sizeof word);
+    count += static_cast<size_t>(std::popcount(word));
+  }
+  for (; i < bitmap.size(); ++i) {
+    count += static_cast<size_t>(std::popcount(std::to_integer<uint8_t>(bitmap[i])));
+  }
+  return count;
+}
+
 size_t unpack_bitmap(std::span<const std::byte> bitmap, std::span<uint16_t> indices) {
   size_t count = 0;
-  for (size_t byte = 0; byte < bitmap.size(); ++byte) {
+  size_t byte = 0;
+#ifdef GRADWIRE_X86
+  if (isa() >= Isa::kAvx2) {
+    const Unpacked done = unpack_bitmap_avx2(bitmap, indices);
+    byte = done.bytes;
+    count = done.count;
+  }
+#endif
+  for (; byte < bitmap.size(); ++byte) {
     for (auto bits = std::to_integer<uint32_t>(bitmap[byte]); bits != 0; bits &= bits - 1) {
       if (count < indices.size()) {
         indices[count] =

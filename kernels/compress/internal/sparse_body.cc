@@ -189,9 +189,12 @@ void SparseBody::check_chunk(const Part& part, PartName name, size_t index) cons
   uint16_t room[kChunk];
   if (indices_ == IndexCodec::kBitmap) {
     const std::span bitmap = part.body.subspan(place.indices, cpu::bitmap_bytes(numel));
-    const size_t marked = cpu::unpack_bitmap(bitmap, room);
+    const size_t marked = cpu::count_bits(bitmap);
     check(marked == place.count, name, ": bitmap of chunk ", chunk, " marks ", marked,
           " elements, its count is ", place.count);
+    if (numel % 8 == 0 || bitmap.back() >> (numel % 8) == std::byte{0}) {
+      return;
+    }
   }
   // Minus one before the first, so that one comparison sees repeats and disorder.
   int previous = -1;
