@@ -1,5 +1,6 @@
 // The compressors on a GPU that choose elements and send them as (index, value) entries. topk.cc,
-// threshold.cc and dgc.cc say what is chosen, internal/sparse_body.h how it is stored.
+// tensortopk.cc, threshold.cc and dgc.cc say what is chosen, internal/sparse_body.h how it is
+// stored.
 
 #include <algorithm>
 #include <array>
@@ -13,6 +14,7 @@
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/select_cuda.h"
+#include "gradwire/kernels/ops/select_segments_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
 
@@ -33,7 +35,13 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompress
 }
 
 /// What the specs differ in.
-enum class Choice : uint8_t { kLargest, kLargestOfChunks, kAboveThreshold, kLargestOfVelocity };
+enum class Choice : uint8_t {
+  kLargest,
+  kLargestOfChunks,
+  kLargestOfSegments,
+  kAboveThreshold,
+  kLargestOfVelocity
+};
 
 class CudaSelecting final : public CudaCompressor {
  public:
@@ -42,6 +50,13 @@ class CudaSelecting final : public CudaCompressor {
         choice_(choice),
         format_(format_of(spec(), static_cast<const SelectingCompressor&>(this->on_cpu()))),
         segments_(upload_segments()) {
+    if (choice_ == Choice::kLargestOfSegments) {
+      std::vector<uint64_t> ends;
+      for (const Segment& segment : this->shape().segments) {
+        ends.push_back((ends.empty() ? 0 : ends.back()) + segment.numel);
+      }
+      ends_ = upload(std::as_bytes(std::span(ends)));
+    }
     if (choice_ == Choice::kAboveThreshold) {
       thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);
     }
@@ -78,13 +93,12 @@ class CudaSelecting final : public CudaCompressor {
       x = frame.take<float>(numel);
     }
     const size_t chunks = cuda::select_chunks(numel);
-    const cuda::SelectOutput chosen{
-        .x = x,
-        .mask = frame.take<std::byte>(chunks * cuda::kMaskBytes),
-        .counts = frame.take<uint32_t>(chunks),
-        .before = frame.take<cuda::EntriesBefore>(chunks),
-        .call = call_words(),
-        .workspace = frame.take<std::byte>(cuda::select_workspace_bytes(numel))};
+    const cuda::SelectOutput chosen{.x = x,
+                                    .mask = frame.take<std::byte>(chunks * cuda::kMaskBytes),
+                                    .counts = frame.take<uint32_t>(chunks),
+                                    .before = frame.take<cuda::EntriesBefore>(chunks),
+                                    .call = call_words(),
+                                    .workspace = frame.take<std::byte>(select_bytes(numel))};
     const bool accelerates = velocity_ && !what.merging;
     if (accelerates) {
       velocity_->accelerate({.g = what.x, .e = what.e, .x = x, .words = step_words()}, context);
@@ -135,10 +149,23 @@ class CudaSelecting final : public CudaCompressor {
   }
 
  private:
+  size_t select_bytes(size_t numel) const {
+    return choice_ == Choice::kLargestOfSegments
+               ? cuda::select_in_segments_bytes(shape().segments.size())
+               : cuda::select_workspace_bytes(numel);
+  }
   void select(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
     if (choice_ == Choice::kLargestOfChunks) {
       cuda::select_in_chunks({.g = what.x, .e = what.e, .k = kept_elements(spec().density, kChunk)},
                              out, stream);
+      return;
+    }
+    if (choice_ == Choice::kLargestOfSegments) {
+      cuda::select_in_segments({.g = what.x, .e = what.e},
+                               {.ends = ends_.as<const uint64_t>(),
+                                .density = spec().density,
+                                .first = what.region.begin},
+                               out, stream);
       return;
     }
     if (choice_ == Choice::kLargestOfVelocity) {
@@ -194,7 +221,8 @@ class CudaSelecting final : public CudaCompressor {
 
   const Choice choice_;
   const cuda::SparseFormat format_;
-  const Buffer segments_;
+  const Buffer segments_;  // of stochastic rounding
+  Buffer ends_;            // of segments
   Buffer thresholds_;
   std::optional<CudaVelocity> velocity_;
   Buffer stage_;  // of the payload that is written
@@ -205,10 +233,11 @@ class CudaSelecting final : public CudaCompressor {
 std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> on_cpu,
                                              CompressorShape shape) {
   const std::string& name = on_cpu->spec().name;
-  const Choice choice = name == "chunktopk"   ? Choice::kLargestOfChunks
-                        : name == "threshold" ? Choice::kAboveThreshold
-                        : name == "dgc"       ? Choice::kLargestOfVelocity
-                                              : Choice::kLargest;
+  const Choice choice = name == "chunktopk"    ? Choice::kLargestOfChunks
+                        : name == "tensortopk" ? Choice::kLargestOfSegments
+                        : name == "threshold"  ? Choice::kAboveThreshold
+                        : name == "dgc"        ? Choice::kLargestOfVelocity
+                                               : Choice::kLargest;
   return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape), choice);
 }
 

@@ -162,7 +162,6 @@ constexpr std::array kRows = {
                   .summary = "the largest elements of every parameter, exactly",
                   .example = "tensortopk:1%",
                   .selector = true,
-                  .on_cuda = false,
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .takes_rounding = false,

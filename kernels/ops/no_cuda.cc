@@ -9,6 +9,7 @@
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
+#include "gradwire/kernels/ops/select_segments_cuda.h"
 #include "gradwire/kernels/ops/signs_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
 #include "gradwire/kernels/ops/sparse_cuda.h"
@@ -146,6 +147,12 @@ void select_in_chunks(const SelectInput&, const SelectOutput&, Stream&) {
 
 void select_above(const SelectInput&, const ThresholdSlots&, const SelectOutput&, Stream&) {
   throw_unavailable("cuda::select_above");
+}
+
+size_t select_in_segments_bytes(size_t) { throw_unavailable("cuda::select_in_segments_bytes"); }
+
+void select_in_segments(const SelectInput&, const SegmentChoice&, const SelectOutput&, Stream&) {
+  throw_unavailable("cuda::select_in_segments");
 }
 
 void encode_sparse(const SparseInput&, const SparseFormat&, const SparseOutput&, Stream&) {

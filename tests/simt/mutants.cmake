@@ -168,6 +168,9 @@ gradwire_simt_mutant(stage_of_the_step COMPRESSORS FILE select_exact.cuh SOURCE 
   FROM "s.parts != nullptr  ?" TO "s.parts != nullptr && s.step == nullptr ?"
   TESTS "*DgcOnCuda.AMerge*")
 
+gradwire_simt_mutant(segment_ties COMPRESSORS FILE select_segments.cuh SOURCE select_segments_cuda.cu
+  FROM "i <= state.cut_at" TO "i < state.cut_at" TESTS "*TensorTopK*")
+
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")
 file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/mutants.txt CONTENT "${mutants}\n")
