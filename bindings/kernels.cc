@@ -193,9 +193,9 @@ void bind_spec(py::module_& module) {
           "Elements of a block that blocktopk sends whole; 0 of all others.")
       .def_property_readonly(
           "levels", [](const CompressorSpec& s) { return s.levels; }, "S of qsgd; 0 of all others.")
+      .def_readonly("rounds", &CompressorSpec::rounds, "Exchanges in a step.")
       .def_property_readonly(
-          "rank", [](const CompressorSpec& s) { return s.rank; },
-          "R of powersgd; 0 of all others.")
+          "rank", [](const CompressorSpec& s) { return s.rank; }, "R of powersgd; 0 of all others.")
       .def_property_readonly(
           "error_feedback", [](const CompressorSpec& s) { return s.error_feedback; },
           "Whether what a payload leaves out is kept in a residual.")

@@ -84,7 +84,7 @@ Terms terms_of(const ExchangeLoad& load, int world_size, double share) {
   const bool selects = load.density < 1;
   const double together = load.union_density > 0 ? load.union_density
                                                  : independent_union(load.density, world_size);
-  const double payload = share * static_cast<double>(load.payload_bytes);
+  const double payload = share * static_cast<double>(load.payload_bytes) / load.rounds;
   const auto ranks = static_cast<unsigned>(world_size);
   return {.ranks = static_cast<double>(world_size),
           .payload = payload,
@@ -107,8 +107,8 @@ double seconds_by_node(const ExchangeLoad& load) {
 
 double seconds_of(std::string_view exchange, const ExchangeLoad& load) {
   return exchange == kByNode ? seconds_by_node(load)
-                             : path_of(exchange)(terms_of(load, load.world_size, 1))
-                                   .seconds(load.alpha_s, load.bytes_per_s);
+                             : load.rounds * path_of(exchange)(terms_of(load, load.world_size, 1))
+                                                 .seconds(load.alpha_s, load.bytes_per_s);
 }
 
 void check_nodes(const ExchangeLoad& load) {
@@ -129,6 +129,7 @@ void check_load(const ExchangeLoad& load) {
         load.bytes_per_s, " bytes/s, must be positive");
   check(load.world_size >= 1, "exchange cost: world_size is ", load.world_size,
         ", must be at least 1");
+  check(load.rounds >= 1, "exchange cost: rounds is ", load.rounds, ", must be at least 1");
   check(load.density > 0 && load.density <= 1, "exchange cost: density is ", load.density,
         ", must be in (0, 1]");
   check(load.union_density >= 0 && load.union_density <= 1, "exchange cost: union density is ",

@@ -16,7 +16,8 @@ struct ExchangeLoad {
   double bytes_per_s = 0;       ///< of a rank's link, each way (1 / beta)
   int world_size = 1;           ///< P
   size_t numel = 0;             ///< n
-  size_t payload_bytes = 0;     ///< B: one rank's payload at its true length
+  size_t payload_bytes = 0;     ///< B: one rank's payload at its true length; all rounds' together
+  int rounds = 1;               ///< of equal bytes, one exchange each
   double density = 1;           ///< d: entries / numel of a selection; 1 where nothing is selected
   double union_density = 0;     ///< u: of all ranks' entries together, as last seen; 0: not known
   /// Read for `hierarchical` alone: L ranks with neighbouring numbers share a node (divides P), the

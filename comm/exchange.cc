@@ -1,5 +1,6 @@
 #include "gradwire/comm/exchange.h"
 
+#include <algorithm>
 #include <array>
 
 #include "gradwire/comm/exchange/rows.h"
@@ -33,8 +34,7 @@ bool is_raw_float32(const Compressor& c) {
   const bool floats = values == ValueCodec::kFloat32 ||
                       (values == ValueCodec::kRaw && c.shape().dtype == DType::kFloat32);
   // Those of a low rank have the length of the step, the same on all ranks.
-  return c.rounds() == 1 && c.combine() == Combine::kSum && floats &&
-         (c.fixed_length() || is_low_rank(c));
+  return c.combine() == Combine::kSum && floats && (c.fixed_length() || is_low_rank(c));
 }
 
 constexpr std::string_view kCarriesSums =
@@ -50,52 +50,47 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .rank_order = true,
      .by_node = false,
      .complete_on_commit = true,
-     .accepts =
-         [](const Compressor& c) {
-           return c.rounds() == 1 && is_wide_dense(c.spec(), c.shape().dtype);
-         },
+     .accepts = [](const Compressor& c) { return is_wide_dense(c.spec(), c.shape().dtype); },
      .make = make_dense_exchange,
      .make_on_device = make_dense_exchange_on_device},
     {.name = "gather",
      .summary = "every payload to every rank, each rank sums in rank order",
      .bytes_formula = "(P-1)(B + 64)",
      .latency_formula = "(P-1) a",
-     .carries = "any compressor of one round",
+     .carries = "any compressor",
      .rank_order = true,
      .by_node = false,
      .complete_on_commit = true,
-     .accepts = [](const Compressor& c) { return c.rounds() == 1; },
+     .accepts = [](const Compressor&) { return true; },
      .make = make_gather_exchange,
      .make_on_device = make_gather_exchange_on_device},
     {.name = "two_shot",
      .summary = "slices to their owners, who sum in rank order and compress again, sums to all",
      .bytes_formula = "quantised: 2(P-1)/P B; topk: at most 2.25 (P-1)/P B, regions cut by entries",
      .latency_formula = "2(P-1) a",
-     .carries = "any compressor of one round; one that selects needs error feedback, because what an "
+     .carries = "any compressor; one that selects needs error feedback, because what an "
                 "owner leaves out must be kept",
      .rank_order = true,
      .by_node = false,
      .complete_on_commit = true,
      .accepts =
-         [](const Compressor& c) {
-           return c.rounds() == 1 && (!chooses_alone(c.spec()) || c.spec().error_feedback);
-         },
+         [](const Compressor& c) { return !chooses_alone(c.spec()) || c.spec().error_feedback; },
      .make = make_two_shot_exchange,
      .make_on_device = make_two_shot_exchange_on_device},
     {.name = "gtopk",
      .summary = "payloads meet in pairs along a tree, each meeting keeps the k largest sums",
      .bytes_formula = "log2 P (B + 64), a rank folded in 2B",
      .latency_formula = "log2 P a, 2 more where P is no power of two",
-     .carries = "a compressor that selects, with error feedback, or a dense one with float32's range",
+     .carries =
+         "a compressor that selects, with error feedback, or a dense one with float32's range",
      .rank_order = false,
      .by_node = false,
      .complete_on_commit = false,
      .accepts =
          [](const Compressor& c) {
-           return c.rounds() == 1 && (chooses_alone(c.spec())
-                                          ? c.spec().error_feedback
-                                          : is_wide_dense(c.spec(), c.shape().dtype) &&
-                                                has_range_of_float32(c));
+           return chooses_alone(c.spec())
+                      ? c.spec().error_feedback
+                      : is_wide_dense(c.spec(), c.shape().dtype) && has_range_of_float32(c);
          },
      .make = make_gtopk_exchange},
     {.name = "sum",
@@ -107,7 +102,8 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .by_node = false,
      .complete_on_commit = true,
      .accepts = is_raw_float32,
-     .make = [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRankOrder); }},
+     .make =
+         [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRankOrder); }},
     {.name = "ring",
      .summary = "the same around a ring: one sender per receiver, sums in the order of the ring",
      .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128(P-1), 4 more a chunk",
@@ -121,7 +117,8 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .sums_in_any_order = true},
     {.name = "rabenseifner",
      .summary = "the same by recursive halving and doubling: few steps, pairwise sums",
-     .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128 log2 P; P no power of two: up to 4n more; 4 more a chunk",
+     .bytes_formula =
+         "2(P-1)/P (B - 32 + 4P) + 128 log2 P; P no power of two: up to 4n more; 4 more a chunk",
      .latency_formula = "2 log2 P a",
      .carries = kCarriesSums,
      .rank_order = false,
@@ -129,21 +126,20 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .complete_on_commit = true,
      .accepts = is_raw_float32,
      .make =
-         [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRabenseifner); },
+         [](ExchangeContext c) {
+           return make_sum_exchange(std::move(c), AllReduce::kRabenseifner);
+         },
      .sums_in_any_order = true},
     {.name = "hierarchical",
      .summary = "sums within nodes, compressed shares between nodes, means within nodes",
      .bytes_formula = "2(L-1)/L 4n within nodes of L ranks; between nodes 1/L of their exchange's",
      .latency_formula = "2(L-1) a within, and the exchange's between nodes",
-     .carries = "any compressor of one round, without ef21, and not powersgd, since nodes share out "
+     .carries = "any compressor without ef21, and not powersgd, since nodes share out "
                 "parts of matrices",
      .rank_order = false,
      .by_node = true,
      .complete_on_commit = true,
-     .accepts =
-         [](const Compressor& c) {
-           return c.rounds() == 1 && !c.spec().ef21 && !is_low_rank(c);
-         },
+     .accepts = [](const Compressor& c) { return !c.spec().ef21 && !is_low_rank(c); },
      .make = make_hierarchical_exchange},
 }};
 
@@ -181,8 +177,11 @@ std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext c
     check(row.accepts(*compressor), "exchange '", name, "': cannot carry '",
           to_string(compressor->spec()), "', expected ", row.carries);
   }
-  check(!row.by_node || context.group_numels.size() == context.compressors.size(), "exchange '", name,
-        "': ", context.group_numels.size(), " group_numels, expected one per group of the bucket");
+  check(!row.by_node || context.group_numels.size() == context.compressors.size(), "exchange '",
+        name, "': ", context.group_numels.size(),
+        " group_numels, expected one per group of the bucket");
+  const bool twice = std::ranges::any_of(
+      context.compressors, [](const Compressor* compressor) { return compressor->rounds() == 2; });
   const Device device = context.transport->traits().device;
   for (const Compressor* compressor : context.compressors) {
     check(compressor->shape().device == device, "exchange '", name, "': a compressor is of ",
@@ -190,11 +189,13 @@ std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext c
           " as the transport is");
   }
   if (device.type == DeviceType::kCpu) {
-    return row.make(std::move(context));
+    return twice ? make_two_round_exchange(std::move(context), row.make)
+                 : row.make(std::move(context));
   }
   check(row.make_on_device != nullptr, "exchange '", name, "': is not there on a GPU, expected ",
         names_on_device());
-  return row.make_on_device(std::move(context));
+  return twice ? make_two_round_exchange(std::move(context), row.make_on_device)
+               : row.make_on_device(std::move(context));
 }
 
 Region node_share(size_t numel, int rank, int ranks_per_node) {

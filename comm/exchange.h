@@ -20,8 +20,9 @@ struct GroupSlot {
   Residual e_next;  ///< takes put-backs; empty without error feedback
   Gradient mean;    ///< written; without elements: the result stays as payloads, see result()
   /// Where ranks add up by node (ExchangeRow::by_node): `mean` holds the gradient, whose share of the
-  /// node's sum the exchange compresses itself, with e and e_next of the share. On a GPU, where put-
-  /// backs go to one of the two: the other one.
+  /// node's sum the exchange compresses itself, with e and e_next of the share. Of a compressor of two
+  /// rounds `mean` holds the gradient that was compressed, and e is what it was compressed with. On a
+  /// GPU, where put-backs go to one of the two: the other one.
   ConstResidual e = {};
 };
 
@@ -71,7 +72,8 @@ class Exchange {
   }
 
   /// Bytes this rank sends for one run when its groups' payloads have these true lengths, frame
-  /// headers included: the closed form, from world size and lengths alone. Where the bytes depend on
+  /// headers included: the closed form, from world size and lengths (of two rounds: of the second)
+  /// alone. Where the bytes depend on
   /// which elements were chosen, an upper bound.
   virtual uint64_t bytes_sent(std::span<const size_t> payload_bytes) const = 0;
 

@@ -15,6 +15,10 @@ std::unique_ptr<Exchange> make_two_shot_exchange_on_device(ExchangeContext conte
 std::unique_ptr<Exchange> make_gather_exchange_on_device(ExchangeContext context);
 std::unique_ptr<Exchange> make_hierarchical_exchange(ExchangeContext context);
 std::unique_ptr<Exchange> make_gtopk_exchange(ExchangeContext context);
+/// Of a bucket with compressors of two rounds: `make`'s exchange of the first payloads, then its
+/// exchange of all.
+std::unique_ptr<Exchange> make_two_round_exchange(
+    ExchangeContext context, std::unique_ptr<Exchange> (*make)(ExchangeContext));
 std::unique_ptr<Exchange> make_sum_exchange(ExchangeContext context, AllReduce algorithm);
 
 }  // namespace gradwire

@@ -44,7 +44,9 @@ BucketLoad load_of(const PlanBucket& bucket, DType dtype, const LinkCosts& link,
   for (const PlanGroup& group : bucket.groups) {
     made.compressors.push_back(make_compressor(
         group.spec, {.numel = group.numel, .dtype = dtype, .segments = group.segments}));
-    made.load.payload_bytes += made.compressors.back()->capacity_bytes();
+    const Compressor& compressor = *made.compressors.back();
+    made.load.payload_bytes += compressor.first_bytes() + compressor.capacity_bytes();
+    made.load.rounds = std::max(made.load.rounds, compressor.rounds());
     const bool selects = find_compressor(group.spec.name).selector;
     const double density = selects ? group.spec.density : 1.0;
     entries += static_cast<double>(group.numel) * density;

@@ -11,7 +11,20 @@ namespace {
                                " memory, expected one that selects, in CPU memory"));
 }
 
+[[noreturn]] void refuse_second(const Compressor& compressor, std::string_view verb) {
+  throw InvalidArgument(concat(verb, ": the compressor is '", to_string(compressor.spec()),
+                               "' with one round, expected one with two"));
+}
+
 }  // namespace
+
+void Compressor::take_first(std::span<const ConstPayload>, float, Context&) {
+  refuse_second(*this, "take_first");
+}
+
+void Compressor::compress_second(ConstGradient, ConstResidual, Residual, Payload, Context&) {
+  refuse_second(*this, "compress_second");
+}
 
 size_t Compressor::capacity_for_entries(Region region, size_t) const {
   return slice_capacity_bytes(region);

@@ -100,8 +100,12 @@ class Compressor {
   virtual size_t capacity_bytes() const = 0;
   /// Whether every payload has exactly capacity_bytes().
   virtual bool fixed_length() const = 0;
-  /// Rounds of compress, exchange, decompress per step (2 only for PowerSGD's paper form).
+  /// Exchanges per step. Where 2 (powersgd with rounds=2, of a group with a matrix), the payload of
+  /// compress() is the first; take_first() is given the sum of all ranks', and compress_second()
+  /// writes the payload that decodes to D. Sliced, merged and added up are both alike.
   virtual int rounds() const { return 1; }
+  /// Bytes of every first payload; 0 where there is one round.
+  virtual size_t first_bytes() const { return 0; }
   virtual Combine combine() const = 0;
   /// Memory that it keeps between steps beside its owner's residuals: both buffers of a velocity.
   virtual size_t kept_bytes() const { return 0; }
@@ -114,12 +118,23 @@ class Compressor {
   virtual void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                         Context& context) = 0;
 
+  /// Between the two rounds: takes over scale * (the first payloads, added in order), which must
+  /// cover the group and have the same sum on all ranks. The next compress() forgets it. Errors as
+  /// of decompress().
+  /// @throws InvalidArgument where there is one round.
+  virtual void take_first(std::span<const ConstPayload> parts, float scale, Context& context);
+  /// The second payload, and e_next: arguments and errors as of compress(), with the same g and e.
+  /// @throws InvalidArgument where there is one round, and (from wait()) before take_first().
+  virtual void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                               Context& context);
+
   /// compress() for gradients that were accumulated straight into the residual: `x` (numel floats)
   /// holds g + e and becomes e_next; the payload is the one compress() would write. NOT
   /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
   /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
-  /// restore() is exact. @throws InvalidArgument for a spec without error feedback, and for one that
-  /// keeps a velocity, lets its residual decay or has ef21: gradient and residual must be known apart then.
+  /// restore() is exact. @throws InvalidArgument for a spec without error feedback, for one that
+  /// keeps a velocity, lets its residual decay or has ef21: gradient and residual must be known apart
+  /// then, and for one of two rounds.
   virtual void compress_accumulated(Residual x, Payload out, Context& context) = 0;
 
   /// x += D, after an exchange that failed or a step that was skipped: undoes what

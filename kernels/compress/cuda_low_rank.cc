@@ -47,7 +47,7 @@ class CudaLowRank final : public CudaCompressor {
  public:
   CudaLowRank(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape of)
       : CudaCompressor(std::move(on_cpu), std::move(of)),
-        layout_(shape().segments, spec().rank),
+        layout_(shape().segments, spec().rank, spec().rounds),
         either_(std::max(layout_.factors(FactorSide::kLeft), layout_.factors(FactorSide::kRight))),
         matrices_(table_of(layout_.matrices())),
         runs_(table_of(layout_.plain_runs())),
@@ -91,7 +91,7 @@ class CudaLowRank final : public CudaCompressor {
             .tile_sums = tile_sums_.as<const uint64_t>(),
             .rank = spec().rank,
             .numel = shape().numel,
-            .plain = layout_.plain(),
+            .plain = layout_.plain(FactorSide::kRight),
             .left = layout_.factors(FactorSide::kLeft),
             .right = layout_.factors(FactorSide::kRight)};
   }
@@ -142,7 +142,7 @@ void CudaLowRank::encode(const Encoding& what, Context& context) {
 void CudaLowRank::add_up(const Addition& what, Context& context) {
   Workspace::Frame frame(context.workspace);
   const auto parts = open(what.parts, frame, context);
-  const auto sums = frame.take<float>(layout_.plain() + either_);
+  const auto sums = frame.take<float>(layout_.plain(FactorSide::kRight) + either_);
   cuda::sum_factors(parts, what.scale, tables(), step_words(), sums, context.stream);
   cuda::decode_factors({sums, what.sum, what.region.begin, what.onto}, tables(), basis(),
                        context.stream);
@@ -178,6 +178,8 @@ void CudaLowRank::merge(const MergeInput& input, Residual e_next, Payload out, C
 
 std::unique_ptr<Compressor> make_cuda_low_rank(std::unique_ptr<ChunkedCompressor> on_cpu,
                                                CompressorShape shape) {
+  check(on_cpu->spec().rounds == 1, on_cpu->spec().name, ": rounds is ", on_cpu->spec().rounds,
+        ", must be 1 on a GPU; 2 is there on the CPU");
   return std::make_unique<CudaLowRank>(std::move(on_cpu), std::move(shape));
 }
 

@@ -3,17 +3,15 @@
 // made orthonormal from the mean of all ranks, Q = M^T P and D = P Q^T. Sums of factors are factors
 // of the sum, and the other side is the same on all ranks, so that payloads add up in flight.
 // Vogels et al. (PowerSGD), arXiv:1905.13727; one side a step: Zhang et al. (ACP-SGD),
-// arXiv:2306.08881. Elements of other parameters, and of matrices that factors would not make
-// smaller, are sent as float32.
+// arXiv:2306.08881. With two rounds a step does both: P = M Q, its mean made orthonormal, and Q =
+// M^T P; what it sends and keeps is of the second, D = P Q^T. Elements of other parameters, and of
+// matrices that factors would not make smaller, are sent as float32.
+
+#include "gradwire/kernels/compress/internal/low_rank.h"
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <mutex>
-#include <optional>
 
-#include "gradwire/kernels/compress/internal/chunked.h"
-#include "gradwire/kernels/compress/internal/factor_layout.h"
 #include "gradwire/kernels/compress/internal/factor_state.h"
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/ops/cast.h"
@@ -21,121 +19,84 @@
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
-namespace {
 
-FactorSide side_of(const Part& part) { return static_cast<FactorSide>(part.variant); }
+LowRank::LowRank(const CompressorSpec& spec, CompressorShape shape)
+    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kLowRank, spec.values}),
+      layout_(this->shape().segments, spec.rank, spec.rounds) {}
 
-class LowRank final : public ChunkedCompressor {
- public:
-  LowRank(const CompressorSpec& spec, CompressorShape shape)
-      : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kLowRank, spec.values}),
-        layout_(this->shape().segments, spec.rank) {}
+// Both buffers of what was learned, the factors of the first round, and those drawn.
+size_t LowRank::kept_bytes() const {
+  const size_t left = layout_.factors(FactorSide::kLeft);
+  const size_t right = layout_.factors(FactorSide::kRight);
+  const size_t learned = spec().rounds == 2 ? right : std::max(left, right);
+  return (2 * learned + left + right) * sizeof(float);
+}
 
-  bool fixed_length() const override {
-    return layout_.factors(FactorSide::kLeft) == layout_.factors(FactorSide::kRight);
-  }
-  Combine combine() const override { return Combine::kSum; }
-  /// Both buffers of what was learned, and the factors drawn of either side.
-  size_t kept_bytes() const override {
-    const size_t left = layout_.factors(FactorSide::kLeft);
-    const size_t right = layout_.factors(FactorSide::kRight);
-    return (2 * std::max(left, right) + left + right) * sizeof(float);
-  }
+FactorSide LowRank::side_to_write(const Work& work) const {
+  return spec().rounds == 1             ? side_of_step(work.step)
+         : two_rounds() && !work.second ? FactorSide::kLeft
+                                        : FactorSide::kRight;
+}
 
-  void commit() override {
-    held_.reset();
-    if (learned_in_ == step()) {
-      std::swap(factors_, learned_);
-      held_ = side_of_step(step());
-    }
-    learned_in_.reset();
-    Compressor::commit();
-  }
-  void set_step(uint32_t step) override {
-    held_.reset();
-    learned_in_.reset();
-    Compressor::set_step(step);
-  }
-  std::vector<uint64_t> state() const override {
-    return held_ ? pack_factors(layout_, spec().rank, *held_, factors_) : std::vector<uint64_t>{};
-  }
-  void set_state(std::span<const uint64_t> state) override {
-    const size_t found = take_factors(state);
-    check(state.empty() || found == layout_.matrices().size(), spec().name, ": its state of ",
-          state.size(), " words has factors of ", found, " of its matrices, expected all ",
-          layout_.matrices().size());
-  }
-  void learn_from(std::span<const uint64_t> state) override { take_factors(state); }
+FactorSide LowRank::side_expected(uint32_t step) const {
+  return spec().rounds == 1                  ? side_of_step(step)
+         : two_rounds() && first_in_ != step ? FactorSide::kLeft
+                                             : FactorSide::kRight;
+}
 
- protected:
-  uint32_t last_variant() const override { return static_cast<uint32_t>(FactorSide::kRight); }
-  size_t capacity_for(Region region) const override {
-    return bytes_of(std::max(layout_.floats_in(region, FactorSide::kLeft),
-                             layout_.floats_in(region, FactorSide::kRight)));
-  }
-  void open_body(Part& part, PartName name, Workspace::Frame& frame,
-                 ThreadPool& pool) const override;
-  void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const override;
-  void add_part(const Part& part, Residual x, const Work& work) override;
-  void write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) override;
-  void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-             const Work& work) override;
-  void write_accumulated(Residual x, Payload out, const Work& work) override;
-  void write_slice(const Part& part, Region region, Payload out) const override;
-  void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
-                    Payload out, const Work& work) const override;
+FactorSide LowRank::side_learned(uint32_t step) const {
+  return spec().rounds == 1 ? side_of_step(step) : FactorSide::kRight;
+}
 
- private:
-  static size_t bytes_of(size_t floats) { return sizeof(PayloadHeader) + floats * sizeof(float); }
-  size_t take_factors(std::span<const uint64_t> state);
-  /// What this step multiplies by: as the last step left it, or drawn.
-  const float* basis(FactorSide side);
-  /// The first basis of a side, made where it is needed first.
-  std::span<const float> drawn(FactorSide side) {
-    const auto s = static_cast<size_t>(side);
-    std::call_once(made_[s], [&] {
-      drawn_[s].resize(layout_.factors(side));
-      draw_factors(layout_, spec().rank, side, shape().seed, drawn_[s]);
-      ThreadPool one(1);
-      cpu::orthonormalise(layout_.matrices(), spec().rank, side, drawn_[s].data(), one);
-    });
-    return drawn_[s];
+void LowRank::commit() {
+  held_.reset();
+  if (learned_in_ == step()) {
+    std::swap(factors_, learned_);
+    held_ = side_learned(step());
   }
-  cpu::FactorPair pair(FactorSide sent, const float* factors) {
-    const float* const other = basis(other_side(sent));
-    return sent == FactorSide::kLeft ? cpu::FactorPair{factors, other}
-                                     : cpu::FactorPair{other, factors};
-  }
-  /// Writes the plain elements of x to the body, and what is left of them; whether all are finite.
-  bool send_plain(const cpu::LowRankInput& input, Residual e_next, std::byte* body,
-                  ThreadPool& pool) const;
-  /// Writes the factors, then the rest; whether everything is finite.
-  bool send_factors(const cpu::LowRankInput& input, Residual e_next, std::span<float> factors,
-                    const Work& work);
-  void finish(bool finite, std::span<const float> factors, Payload out, FactorSide side) const;
-  void sum_floats(std::span<const Part> parts, float scale, std::span<float> sum,
-                  ThreadPool& pool) const;
-  bool cover_all(std::span<const Part> parts) const;
+  learned_in_.reset();
+  first_in_.reset();
+  Compressor::commit();
+}
 
-  const FactorLayout layout_;
-  std::once_flag made_[2];
-  std::vector<float> drawn_[2];
-  std::vector<float> factors_, learned_;  // committed; of the step in progress
-  std::optional<FactorSide> held_;        // which side factors_ are
-  std::optional<uint32_t> learned_in_;    // the step that learned_ is of
-};
+void LowRank::set_step(uint32_t step) {
+  held_.reset();
+  learned_in_.reset();
+  first_in_.reset();
+  Compressor::set_step(step);
+}
 
-// Unaligned floats: payloads begin anywhere.
-void load_floats(const std::byte* from, std::span<float> to) {
-  std::memcpy(to.data(), from, to.size_bytes());
+std::vector<uint64_t> LowRank::state() const {
+  return held_ ? pack_factors(layout_, spec().rank, *held_, factors_) : std::vector<uint64_t>{};
+}
+
+void LowRank::set_state(std::span<const uint64_t> state) {
+  const size_t found = take_factors(state);
+  check(state.empty() || found == layout_.matrices().size(), spec().name, ": its state of ",
+        state.size(), " words has factors of ", found, " of its matrices, expected all ",
+        layout_.matrices().size());
+}
+
+std::span<const float> LowRank::drawn(FactorSide side) {
+  const auto s = static_cast<size_t>(side);
+  std::call_once(made_[s], [&] {
+    drawn_[s].resize(layout_.factors(side));
+    draw_factors(layout_, spec().rank, side, shape().seed, drawn_[s]);
+    ThreadPool one(1);
+    cpu::orthonormalise(layout_.matrices(), spec().rank, side, drawn_[s].data(), one);
+  });
+  return drawn_[s];
 }
 
 const float* LowRank::basis(FactorSide side) {
+  if (spec().rounds == 2 && side == FactorSide::kLeft) {
+    return first_.data();
+  }
   return held_ == side ? factors_.data() : drawn(side).data();
 }
 
 size_t LowRank::take_factors(std::span<const uint64_t> state) {
-  const FactorSide side = other_side(side_of_step(step()));
+  const FactorSide side = step() == 0 ? FactorSide::kRight : side_learned(step() - 1);
   if (!holds_factors(state, spec().rank, side)) {
     return 0;
   }
@@ -145,12 +106,6 @@ size_t LowRank::take_factors(std::span<const uint64_t> state) {
     held_ = side;
   }
   return unpack_factors(state, layout_, spec().rank, factors_);
-}
-
-void LowRank::open_body(Part& part, PartName name, Workspace::Frame&, ThreadPool&) const {
-  const size_t expected = layout_.floats_in(part.region, side_of(part)) * sizeof(float);
-  check(part.body.size() == expected, name, ": body is ", part.body.size(), " bytes, must be ",
-        expected);
 }
 
 bool LowRank::send_plain(const cpu::LowRankInput& input, Residual e_next, std::byte* body,
@@ -180,16 +135,16 @@ bool LowRank::send_plain(const cpu::LowRankInput& input, Residual e_next, std::b
 
 bool LowRank::send_factors(const cpu::LowRankInput& input, Residual e_next,
                            std::span<float> factors, const Work& work) {
-  const FactorSide side = side_of_step(work.step);
+  const FactorSide side = side_to_write(work);
   const float* const other = basis(other_side(side));
   if (side == FactorSide::kLeft) {
     return cpu::multiply_right(input, other, factors.data(), e_next, work.pool);
   }
-  const bool finite =
-      cpu::multiply_left(input, other, factors.data(), work.workspace, work.pool);
-  return e_next.empty() ? finite
-                        : cpu::subtract_product(input, pair(side, factors.data()), e_next,
-                                                work.pool) && finite;
+  const bool finite = cpu::multiply_left(input, other, factors.data(), work.workspace, work.pool);
+  return e_next.empty()
+             ? finite
+             : cpu::subtract_product(input, pair(side, factors.data()), e_next, work.pool) &&
+                   finite;
 }
 
 // Of values that are not finite nothing is sent.
@@ -198,7 +153,7 @@ void LowRank::finish(bool finite, std::span<const float> factors, Payload out,
   const size_t bytes = bytes_of(layout_.floats(side));
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   if (finite) {
-    std::ranges::copy(std::as_bytes(factors), body + layout_.plain() * sizeof(float));
+    std::ranges::copy(std::as_bytes(factors), body + layout_.plain(side) * sizeof(float));
   } else {
     std::fill_n(body, bytes - sizeof(PayloadHeader), std::byte{0});
   }
@@ -207,10 +162,14 @@ void LowRank::finish(bool finite, std::span<const float> factors, Payload out,
 
 void LowRank::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                     const Work& work) {
-  const FactorSide side = side_of_step(work.step);
+  const FactorSide side = side_to_write(work);
   const cpu::LowRankInput input{g, e, layout_.matrices(), spec().rank};
   Workspace::Frame frame(work.workspace);
   const auto factors = frame.take<float>(layout_.factors(side));
+  if (begin_round(work)) {
+    finish(send_factors(input, {}, factors, work), factors, out, side);
+    return;
+  }
   const bool plain = send_plain(input, e_next, out.data() + sizeof(PayloadHeader), work.pool);
   finish(send_factors(input, e_next, factors, work) && plain, factors, out, side);
 }
@@ -218,11 +177,15 @@ void LowRank::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
 // Where only what is left overflows, x has been taken from and nothing is flagged: the next step
 // meets it.
 void LowRank::write_accumulated(Residual x, Payload out, const Work& work) {
-  const FactorSide side = side_of_step(work.step);
-  const cpu::LowRankInput input{view_of(std::span<const float>(x)), {}, layout_.matrices(),
-                                spec().rank};
+  const FactorSide side = side_to_write(work);
+  const cpu::LowRankInput input{
+      view_of(std::span<const float>(x)), {}, layout_.matrices(), spec().rank};
   Workspace::Frame frame(work.workspace);
   const auto factors = frame.take<float>(layout_.factors(side));
+  if (begin_round(work)) {
+    finish(send_factors(input, {}, factors, work), factors, out, side);
+    return;
+  }
   const bool plain = send_plain(input, {}, out.data() + sizeof(PayloadHeader), work.pool);
   const bool finite = send_factors(input, {}, factors, work) && plain;
   finish(finite, factors, out, side);
@@ -235,155 +198,18 @@ void LowRank::write_accumulated(Residual x, Payload out, const Work& work) {
   cpu::subtract_product(input, pair(side, factors.data()), x, work.pool);
 }
 
-void LowRank::write_slice(const Part& part, Region region, Payload out) const {
-  const FactorSide side = side_of(part);
-  const FloatRange from_plain = layout_.plain_in(part.region), plain = layout_.plain_in(region);
-  const FloatRange from = layout_.factors_in(part.region, side);
-  const FloatRange factors = layout_.factors_in(region, side);
-  write_header(out, region, part.flags, bytes_of(plain.count + factors.count), part.variant);
-  std::byte* const body = out.data() + sizeof(PayloadHeader);
-  const auto copy = [&](size_t first, size_t count, size_t to) {
-    std::ranges::copy(part.body.subspan(first * sizeof(float), count * sizeof(float)),
-                      body + to * sizeof(float));
-  };
-  copy(plain.first - from_plain.first, plain.count, 0);
-  copy(from_plain.count + factors.first - from.first, factors.count, plain.count);
-}
-
-void LowRank::write_merged(std::span<const Part> parts, const MergeInput& input, Residual,
-                           Payload out, const Work& work) const {
-  const uint32_t variant =
-      parts.empty() ? static_cast<uint32_t>(side_of_step(work.step)) : parts.front().variant;
-  uint8_t flags = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    check(parts[i].variant == variant, PartName{i}, ": variant is ", parts[i].variant, ", must be ",
-          variant, " as of payload part 0: the same factors");
-    flags |= parts[i].flags;
+// Whether the call writes a first payload, which takes nothing from x.
+bool LowRank::begin_round(const Work& work) {
+  if (!two_rounds()) {
+    return false;
   }
-  const size_t floats = layout_.floats_in(input.region, static_cast<FactorSide>(variant));
-  std::byte* const body = out.data() + sizeof(PayloadHeader);
-  std::atomic<bool> finite{true};
-  cpu::for_each_chunk(work.pool, chunks_of(floats), [&](size_t i) {
-    alignas(64) float room[kChunk], part_room[kChunk];
-    const size_t first = i * kChunk, numel = std::min(kChunk, floats - first);
-    const std::span<float> sum(room, numel), values(part_room, numel);
-    std::ranges::fill(sum, 0.0f);
-    for (const Part& part : parts) {
-      load_floats(part.body.data() + first * sizeof(float), values);
-      cpu::add(sum, values, sum);
-    }
-    cpu::multiply(sum, input.scale, sum);
-    if (!cpu::all_finite(sum)) {
-      finite.store(false, std::memory_order_relaxed);
-    }
-    std::memcpy(body + first * sizeof(float), room, sum.size_bytes());
-  });
-  write_header(out, input.region, finite ? flags : flags | kFlagNonFinite, bytes_of(floats),
-               variant);
-}
-
-/// The plain elements of the chunk; those of matrices need all factors, see add_part().
-void LowRank::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
-  const Region region = region_of(chunk);
-  const size_t from = layout_.plain_in(part.region).first;
-  for (const PlainRun& run : layout_.plain_runs()) {
-    const size_t begin = std::max<size_t>(region.begin, run.offset);
-    const size_t end = std::min<size_t>(region.end, run.offset + run.numel);
-    if (begin < end) {
-      alignas(64) float room[kChunk];
-      const std::span<float> values(room, end - begin);
-      load_floats(part.body.data() + (run.before + begin - run.offset - from) * sizeof(float),
-                  values);
-      const auto to = sum.subspan(begin - region.begin, values.size());
-      cpu::add(to, values, to);
-    }
+  check(!work.second || first_in_ == work.step, spec().name, ": compress_second() in step ",
+        work.step, " comes before take_first(), expected after");
+  if (!work.second) {
+    first_in_.reset();
   }
+  return !work.second;
 }
-
-void LowRank::add_part(const Part& part, Residual x, const Work& work) {
-  check(part.region == whole() || layout_.matrices().empty(), spec().name,
-        ": the payload covers elements [", part.region.begin, ", ", part.region.end,
-        "), must cover all ", shape().numel, ": factors decode together");
-  const FactorSide side = side_of(part);
-  check(side == side_of_step(work.step), PartName{0}, ": variant is ", part.variant,
-        ", must be the other one in step ", work.step);
-  ChunkedCompressor::add_part(part, x, work);
-  Workspace::Frame frame(work.workspace);
-  const auto factors = frame.take<float>(layout_.factors(side));
-  load_floats(part.body.data() + layout_.plain() * sizeof(float), factors);
-  cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
-                     {view_of(x), 0, true}, work.pool);
-}
-
-void LowRank::sum_floats(std::span<const Part> parts, float scale, std::span<float> sum,
-                         ThreadPool& pool) const {
-  cpu::for_each_chunk(pool, chunks_of(sum.size()), [&](size_t i) {
-    alignas(64) float room[kChunk];
-    const size_t first = i * kChunk;
-    const std::span<float> tile = sum.subspan(first, std::min(kChunk, sum.size() - first));
-    std::ranges::fill(tile, 0.0f);
-    for (const Part& part : parts) {
-      const FloatRange plain = layout_.plain_in(part.region);
-      const FloatRange factors = layout_.factors_in(part.region, side_of(part));
-      const auto add_run = [&](size_t at, size_t count, size_t in_body) {
-        const size_t begin = std::max(first, at), end = std::min(first + tile.size(), at + count);
-        if (begin < end) {
-          const std::span<float> values(room, end - begin);
-          load_floats(part.body.data() + (in_body + begin - at) * sizeof(float), values);
-          const auto to = tile.subspan(begin - first, values.size());
-          cpu::add(to, values, to);
-        }
-      };
-      add_run(plain.first, plain.count, 0);
-      add_run(layout_.plain() + factors.first, factors.count, plain.count);
-    }
-    cpu::multiply(tile, scale, tile);
-  });
-}
-
-bool LowRank::cover_all(std::span<const Part> parts) const {
-  size_t covered = 0;
-  for (bool found = true; found && covered < shape().numel;) {
-    found = false;
-    for (const Part& part : parts) {
-      if (part.region.begin <= covered && part.region.end > covered) {
-        covered = part.region.end;
-        found = true;
-      }
-    }
-  }
-  return covered == shape().numel;
-}
-
-void LowRank::write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) {
-  const FactorSide side = side_of_step(work.step);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    check(side_of(parts[i]) == side || parts[i].region.numel() == 0, PartName{i}, ": variant is ",
-          parts[i].variant, ", must be ", static_cast<uint32_t>(side), " in step ", work.step);
-  }
-  Workspace::Frame frame(work.workspace);
-  const auto sum = frame.take<float>(layout_.floats(side));
-  sum_floats(parts, what.scale, sum, work.pool);
-  const std::span<float> factors = sum.subspan(layout_.plain());
-  const Region region = what.region;
-  for (const PlainRun& run : layout_.plain_runs()) {
-    const size_t begin = std::max<size_t>(region.begin, run.offset);
-    const size_t end = std::min<size_t>(region.end, run.offset + run.numel);
-    if (begin < end) {
-      cpu::narrow(sum.subspan(run.before + begin - run.offset, end - begin),
-                  what.sum.subview(begin - region.begin, end - begin));
-    }
-  }
-  cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
-                     {what.sum, region.begin}, work.pool);
-  if (region == whole() && cover_all(parts)) {
-    learned_.assign(factors.begin(), factors.end());
-    cpu::orthonormalise(layout_.matrices(), spec().rank, side, learned_.data(), work.pool);
-    learned_in_ = work.step;
-  }
-}
-
-}  // namespace
 
 std::unique_ptr<Compressor> make_low_rank(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<LowRank>(spec, std::move(shape));

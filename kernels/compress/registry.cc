@@ -218,8 +218,8 @@ constexpr std::array kRows = {
                   .source = "Lin et al. (Deep Gradient Compression), arXiv:1712.01887",
                   .make = make_dgc},
     CompressorRow{.name = "powersgd",
-                  .summary = "factors of rank R of every matrix, its rows and its columns in turn, "
-                             "which add up in flight; other parameters as they are",
+                  .summary = "factors of rank R of every matrix, its rows and its columns in turn or, "
+                             "with `rounds=2`, both, which add up in flight; other parameters as they are",
                   .example = "powersgd:4",
                   .selector = false,
                   .default_values = ValueCodec::kFloat32,

@@ -98,6 +98,7 @@ enum class Aspect {
   kWidth,
   kFeedback,
   kDecay,
+  kRounds,
   kMomentum,
   kClip,
   kWarmup
@@ -142,6 +143,10 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.decay = parse_number<double>(spec.name, "decay", option.substr(6));
     return Aspect::kDecay;
   }
+  if (option.starts_with("rounds=")) {
+    spec.rounds = parse_number<uint32_t>(spec.name, "rounds", option.substr(7));
+    return Aspect::kRounds;
+  }
   if (option.starts_with("momentum=")) {
     spec.momentum = parse_number<double>(spec.name, "momentum", option.substr(9));
     return Aspect::kMomentum;
@@ -157,7 +162,7 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
                                "', known: fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2, "
                                "natural, ternary, qsgd:S, nearest, stochastic, block=N, width=W, ef, noef, "
-                               "ef21, decay=B, momentum=M, clip=NORM, warmup=STEPS"));
+                               "ef21, decay=B, rounds=N, momentum=M, clip=NORM, warmup=STEPS"));
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
@@ -170,6 +175,8 @@ void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view op
         "', but it has no blocks; ", names_of_rows(&CompressorRow::takes_block), " have");
   check(aspect != Aspect::kWidth || row.takes_width, row.name, ": option is '", option,
         "', but it does not send blocks; ", names_of_rows(&CompressorRow::takes_width), " does");
+  check(aspect != Aspect::kRounds || row.low_rank, row.name, ": option is '", option,
+        "', but it has one round; powersgd has one or two");
   check(aspect < Aspect::kMomentum || row.keeps_velocity, row.name, ": option is '", option,
         "', but it keeps no velocity; dgc does");
 }
@@ -298,6 +305,9 @@ std::string to_string(const CompressorSpec& spec) {
   }
   if (row.low_rank) {
     text.append(":").append(std::to_string(spec.rank));
+  }
+  if (spec.rounds != defaults.rounds) {
+    text.append(",rounds=").append(std::to_string(spec.rounds));
   }
   const bool has_one = spec.levels > 0 || spec.values == ValueCodec::kPowerOfTwo;
   if (spec.rounding != row.rounding && !has_one) {

@@ -17,6 +17,8 @@
 //                                                          difference to what was sent (EF21)
 //           | "decay=" NUMBER                              error feedback: what the residual is
 //                                                          multiplied by in each step, in (0, 1]
+//           | "rounds=2"                                    powersgd: both factors in every step,
+//                                                          with an exchange after each
 //           | "momentum=" NUMBER                           dgc: of the velocity, in [0, 1)
 //           | "clip=" NUMBER                               dgc: largest norm of a gradient, over
 //                                                          the root of the world size
@@ -61,6 +63,7 @@ struct CompressorSpec {
                                 ///< 0 of all others
   uint32_t levels = 0;          ///< S of qsgd, also as a value codec, from 1 to 127; else 0
   uint32_t rank = 0;            ///< R of powersgd, from 1 to 128; 0 of all others
+  uint32_t rounds = 1;          ///< of powersgd: 2 sends both factors in every step; 1 of all others
   bool error_feedback = false;  ///< keeps a float32 residual per element
   double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
   bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s

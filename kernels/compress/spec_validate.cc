@@ -76,6 +76,8 @@ void validate(const CompressorSpec& spec) {
   check(row.low_rank ? spec.rank >= 1 && spec.rank <= kMaxRank : spec.rank == 0, spec.name,
         ": rank is ", spec.rank, ", must be ",
         row.low_rank ? "1 to 128" : "0: only powersgd has one");
+  check(spec.rounds == 1 || (row.low_rank && spec.rounds == 2), spec.name, ": rounds is ",
+        spec.rounds, row.low_rank ? ", must be 1 or 2" : ", must be 1: only powersgd has two");
   if (row.selector) {
     check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
           ", must be in (0, 1]");

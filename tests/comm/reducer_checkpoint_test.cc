@@ -55,6 +55,7 @@ TEST(ReducerCheckpoint, ContinuesBitForBitForTwentySteps) {
                         Case{"topk:5%,int4", "gather"}, Case{"threshold:5%", "gather"},
                         Case{"threshold:5%", "two_shot"}, Case{"int4,stochastic", "two_shot"},
                         Case{"powersgd:3", "sum"}, Case{"powersgd:2", "dense"},
+                        Case{"powersgd:2,rounds=2", "dense"},
                         Case{"randomk:5%", "dense"}, Case{"randomk:5%,bf16", "gather"},
                         Case{"dgc:5%,warmup=4", "gather"}, Case{"dgc:2%,clip=9", "two_shot"}}) {
     SCOPED_TRACE(concat(c.spec, " ", c.exchange));

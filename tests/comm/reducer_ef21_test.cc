@@ -264,8 +264,8 @@ TEST(ReducerEf21, WhatItCannotDoIsSaid) {
             "plan: 'topk:5%,ef21' of bfloat16 gradients, expected float32: the estimate adds up in the "
             "gradient");
   EXPECT_EQ(message_of<InvalidArgument>([&] { plan_with("topk:5%,ef21", "hierarchical"); }),
-            "plan: exchange 'hierarchical' cannot carry 'topk:5%,ef21', expected any compressor of one "
-            "round, without ef21, and not powersgd, since nodes share out parts of matrices");
+            "plan: exchange 'hierarchical' cannot carry 'topk:5%,ef21', expected any compressor "
+            "without ef21, and not powersgd, since nodes share out parts of matrices");
   const auto ends = run_ranks(1, [&](Transport& transport) {
     Reducer reducer(plan_with("topk:5%,ef21", "gather"), transport);
     const std::string said =

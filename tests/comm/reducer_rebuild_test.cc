@@ -37,10 +37,20 @@ Plan plan_of_case(const Case& c) { return plan_of(c.spec, 16384, c.exchange); }
 /// The victim's message that reaches only rank 0: the first one of the step's last bucket's last
 /// collective. Its payload must fit into it.
 LastMessage last_message(const Case& c) {
-  const size_t buckets = plan_of_case(c).buckets.size(), streams = static_cast<size_t>(c.streams);
+  const Plan plan = plan_of_case(c);
+  const size_t buckets = plan.buckets.size(), streams = static_cast<size_t>(c.streams);
   const size_t stream = (buckets - 1) % streams;
-  const size_t of_stream = (buckets - 1 - stream) / streams + 1;
-  return {.group = static_cast<uint16_t>(stream), .collective = of_stream * c.collectives - 1};
+  size_t exchanges = 0;
+  for (size_t b = stream; b < buckets; b += streams) {
+    int rounds = 1;
+    for (const PlanGroup& group : plan.buckets[b].groups) {
+      const auto compressor =
+          make_compressor(group.spec, {.numel = group.numel, .segments = group.segments});
+      rounds = std::max(rounds, compressor->rounds());
+    }
+    exchanges += static_cast<size_t>(rounds);
+  }
+  return {.group = static_cast<uint16_t>(stream), .collective = exchanges * c.collectives - 1};
 }
 
 /// Parameters, stepped by plain gradient descent.
@@ -150,7 +160,9 @@ std::vector<std::shared_ptr<PointToPoint>> engines_of(int ranks, const std::atom
 TEST(ReducerRebuild, GoesOnFromTheNewestStepWithTheBitsOfAllRanks) {
   for (const Case& c : {Case{"topk:5%,int4", "gather", 1, 1}, Case{"topk:5%", "two_shot", 2, 1},
                         Case{"bf16,ef", "dense", 2, 1}, Case{"int4,stochastic", "two_shot", 2, 2},
-                        Case{"int8", "gather", 1, 4}, Case{"none", "dense", 2, 2}}) {
+                        Case{"int8", "gather", 1, 4}, Case{"none", "dense", 2, 2},
+                        Case{"powersgd:3", "dense", 2, 1},
+                        Case{"powersgd:3,rounds=2", "dense", 2, 1}}) {
     SCOPED_TRACE(concat(c.spec, " ", c.exchange, " ", c.streams));
     const auto expected = undisturbed(c);
     std::atomic<bool> left{false};

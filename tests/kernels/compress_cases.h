@@ -77,6 +77,9 @@ inline std::vector<std::string> all_specs() {
       }
     } else if (row.low_rank) {  // beside compress_low_rank_test.cc: here no group has a matrix
       specs.push_back(name + ":2");
+#if !defined(GRADWIRE_LAWS_ON_DEVICE)
+      specs.push_back(name + ":2,rounds=2");
+#endif
     } else if (row.takes_block) {
       for (const char* options : {",ef", ",block=8,ef", ",block=4096,ef"}) {
         specs.push_back(name + options);
@@ -172,14 +175,15 @@ inline bool keeps_velocity(const std::string& spec) {
 inline std::vector<std::string> accumulating_specs() {
   std::vector<std::string> specs = all_specs();
   std::erase_if(specs, [](const std::string& spec) {
-    return keeps_velocity(spec) || parse_spec(spec).decay != 1 || parse_spec(spec).ef21;
+    return keeps_velocity(spec) || parse_spec(spec).decay != 1 || parse_spec(spec).ef21 ||
+           parse_spec(spec).rounds != 1;
   });
   return specs;
 }
 
 /// Whether a step sends something else than the one before it, of the same gradient.
 inline bool alternates(const std::string& spec) {
-  return find_compressor(parse_spec(spec).name).low_rank;
+  return find_compressor(parse_spec(spec).name).low_rank && parse_spec(spec).rounds == 1;
 }
 
 /// Whether which elements are sent is drawn, by all ranks alike.

@@ -33,6 +33,22 @@ class CpuRig {
     return out;
   }
 
+  void take_first(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
+    const std::vector<ConstPayload> parts(payloads.begin(), payloads.end());
+    Context c = context();
+    compressor_->take_first(parts, scale, c);
+    stream_->wait();
+  }
+
+  std::vector<std::byte> compress_second(const OwnedTensor& g, ConstResidual e, Residual e_next) {
+    std::vector<std::byte> out(compressor_->capacity_bytes(), std::byte{0x5A});
+    Context c = context();
+    compressor_->compress_second({g.bytes.data(), g.numel(), g.dtype}, e, e_next, out, c);
+    stream_->wait();
+    out.resize(payload_bytes(out));
+    return out;
+  }
+
   /// `x` becomes what is left.
   std::vector<std::byte> compress_accumulated(std::span<float> x) {
     std::vector<std::byte> out(compressor_->capacity_bytes(), std::byte{0x5A});

@@ -57,18 +57,35 @@ class LowRankRanks {
 
   Rig& rig(size_t r) { return *rigs_[r]; }
   std::vector<float>& residual(size_t r) { return residuals_[r]; }
+  std::vector<float>& next(size_t r) { return next_[r]; }
   const std::vector<std::vector<std::byte>>& payloads() const { return payloads_; }
 
+  /// Of two rounds, those of the first one.
+  const std::vector<std::vector<std::byte>>& first_payloads() const { return first_; }
   /// The mean, the same on every rank; commit() ends the step.
   std::vector<float> step(const std::vector<std::vector<float>>& gradients) {
+    const float scale = 1.0f / static_cast<float>(rigs_.size());
+    std::vector<OwnedTensor> g;
+    for (const std::vector<float>& gradient : gradients) {
+      g.push_back(tensor_of(gradient, DType::kFloat32));
+    }
     payloads_.clear();
     for (size_t r = 0; r < rigs_.size(); ++r) {
-      const OwnedTensor g = tensor_of(gradients[r], DType::kFloat32);
-      payloads_.push_back(rigs_[r]->compress(g, residuals_[r], next_[r]));
+      payloads_.push_back(rigs_[r]->compress(g[r], residuals_[r], next_[r]));
     }
+#if !defined(GRADWIRE_LAWS_ON_DEVICE)
+    if (rigs_[0]->compressor().rounds() == 2) {
+      first_ = std::move(payloads_);
+      payloads_.clear();
+      for (size_t r = 0; r < rigs_.size(); ++r) {
+        rigs_[r]->take_first(first_, scale);
+        payloads_.push_back(rigs_[r]->compress_second(g[r], residuals_[r], next_[r]));
+      }
+    }
+#endif
     std::vector<float> mean;
     for (size_t r = 0; r < rigs_.size(); ++r) {
-      auto own = rigs_[r]->decompress(payloads_, 1.0f / static_cast<float>(rigs_.size())).floats();
+      auto own = rigs_[r]->decompress(payloads_, scale).floats();
       EXPECT_TRUE(r == 0 || own == mean) << "rank " << r;
       mean = std::move(own);
     }
@@ -85,7 +102,7 @@ class LowRankRanks {
   bool feedback_;
   std::vector<std::unique_ptr<Rig>> rigs_;
   std::vector<std::vector<float>> residuals_, next_;
-  std::vector<std::vector<std::byte>> payloads_;
+  std::vector<std::vector<std::byte>> first_, payloads_;
 };
 
 }  // namespace gradwire::testing

@@ -1,6 +1,6 @@
 #pragma once
-// PowerSGD with one side a step, in double precision: the equations of Vogels et al.,
-// arXiv:1905.13727, and Zhang et al., arXiv:2306.08881. M = P Q^T; Q orthonormal in steps 0, 2, ..,
+// PowerSGD in double precision: the equations of Vogels et al., arXiv:1905.13727, with both sides in a
+// step, and of Zhang et al., arXiv:2306.08881, with one: M = P Q^T; Q orthonormal in steps 0, 2, ..,
 // where P = M Q is sent, P in the others, where Q = M^T P is.
 
 #include <cmath>
@@ -106,6 +106,65 @@ class PowerSgd {
   size_t rows_, cols_;
   Vectors held_;
   bool right_ = true;  // held_ is beside the columns
+};
+
+/// Both sides in a step, as the paper has it, for one matrix of some workers: Q starts warm and as it
+/// is, and every worker keeps what the *mean* leaves of its own M = g + e.
+class PowerSgdOfTwoRounds {
+ public:
+  PowerSgdOfTwoRounds(size_t rows, size_t cols, Vectors right, size_t workers)
+      : rows_(rows), cols_(cols), q_(right), kept(workers, std::vector<double>(rows * cols)) {}
+
+  /// The mean of the workers' gradients, as far as R vectors say it.
+  std::vector<double> step(const std::vector<std::vector<double>>& gradients) {
+    const size_t workers = gradients.size(), rank = q_.size();
+    std::vector<std::vector<double>> m = kept;
+    for (size_t w = 0; w < workers; ++w) {
+      for (size_t i = 0; i < rows_ * cols_; ++i) {
+        m[w][i] += gradients[w][i];
+      }
+    }
+    Vectors p(rank, std::vector<double>(rows_)), q(rank, std::vector<double>(cols_));
+    for (size_t r = 0; r < rank; ++r) {
+      for (size_t w = 0; w < workers; ++w) {
+        for (size_t i = 0; i < rows_; ++i) {
+          for (size_t j = 0; j < cols_; ++j) {
+            p[r][i] += m[w][i * cols_ + j] * q_[r][j] / static_cast<double>(workers);
+          }
+        }
+      }
+    }
+    p = orthonormal(p);
+    std::vector<double> mean(rows_ * cols_);
+    for (size_t r = 0; r < rank; ++r) {
+      for (size_t w = 0; w < workers; ++w) {
+        for (size_t i = 0; i < rows_; ++i) {
+          for (size_t j = 0; j < cols_; ++j) {
+            q[r][j] += m[w][i * cols_ + j] * p[r][i] / static_cast<double>(workers);
+          }
+        }
+      }
+      for (size_t i = 0; i < rows_; ++i) {
+        for (size_t j = 0; j < cols_; ++j) {
+          mean[i * cols_ + j] += p[r][i] * q[r][j];
+        }
+      }
+    }
+    for (size_t w = 0; w < workers; ++w) {
+      for (size_t i = 0; i < rows_ * cols_; ++i) {
+        kept[w][i] = m[w][i] - mean[i];
+      }
+    }
+    q_ = q;
+    return mean;
+  }
+
+ private:
+  size_t rows_, cols_;
+  Vectors q_;
+
+ public:
+  std::vector<std::vector<double>> kept;  ///< e of each worker
 };
 
 }  // namespace gradwire::reference

@@ -80,6 +80,11 @@ class CompressorSpec:
         'nearest' or 'stochastic'.
         """
     @property
+    def rounds(self) -> int:
+        """
+        Exchanges in a step.
+        """
+    @property
     def values(self) -> str:
         """
         How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', '2bit', '1bit', 'e4m3', 'e5m2', 'natural' or 'raw' (the gradient's own dtype).

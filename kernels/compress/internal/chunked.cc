@@ -131,14 +131,42 @@ void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, flo
 
 void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                  Context& context) {
+  enqueue_write(g, e, e_next, out, false, context);
+}
+
+void ChunkedCompressor::compress_second(ConstGradient g, ConstResidual e, Residual e_next,
+                                        Payload out, Context& context) {
+  if (rounds() != 2) {
+    Compressor::compress_second(g, e, e_next, out, context);
+  }
+  enqueue_write(g, e, e_next, out, true, context);
+}
+
+void ChunkedCompressor::take_first(std::span<const ConstPayload> parts, float scale,
+                                   Context& context) {
+  if (rounds() != 2) {
+    Compressor::take_first(parts, scale, context);
+  }
+  check_on_cpu(context);
+  check_scale(*this, scale);
+  check_payloads(*this, parts);
+  context.stream.enqueue([this, parts, scale, &stream = context.stream,
+                          &workspace = context.workspace, step = step()] {
+    Workspace::Frame frame(workspace);
+    write_first(open_all(parts, frame, stream.pool()), scale, {stream.pool(), workspace, step});
+  });
+}
+
+void ChunkedCompressor::enqueue_write(ConstGradient g, ConstResidual e, Residual e_next,
+                                      Payload out, bool second, Context& context) {
   check_on_cpu(context);
   check_gradient(*this, g);
   check_residuals(*this, e, e_next);
   check_room(*this, out, capacity_bytes());
   context.stream.enqueue(
-      [this, g, e, e_next, out, &stream = context.stream, &workspace = context.workspace,
+      [this, g, e, e_next, out, second, &stream = context.stream, &workspace = context.workspace,
        step = step()] {
-        const Work work{stream.pool(), workspace, step};
+        const Work work{stream.pool(), workspace, step, second};
         const ConstGradient x = input(g, work);
         if (e.empty() || (spec().decay == 1 && !spec().ef21)) {
           write(x, e, e_next, out, work);

@@ -40,12 +40,16 @@ struct Work {
   ThreadPool& pool;
   Workspace& workspace;
   uint32_t step;  ///< the committed step when the call was made
+  bool second = false;  ///< of compress_second()
 };
 
 class ChunkedCompressor : public Compressor {
  public:
   void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                 Context& context) final;
+  void take_first(std::span<const ConstPayload> parts, float scale, Context& context) final;
+  void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                       Context& context) final;
   void decompress_region(const RegionSum& sum, Context& context) final;
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
@@ -77,6 +81,8 @@ class ChunkedCompressor : public Compressor {
   /// default goes through sum_chunk().
   virtual void write_sum(std::span<const Part> parts, size_t chunk, float scale,
                          Gradient out) const;
+  /// The body of take_first(), of those that have two rounds.
+  virtual void write_first(std::span<const Part> /*parts*/, float /*scale*/, const Work& /*work*/) {}
   /// What compress() takes in the place of the gradient; the default is the gradient.
   virtual ConstGradient input(ConstGradient g, const Work& /*work*/) { return g; }
   /// The bodies of the public verbs; arguments are checked, parts are opened. These two go chunk by
@@ -116,6 +122,8 @@ class ChunkedCompressor : public Compressor {
   void check_region(Region region) const;
 
  private:
+  void enqueue_write(ConstGradient g, ConstResidual e, Residual e_next, Payload out, bool second,
+                     Context& context);
   /// write() where feedback is more than g + e.
   void write_apart(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                    const Work& work);

@@ -11,7 +11,7 @@ constexpr uint32_t kFactorStage = 3;  // 0 and 1 round, 2 chooses elements
 
 }  // namespace
 
-FactorLayout::FactorLayout(std::span<const Segment> segments, uint32_t rank) {
+FactorLayout::FactorLayout(std::span<const Segment> segments, uint32_t rank, uint32_t rounds) {
   for (const Segment& segment : segments) {
     const size_t cols = segment.rows > 0 ? segment.numel / segment.rows : 0;
     if (is_smaller_as_factors(segment.rows, cols, rank)) {
@@ -32,6 +32,8 @@ FactorLayout::FactorLayout(std::span<const Segment> segments, uint32_t rank) {
     }
     numel_ += segment.numel;
   }
+  rounds_ =
+      matrices_.empty() ? 1 : rounds;  // without a matrix there is nothing to do in a first one
 }
 
 size_t FactorLayout::plain_before(size_t element) const {
@@ -43,7 +45,10 @@ size_t FactorLayout::plain_before(size_t element) const {
   return run.before + std::min<size_t>(run.numel, element - run.offset);
 }
 
-FloatRange FactorLayout::plain_in(Region region) const {
+FloatRange FactorLayout::plain_in(Region region, FactorSide side) const {
+  if (!sends_plain(side)) {
+    return {};
+  }
   const size_t first = plain_before(region.begin);
   return {first, plain_before(region.end) - first};
 }
@@ -67,11 +72,10 @@ void draw_factors(const FactorLayout& layout, uint32_t rank, FactorSide side, ui
     for (uint32_t r = 0; r < rank; ++r) {
       float* const v = factors.data() + matrix.at(side) + size_t{r} * length;
       for (uint32_t i = 0; i < length; ++i) {
-        const uint32_t word =
-            philox({{i / 4, r, layout.parameters()[m],
-                     kFactorStage + 4 * static_cast<uint32_t>(side)}},
-                   seed)
-                .word[i % 4];
+        const uint32_t word = philox({{i / 4, r, layout.parameters()[m],
+                                       kFactorStage + 4 * static_cast<uint32_t>(side)}},
+                                     seed)
+                                  .word[i % 4];
         v[i] = static_cast<float>(static_cast<int32_t>(word) >> 8) * 0x1p-23f + 0x1p-24f;
       }
     }
