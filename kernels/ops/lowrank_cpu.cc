@@ -14,56 +14,28 @@
 namespace gradwire::cpu {
 namespace {
 
-constexpr size_t kTile = 4096;       // elements of x at once
-constexpr size_t kStrip = 1024;      // of a row of a product
-constexpr uint32_t kBlockRows = 32;  // of a right factor's tile at once
+constexpr uint32_t kRightRows = 4;   // of a left factor at once
+constexpr size_t kRightCols = 2048;  // of them at once
+constexpr uint32_t kBlockRows = 32;  // of a right factor's tile at once, and of an expansion
 constexpr uint32_t kBlockCols = 256;
+constexpr size_t kExpandedVectors = 4096;  // floats of a tile of vectors that is expanded
+constexpr size_t kExpandedCols = 1024;     // of it at most
+constexpr size_t kAddedUp = 4096;
 
-using internal::accumulate;
-using internal::combine;
+using internal::accumulate_rows;
+using internal::combine_rows;
 using internal::kLanes;
 using internal::kMostRank;
 using internal::kWidth;
 using internal::load;
 using internal::store;
-using internal::sum_of_lanes;
+using internal::sum_lanes;
 using internal::Vector;
-
-/// sums[r][j] += x[0][j] * p[r][0] + x[1][j] * p[r][1] + ..., one after the other.
-template <int kVectors>
-GRADWIRE_INLINE void add_columns(const float* x, const float* p, size_t rows, uint32_t count,
-                                 float* sums, size_t cols, size_t numel) {
-  size_t j = 0;
-  for (; j + kWidth <= numel; j += kWidth) {
-    Vector total[kVectors];
-    for (int r = 0; r < kVectors; ++r) {
-      load(sums + r * cols + j, total[r]);
-    }
-    for (uint32_t i = 0; i < count; ++i) {
-      Vector v;
-      load(x + i * kBlockCols + j, v);
-      for (int r = 0; r < kVectors; ++r) {
-        total[r] += v * p[r * rows + i];
-      }
-    }
-    for (int r = 0; r < kVectors; ++r) {
-      store(total[r], sums + r * cols + j);
-    }
-  }
-  for (; j < numel; ++j) {
-    for (int r = 0; r < kVectors; ++r) {
-      float total = sums[r * cols + j];
-      for (uint32_t i = 0; i < count; ++i) {
-        total += x[i * kBlockCols + j] * p[r * rows + i];
-      }
-      sums[r * cols + j] = total;
-    }
-  }
-}
 
 /// A block of rows of a matrix and what they are added to.
 struct ColumnSums {
-  const float* x;  // count rows, kBlockCols apart
+  const float* x;  // count rows, x_stride apart
+  size_t x_stride;
   const float* p;  // rank vectors, `rows` apart
   size_t rows;
   uint32_t count;
@@ -71,18 +43,62 @@ struct ColumnSums {
   size_t cols, numel;
 };
 
-GRADWIRE_CLONES void accumulate_columns(const ColumnSums& c, uint32_t vectors) {
+/// sums[r][j] += x[0][j] * p[r][0] + x[1][j] * p[r][1] + ..., one after the other.
+template <int kVectors, int kColumns>
+GRADWIRE_INLINE void add_columns(const ColumnSums& c) {
+  size_t j = 0;
+  for (; j + kColumns * kWidth <= c.numel; j += kColumns * kWidth) {
+    Vector total[kVectors][kColumns];
+    for (int r = 0; r < kVectors; ++r) {
+      for (int k = 0; k < kColumns; ++k) {
+        load(c.sums + r * c.cols + j + k * kWidth, total[r][k]);
+      }
+    }
+    for (uint32_t i = 0; i < c.count; ++i) {
+      Vector v[kColumns];
+      for (int k = 0; k < kColumns; ++k) {
+        load(c.x + i * c.x_stride + j + k * kWidth, v[k]);
+      }
+      for (int r = 0; r < kVectors; ++r) {
+        for (int k = 0; k < kColumns; ++k) {
+          total[r][k] += v[k] * c.p[r * c.rows + i];
+        }
+      }
+    }
+    for (int r = 0; r < kVectors; ++r) {
+      for (int k = 0; k < kColumns; ++k) {
+        store(total[r][k], c.sums + r * c.cols + j + k * kWidth);
+      }
+    }
+  }
+  for (; j < c.numel; ++j) {
+    for (int r = 0; r < kVectors; ++r) {
+      float total = c.sums[r * c.cols + j];
+      for (uint32_t i = 0; i < c.count; ++i) {
+        total += c.x[i * c.x_stride + j] * c.p[r * c.rows + i];
+      }
+      c.sums[r * c.cols + j] = total;
+    }
+  }
+}
+
+GRADWIRE_CLONES void accumulate_columns(ColumnSums c, uint32_t vectors) {
   uint32_t r = 0;
   for (; r + 4 <= vectors; r += 4) {
-    add_columns<4>(c.x, c.p + r * c.rows, c.rows, c.count, c.sums + r * c.cols, c.cols, c.numel);
+    add_columns<4, 1>(c);
+    c.p += 4 * c.rows;
+    c.sums += 4 * c.cols;
   }
   for (; r < vectors; ++r) {
-    add_columns<1>(c.x, c.p + r * c.rows, c.rows, c.count, c.sums + r * c.cols, c.cols, c.numel);
+    add_columns<1, 4>(c);
+    c.p += c.rows;
+    c.sums += c.cols;
   }
 }
 
 /// x = g + e at elements [first, first + numel): in `room`, or where g lies.
-std::span<const float> elements(const LowRankInput& input, size_t first, size_t numel, float* room) {
+std::span<const float> elements(const LowRankInput& input, size_t first, size_t numel,
+                                float* room) {
   const std::span<float> x(room, numel);
   const ConstTensorView g = input.g.subview(first, numel);
   if (g.dtype == DType::kFloat32 && input.e.empty()) {
@@ -99,10 +115,35 @@ std::span<const float> elements(const LowRankInput& input, size_t first, size_t 
   return x;
 }
 
-/// Calls body(first, last) for runs of rows with about kTile elements.
+/// Some elements of rows that follow one another.
+struct Rows {
+  const float* data;
+  size_t stride;
+};
+struct RowsAt {
+  size_t first;  // of the first row's elements in the group
+  uint32_t count;
+  size_t numel, cols;
+};
+
+/// x = g + e of them: in `room`, `room_stride` apart, or where g lies.
+Rows rows_of(const LowRankInput& input, const RowsAt& at, float* room, size_t room_stride) {
+  if (input.g.dtype == DType::kFloat32 && input.e.empty()) {
+    return {input.g.as<float>().data() + at.first, at.cols};
+  }
+  for (uint32_t i = 0; i < at.count; ++i) {
+    elements(input, at.first + i * at.cols, at.numel, room + i * room_stride);
+  }
+  return {room, room_stride};
+}
+
+/// Calls body(first, last) for runs of rows: as many as an expansion takes, fewer of long ones, so
+/// that they stay in the second cache.
 template <class Body>
 void for_each_rows(const LowRankMatrix& matrix, ThreadPool& pool, const Body& body) {
-  const size_t rows = std::max<size_t>(1, kTile / matrix.cols);
+  constexpr size_t kElements = size_t{1} << 16;
+  const size_t rows =
+      std::clamp<size_t>(kElements / matrix.cols / kRightRows * kRightRows, kRightRows, kBlockRows);
   const auto run = [&](size_t task) {
     const size_t first = task * rows;
     body(static_cast<uint32_t>(first),
@@ -111,29 +152,57 @@ void for_each_rows(const LowRankMatrix& matrix, ThreadPool& pool, const Body& bo
   pool.parallel_for((matrix.rows + rows - 1) / rows, std::cref(run));
 }
 
-/// out[j] = left right^T at columns [first, first + out.size()) of `row`.
-void product_row(const LowRankMatrix& matrix, uint32_t rank, const FactorPair& factors, uint32_t row,
-                 uint32_t first, std::span<float> out) {
-  float of_row[kMostRank];
+/// Rows [begin, end) of left right^T, at most kBlockRows, in tiles whose vectors stay in the first
+/// cache (they are copied: columns that are powers of two apart would share its lines). `place(row,
+/// first, numel)` says where a row's elements belong, or nothing for where they do not go as they
+/// are; then use(row, first, terms) is given them.
+template <class Place, class Use>
+void expand(const LowRankMatrix& matrix, uint32_t rank, const FactorPair& factors, uint32_t begin,
+            uint32_t end, const Place& place, const Use& use) {
+  alignas(64) float of_rows[kBlockRows * kMostRank];
+  alignas(64) float vectors[kExpandedVectors + kMostRank * kWidth];
+  alignas(64) float product[kRightRows * kExpandedCols];
   for (uint32_t r = 0; r < rank; ++r) {
-    of_row[r] = factors.left[matrix.left + size_t{r} * matrix.rows + row];
+    const float* const from = factors.left + matrix.left + size_t{r} * matrix.rows;
+    for (uint32_t row = begin; row < end; ++row) {
+      of_rows[(row - begin) * rank + r] = from[row];
+    }
   }
-  combine(of_row, factors.right + matrix.right + first, matrix.cols, rank, out.data(), out.size());
+  const size_t width =
+      std::clamp<size_t>(kExpandedVectors / rank / kWidth * kWidth, kWidth, kExpandedCols);
+  for (size_t first = 0; first < matrix.cols; first += width) {
+    const size_t numel = std::min<size_t>(width, matrix.cols - first);
+    for (uint32_t r = 0; r < rank; ++r) {
+      std::copy_n(factors.right + matrix.right + size_t{r} * matrix.cols + first, numel,
+                  vectors + r * width);
+    }
+    for (uint32_t row = begin; row < end; row += kRightRows) {
+      const uint32_t count = std::min(kRightRows, end - row);
+      float* const direct = place(row, count, first, numel);
+      float* const to = direct != nullptr ? direct : product;
+      const size_t stride = direct != nullptr ? matrix.cols : width;
+      combine_rows(of_rows + (row - begin) * rank, count, vectors, width, rank, to, stride, numel);
+      for (uint32_t i = 0; i < count && direct == nullptr; ++i) {
+        use(row + i, first, std::span<float>(product + i * width, numel));
+      }
+    }
+  }
 }
 
-/// left_over of one row's elements [first, first + x.size()); whether they are finite.
-bool subtract_row(const LowRankMatrix& matrix, const LowRankInput& input, const FactorPair& factors,
-                  uint32_t row, uint32_t first, std::span<const float> x, float* left_over) {
-  alignas(64) float product[kStrip];
+/// left_over = x - left right^T in rows [begin, end); whether it is finite.
+bool subtract_rows(const LowRankMatrix& matrix, const LowRankInput& input,
+                   const FactorPair& factors, uint32_t begin, uint32_t end,
+                   std::span<float> left_over) {
+  alignas(64) float room[kExpandedCols];
   bool finite = true;
-  for (size_t begin = 0; begin < x.size(); begin += kStrip) {
-    const size_t numel = std::min(kStrip, x.size() - begin);
-    const std::span<float> terms(product, numel);
-    product_row(matrix, input.rank, factors, row, first + static_cast<uint32_t>(begin), terms);
-    const std::span<float> out(left_over + begin, numel);
-    subtract(x.subspan(begin, numel), terms, out);
-    finite = finite && all_finite(out);
-  }
+  const auto nowhere = [](uint32_t, uint32_t, size_t, size_t) -> float* { return nullptr; };
+  expand(matrix, input.rank, factors, begin, end, nowhere,
+         [&](uint32_t row, size_t first, std::span<const float> terms) {
+           const size_t at = matrix.offset + size_t{row} * matrix.cols + first;
+           const std::span<float> out = left_over.subspan(at, terms.size());
+           subtract(elements(input, at, terms.size(), room), terms, out);
+           finite = finite && all_finite(out);
+         });
   return finite;
 }
 
@@ -142,39 +211,37 @@ bool subtract_row(const LowRankMatrix& matrix, const LowRankInput& input, const 
 bool multiply_right(const LowRankInput& input, const float* right, float* left,
                     std::span<float> left_over, ThreadPool& pool) {
   std::atomic<bool> finite{true};
+  const uint32_t rank = input.rank;
   for (const LowRankMatrix& matrix : input.matrices) {
     for_each_rows(matrix, pool, [&](uint32_t begin, uint32_t end) {
-      alignas(64) float room[kTile];
-      alignas(64) float lanes[kMostRank * kLanes];
+      alignas(64) float room[kRightRows * kRightCols];
+      alignas(64) float lanes[kRightRows * kMostRank * kLanes];
       bool good = true;
       const size_t cols = matrix.cols;
-      const std::span<const float> block =
-          cols <= kTile ? elements(input, matrix.offset + begin * cols, (end - begin) * cols, room)
-                        : std::span<const float>();
-      good = all_finite(block);
-      for (uint32_t row = begin; row < end; ++row) {
-        const auto tile_of_row = [&](size_t first) {
-          return block.empty() ? elements(input, matrix.offset + row * cols + first,
-                                          std::min(kTile, cols - first), room)
-                               : block.subspan((row - begin) * cols, cols);
-        };
-        std::fill_n(lanes, input.rank * kLanes, 0.0f);
-        for (size_t first = 0; first < cols; first += kTile) {
-          const auto x = tile_of_row(first);
-          good = good && (!block.empty() || all_finite(x));
-          accumulate(x.data(), right + matrix.right + first, cols, x.size(), input.rank, lanes);
+      for (uint32_t row = begin; row < end; row += kRightRows) {
+        const uint32_t count = std::min(kRightRows, end - row);
+        std::fill_n(lanes, size_t{count} * rank * kLanes, 0.0f);
+        for (size_t first = 0; first < cols; first += kRightCols) {
+          const size_t numel = std::min(kRightCols, cols - first);
+          const size_t at = matrix.offset + row * cols + first;
+          const Rows x = rows_of(input, {at, count, numel, cols}, room, kRightCols);
+          for (uint32_t i = 0; i < count; ++i) {
+            good = good && all_finite({x.data + i * x.stride, numel});
+          }
+          accumulate_rows(x.data, x.stride, count, right + matrix.right + first, cols, numel, rank,
+                          lanes);
         }
-        for (uint32_t r = 0; r < input.rank; ++r) {
-          const float sum = sum_of_lanes(lanes + r * kLanes);
-          left[matrix.left + size_t{r} * matrix.rows + row] = sum;
-          good = good && std::isfinite(sum);
+        for (uint32_t i = 0; i < count; ++i) {
+          float sums[kMostRank];
+          sum_lanes(lanes + size_t{i} * rank * kLanes, rank, sums);
+          good = good && all_finite({sums, rank});
+          for (uint32_t r = 0; r < rank; ++r) {
+            left[matrix.left + size_t{r} * matrix.rows + row + i] = sums[r];
+          }
         }
-        for (size_t first = 0; first < cols && !left_over.empty(); first += kTile) {
-          good = subtract_row(matrix, input, {left, right}, row, static_cast<uint32_t>(first),
-                              tile_of_row(first),
-                              left_over.data() + matrix.offset + row * cols + first) &&
-                 good;
-        }
+      }
+      if (!left_over.empty()) {
+        good = subtract_rows(matrix, input, {left, right}, begin, end, left_over) && good;
       }
       if (!good) {
         finite.store(false, std::memory_order_relaxed);
@@ -184,8 +251,8 @@ bool multiply_right(const LowRankInput& input, const float* right, float* left,
   return finite;
 }
 
-bool multiply_left(const LowRankInput& input, const float* left, float* right,
-                   Workspace& workspace, ThreadPool& pool) {
+bool multiply_left(const LowRankInput& input, const float* left, float* right, Workspace& workspace,
+                   ThreadPool& pool) {
   std::atomic<bool> finite{true};
   const uint32_t tile_rows = rows_of_tile(input.rank);
   for (const LowRankMatrix& matrix : input.matrices) {
@@ -193,7 +260,8 @@ bool multiply_left(const LowRankInput& input, const float* left, float* right,
     const uint32_t blocks = (matrix.cols + kBlockCols - 1) / kBlockCols;
     const size_t factor = size_t{input.rank} * matrix.cols;
     Workspace::Frame frame(workspace);
-    float* const sums = tiles == 1 ? right + matrix.right : frame.take<float>(tiles * factor).data();
+    float* const sums =
+        tiles == 1 ? right + matrix.right : frame.take<float>(tiles * factor).data();
     const auto add_tile = [&](size_t task) {
       alignas(64) float room[kBlockRows * kBlockCols];
       const size_t tile = task / blocks, first_col = task % blocks * kBlockCols;
@@ -205,26 +273,22 @@ bool multiply_left(const LowRankInput& input, const float* left, float* right,
       const auto end = static_cast<uint32_t>(std::min<size_t>(matrix.rows, (tile + 1) * tile_rows));
       for (auto row = static_cast<uint32_t>(tile * tile_rows); row < end; row += kBlockRows) {
         const uint32_t count = std::min(kBlockRows, end - row);
+        const size_t at = matrix.offset + size_t{row} * matrix.cols + first_col;
+        const Rows x = rows_of(input, {at, count, width, matrix.cols}, room, kBlockCols);
         for (uint32_t i = 0; i < count; ++i) {
-          float* const to = room + i * kBlockCols;
-          const size_t at = matrix.offset + size_t{row + i} * matrix.cols + first_col;
-          const auto x = elements(input, at, width, to);
-          if (x.data() != to) {
-            std::ranges::copy(x, to);
-          }
-          if (!all_finite(x)) {
+          if (!all_finite({x.data + i * x.stride, width})) {
             finite.store(false, std::memory_order_relaxed);
           }
         }
-        accumulate_columns({room, left + matrix.left + row, matrix.rows, count, mine, matrix.cols,
-                            width},
+        accumulate_columns({x.data, x.stride, left + matrix.left + row, matrix.rows, count, mine,
+                            matrix.cols, width},
                            input.rank);
       }
     };
     pool.parallel_for(size_t{tiles} * blocks, std::cref(add_tile));
     const auto add_up = [&](size_t task) {
-      const size_t begin = task * kTile;
-      const std::span<float> out(right + matrix.right + begin, std::min(kTile, factor - begin));
+      const size_t begin = task * kAddedUp;
+      const std::span<float> out(right + matrix.right + begin, std::min(kAddedUp, factor - begin));
       if (tiles > 1) {
         std::ranges::fill(out, 0.0f);
         for (uint32_t tile = 0; tile < tiles; ++tile) {
@@ -235,7 +299,7 @@ bool multiply_left(const LowRankInput& input, const float* left, float* right,
         finite.store(false, std::memory_order_relaxed);
       }
     };
-    pool.parallel_for((factor + kTile - 1) / kTile, std::cref(add_up));
+    pool.parallel_for((factor + kAddedUp - 1) / kAddedUp, std::cref(add_up));
   }
   return finite;
 }
@@ -245,44 +309,48 @@ bool subtract_product(const LowRankInput& input, const FactorPair& factors,
   std::atomic<bool> finite{true};
   for (const LowRankMatrix& matrix : input.matrices) {
     for_each_rows(matrix, pool, [&](uint32_t begin, uint32_t end) {
-      alignas(64) float room[kTile];
-      for (uint32_t row = begin; row < end; ++row) {
-        for (size_t first = 0; first < matrix.cols; first += kTile) {
-          const size_t at = matrix.offset + size_t{row} * matrix.cols + first;
-          const auto x = elements(input, at, std::min(kTile, matrix.cols - first), room);
-          if (!subtract_row(matrix, input, factors, row, static_cast<uint32_t>(first), x,
-                            left_over.data() + at)) {
-            finite.store(false, std::memory_order_relaxed);
-          }
-        }
+      if (!subtract_rows(matrix, input, factors, begin, end, left_over)) {
+        finite.store(false, std::memory_order_relaxed);
       }
     });
   }
   return finite;
 }
+
 void write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
                    const FactorPair& factors, const ProductOutput& to, ThreadPool& pool) {
   const size_t region_end = to.begin + to.out.numel;
+  const bool as_it_is = to.out.dtype == DType::kFloat32 && !to.onto;
   for (const LowRankMatrix& matrix : matrices) {
     for_each_rows(matrix, pool, [&](uint32_t begin, uint32_t end) {
-      alignas(64) float product[kStrip];
-      for (uint32_t row = begin; row < end; ++row) {
-        const size_t at = matrix.offset + size_t{row} * matrix.cols;
-        const size_t first = std::max(at, to.begin);
-        const size_t last = std::min(at + matrix.cols, region_end);
-        for (size_t i = first; i < last; i += kStrip) {
-          const size_t numel = std::min(kStrip, last - i);
-          const Gradient out = to.out.subview(i - to.begin, numel);
-          const bool direct = out.dtype == DType::kFloat32 && !to.onto;
-          const std::span<float> terms = direct ? out.as<float>() : std::span(product, numel);
-          product_row(matrix, rank, factors, row, static_cast<uint32_t>(i - at), terms);
-          if (to.onto) {
-            add(out.as<float>(), terms, out.as<float>());
-          } else if (!direct) {
-            narrow(terms, out);
-          }
-        }
+      const auto element = [&](uint32_t row, size_t col) {
+        return matrix.offset + size_t{row} * matrix.cols + col;
+      };
+      if (element(begin, 0) >= region_end || element(end, 0) <= to.begin) {
+        return;
       }
+      const auto place = [&](uint32_t row, uint32_t count, size_t first, size_t numel) -> float* {
+        const bool all = element(row, first) >= to.begin &&
+                         element(row + count - 1, first) + numel <= region_end;
+        return all && as_it_is ? to.out.as<float>().data() + (element(row, first) - to.begin)
+                               : nullptr;
+      };
+      expand(matrix, rank, factors, begin, end, place,
+             [&](uint32_t row, size_t first, std::span<const float> terms) {
+               const size_t at = element(row, first);
+               const size_t from = std::max(at, to.begin);
+               const size_t last = std::min(at + terms.size(), region_end);
+               if (from >= last) {
+                 return;
+               }
+               const auto own = terms.subspan(from - at, last - from);
+               const Gradient out = to.out.subview(from - to.begin, own.size());
+               if (to.onto) {
+                 add(out.as<float>(), own, out.as<float>());
+               } else {
+                 narrow(own, out);
+               }
+             });
     });
   }
 }
