@@ -283,6 +283,8 @@ TEST(PowerSgdOfTwoRounds, RefusesRoundsOutOfTurn) {
   rig.take_first({first});
   EXPECT_THROW(rig.decompress({first}), InvalidArgument);
   EXPECT_EQ(rig.compress_second(g, e, next), second);
+  EXPECT_EQ(rig.compress(g, e, next), first);
+  EXPECT_THROW(rig.compress_second(g, e, next), InvalidArgument) << "the step began anew";
   rig.commit();
   EXPECT_THROW(rig.compress_second(g, e, next), InvalidArgument) << "of the step before";
   EXPECT_THROW(rig.compress_accumulated(next), InvalidArgument);
