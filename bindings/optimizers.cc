@@ -86,8 +86,8 @@ class StateWriter : public StateVisitor {
   std::vector<std::pair<uint64_t*, uint64_t>> values_;
 };
 
-// weight_decay (unset: the spec's), learning_rate_scale, adapt.
-using GroupRow = std::tuple<std::optional<double>, double, bool>;
+// weight_decay (unset: the spec's), learning_rate_scale, adapt, momentum (unset: the spec's).
+using GroupRow = std::tuple<std::optional<double>, double, bool, std::optional<double>>;
 
 // An optimizer, and the arrays it steps on: it keeps them alive.
 class BoundOptimizer {
@@ -113,8 +113,8 @@ class BoundOptimizer {
       list.push_back({names[i], value_view, gradient.writable_view(), group_of[i]});
     }
     std::vector<ParamGroup> settings;
-    for (const auto& [weight_decay, scale, adapt] : groups) {
-      settings.push_back({weight_decay, scale, adapt});
+    for (const auto& [weight_decay, scale, adapt, momentum] : groups) {
+      settings.push_back({weight_decay, momentum, scale, adapt});
     }
     optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), std::move(settings));
   }
@@ -169,8 +169,8 @@ void bind_optimizers(py::module_& module) {
   py::class_<BoundOptimizer>(
       module, "Optimizer",
       "Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.\n\n"
-      "groups holds (weight_decay or None, learning_rate_scale, adapt); group_of names one of them "
-      "for each parameter.")
+      "groups holds (weight_decay or None, learning_rate_scale, adapt, momentum or None); group_of "
+      "names one of them for each parameter.")
       .def(py::init<const std::string&, const Arrays&, const Arrays&,
                     const std::vector<std::string>&, const std::vector<size_t>&,
                     const std::vector<GroupRow>&, int>(),

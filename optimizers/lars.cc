@@ -72,7 +72,7 @@ class Lars final : public SteppedOptimizer {
     const cpu::MomentumFactors factors{.factor = factor,
                                        .weight_decay = decays ? block.item->weight_decay : 0.0f,
                                        .scale = scales_.of(set(), block),
-                                       .momentum = static_cast<float>(spec().momentum),
+                                       .momentum = block.item->momentum,
                                        .rate = rate};
     const cpu::MomentumBlock operands{block.value(), state(block, 0), block.gradient()};
     if (spec().nesterov) {

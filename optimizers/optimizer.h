@@ -27,6 +27,7 @@ struct Parameter {
 /// Settings that may differ between parameters; unset fields take the OptimizerSpec's.
 struct ParamGroup {
   std::optional<double> weight_decay = std::nullopt;
+  std::optional<double> momentum = std::nullopt;  ///< sgd, lars, larc; in [0, 1)
   double learning_rate_scale = 1.0;
   bool adapt = true;  ///< layer-wise adaptation (LARS, LARC, LAMB); false: ratio 1
 };

@@ -34,6 +34,9 @@ void check_group(const ParamGroup& group, size_t index) {
   const double decay = group.weight_decay.value_or(0.0);
   check(std::isfinite(decay) && decay >= 0.0, "group ", index, ": weight_decay is ", decay,
         ", must be >= 0");
+  const double momentum = group.momentum.value_or(0.0);
+  check(momentum >= 0.0 && momentum < 1.0, "group ", index, ": momentum is ", momentum,
+        ", must be in [0, 1)");
   check(std::isfinite(group.learning_rate_scale) && group.learning_rate_scale >= 0.0, "group ",
         index, ": learning_rate_scale is ", group.learning_rate_scale, ", must be >= 0");
 }
@@ -101,6 +104,7 @@ void ParameterSet::add(const OptimizerSpec& spec, const Parameter& parameter,
                     .value = parameter.value.as<float>(),
                     .gradient = parameter.gradient.as<float>(),
                     .weight_decay = to_rate(decay),
+                    .momentum = static_cast<float>(group.momentum.value_or(spec.momentum)),
                     .learning_rate_scale = group.learning_rate_scale,
                     .adapt = group.adapt && (spec.adapt_undecayed || decay > 0.0),
                     .state_offset = state_numel_,

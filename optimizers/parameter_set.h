@@ -20,6 +20,7 @@ class ParameterSet {
     std::span<float> value;
     std::span<const float> gradient;
     float weight_decay;
+    float momentum;
     double learning_rate_scale;
     bool adapt;
     size_t state_offset;  // of the parameter's first element in every state buffer

@@ -4,6 +4,8 @@
 //                                 w -= lr (d + mu v)  (Nesterov)
 // Without momentum there is no state: w -= lr d.
 
+#include <algorithm>
+
 #include "gradwire/optimizers/registry.h"
 #include "gradwire/optimizers/step.h"
 #include "gradwire/optimizers/stepped.h"
@@ -11,16 +13,19 @@
 namespace gradwire {
 namespace {
 
-std::vector<std::string_view> states_of(const OptimizerSpec& spec) {
-  return spec.momentum != 0.0 ? std::vector<std::string_view>{"momentum"}
-                              : std::vector<std::string_view>{};
+std::vector<std::string_view> states_of(const OptimizerSpec& spec,
+                                        const std::vector<ParamGroup>& groups) {
+  const bool any = std::any_of(groups.begin(), groups.end(), [&](const ParamGroup& group) {
+    return group.momentum.value_or(spec.momentum) != 0.0;
+  });
+  return any ? std::vector<std::string_view>{"momentum"} : std::vector<std::string_view>{};
 }
 
 class Sgd final : public SteppedOptimizer {
  public:
   Sgd(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
       const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, states_of(spec)) {}
+      : SteppedOptimizer(spec, parameters, groups, states_of(spec, groups)) {}
 
  private:
   void step(const StepOptions& options, ThreadPool& pool) override {
@@ -30,13 +35,13 @@ class Sgd final : public SteppedOptimizer {
       update(block, {.factor = factor,
                      .weight_decay = block.item->weight_decay,
                      .scale = 1.0f,
-                     .momentum = static_cast<float>(spec().momentum),
+                     .momentum = block.item->momentum,
                      .rate = to_rate(rate)});
     });
   }
 
   void update(const ParameterSet::Block& block, const cpu::MomentumFactors& factors) const {
-    if (spec().momentum == 0.0) {
+    if (factors.momentum == 0.0f) {
       cpu::plain_step({block.value(), {}, block.gradient()}, factors);
       return;
     }

@@ -28,9 +28,8 @@ class JsonLine {
   JsonLine& add(std::string_view key, std::same_as<bool> auto value) {
     return raw(key, value ? "true" : "false");
   }
-  JsonLine& add(std::string_view key, std::integral auto value)
-    requires(!std::same_as<decltype(value), bool>)
-  {
+  JsonLine& add(std::string_view key,
+                std::integral auto value) requires(!std::same_as<decltype(value), bool>) {
     return raw(key, std::to_string(value));
   }
   /// null when empty.

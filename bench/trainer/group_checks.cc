@@ -118,12 +118,11 @@ std::string common_settings(const Options& o, const DataFolder& data) {
                 "\n--learning-rate ", shortest(o.learning_rate), "\n--schedule ",
                 o.schedule == Schedule::kConstant ? "constant" : "polynomial", "\n--warmup-steps ",
                 o.warmup_steps, "\n--eval-every ", o.eval_every, "\n--target-accuracy ",
-                shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target,
-                "\n--hidden ", widths, "\n--seed ", o.seed, "\n--method ",
-                gradwire::to_string(o.method), "\n--exchange ", o.exchange, "\n--bucket-kib ",
-                o.bucket_kib, "\n--no-exchange ", !o.exchange_gradients, "\ndata: ",
-                data.train.count, " train examples, ", data.test.count, " test examples, hash 0x",
-                to_hex(hash), "\n");
+                shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target, "\n--hidden ",
+                widths, "\n--seed ", o.seed, "\n--method ", gradwire::to_string(o.method),
+                "\n--exchange ", o.exchange, "\n--bucket-kib ", o.bucket_kib, "\n--no-exchange ",
+                !o.exchange_gradients, "\ndata: ", data.train.count, " train examples, ",
+                data.test.count, " test examples, hash 0x", to_hex(hash), "\n");
 }
 
 void check_same_settings(std::string_view settings, gradwire::Transport& transport,
@@ -178,7 +177,7 @@ void check_equal_on_all_ranks(uint64_t hash, gradwire::Transport& transport,
   }
   if (!different.empty()) {
     throw gradwire::Error(concat("parameters: the hash differs on ranks ", different,
-                                           ", expected rank 0's ", to_hex(all[0])));
+                                 ", expected rank 0's ", to_hex(all[0])));
   }
 }
 

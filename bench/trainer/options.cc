@@ -130,8 +130,8 @@ constexpr OptionRow kRows[] = {
     {"bucket-kib", "KIB", "dense gradient per bucket [1024]",
      [](Options& o, View v) { o.bucket_kib = parse_number<size_t>(v, 1, size_t{1} << 22); }},
     {"optimizer", "SPEC",
-     "e.g. sgd:momentum=0.9, adamw, lars, larc, lamb; without its momentum where the method has "
-     "one [sgd]",
+     "e.g. sgd:momentum=0.9, adamw, lars, larc, lamb; without its momentum for what the method "
+     "gives one [sgd]",
      [](Options& o, View v) { o.optimizer = gradwire::parse_optimizer(v); }},
     {"learning-rate", "X", "after warm-up [by optimizer]",
      [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
@@ -197,10 +197,6 @@ void complete(Options& o) {
   if (o.learning_rate == 0) {
     o.learning_rate = default_learning_rate(o.optimizer);
   }
-  if (o.method.momentum > 0) {  // a velocity of the method's takes the place of the optimizer's
-    o.optimizer.momentum = 0;
-    o.optimizer.nesterov = false;
-  }
   if (o.threads == 0) {
     o.threads = gradwire::default_threads(o.group.world_size);
   }
@@ -228,6 +224,17 @@ double parse_rate(std::string_view text) {
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
   const std::string_view name = optimizer.name;
   return name == "lars" ? 3.0 : name == "lamb" ? 0.005 : name == "adamw" ? 0.001 : 0.05;
+}
+
+ParameterGroups parameter_groups(const Options& options) {
+  ParameterGroups groups{.matrices = {}, .vectors = {.weight_decay = 0.0, .adapt = false}};
+  if (options.method.momentum > 0) {
+    groups.matrices.momentum = 0.0;
+  }
+  if (options.optimizer.name == "lars") {
+    groups.vectors.learning_rate_scale = options.optimizer.trust_coefficient;
+  }
+  return groups;
 }
 
 Options parse_options(std::span<const char* const> arguments) {

@@ -42,10 +42,10 @@ struct Options {
   uint64_t seed = 1;
   double target_accuracy = 0;  ///< 0: none
   bool stop_at_target = false;
-  uint64_t eval_every = 0;  ///< steps; 0: each epoch
-  int threads = 0;          ///< per rank; 0: cores / ranks
+  uint64_t eval_every = 0;        ///< steps; 0: each epoch
+  int threads = 0;                ///< per rank; 0: cores / ranks
   std::vector<int> compute_cpus;  ///< where forward and backward run; empty: anywhere
-  int streams = 1;          ///< exchanges in flight
+  int streams = 1;                ///< exchanges in flight
   bool overlap = true;
   bool exchange_gradients = true;  ///< false: compute only, each rank on its own
   std::string events;
@@ -60,6 +60,16 @@ Options parse_options(std::span<const char* const> arguments);
 
 /// "50mbit", "1gbit", "800kbit" or "none" (0), in bits per second.
 double parse_rate(std::string_view text);
+
+struct ParameterGroups {
+  gradwire::ParamGroup matrices, vectors;
+};
+
+/// How the optimizer treats weights and what is one-dimensional, biases. These take no weight decay
+/// and no layer-wise adaptation; LARS' learning rate is meant to be multiplied by its trust
+/// coefficient, so for them it is. Where the method keeps a velocity it takes the place of the
+/// optimizer's momentum, but not for biases, which are not compressed and have none.
+ParameterGroups parameter_groups(const Options& options);
 
 /// What --learning-rate is when left out: found by trying on small images (README.md).
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer);

@@ -60,9 +60,10 @@ StepMetrics MetricsMean::mean() const {
   }
   const auto count = static_cast<double>(steps_ - 1);
   StepMetrics mean = rest_;
-  for (double* value : {&mean.step_ms, &mean.compute_ms, &mean.backward_ms,
-                        &mean.exposed_exchange_ms, &mean.compression_ms, &mean.transfer_ms, &mean.cpu_ms,
-                        &mean.bytes_sent, &mean.bytes_received, &mean.predicted_bytes_sent}) {
+  for (double* value :
+       {&mean.step_ms, &mean.compute_ms, &mean.backward_ms, &mean.exposed_exchange_ms,
+        &mean.compression_ms, &mean.transfer_ms, &mean.cpu_ms, &mean.bytes_sent,
+        &mean.bytes_received, &mean.predicted_bytes_sent}) {
     *value /= count;
   }
   if (mean.interface_bytes_sent.has_value()) {

@@ -57,8 +57,8 @@ size_t rows(const Options& options) { return std::max<size_t>(options.batch_size
   }
 }
 
-// The calling thread computes on these processors from now on. Those it has started, which exchange,
-// keep all of them.
+// The calling thread computes on these processors from now on. Those it has started, which
+// exchange, keep all of them.
 void keep_to(const std::vector<int>& cpus) {
   if (cpus.empty()) {
     return;
@@ -71,8 +71,9 @@ void keep_to(const std::vector<int>& cpus) {
     names += gradwire::concat(names.empty() ? "" : ",", cpu);
   }
   if (sched_setaffinity(0, sizeof(set), &set) != 0) {
-    throw gradwire::InvalidArgument(gradwire::concat("--compute-cpus ", names, ": ", std::strerror(errno),
-                                        ", expected processors that this process may use"));
+    throw gradwire::InvalidArgument(
+        gradwire::concat("--compute-cpus ", names, ": ", std::strerror(errno),
+                         ", expected processors that this process may use"));
   }
 }
 
@@ -173,8 +174,9 @@ Training::Training(const RankInputs& in)
 
 void Training::join() {
   if (options_.exchange_gradients) {
-    reducer_.emplace(plan_, in_.transport, gradwire::ReducerOptions{.threads = options_.threads,
-                                                                      .streams = options_.streams});
+    reducer_.emplace(
+        plan_, in_.transport,
+        gradwire::ReducerOptions{.threads = options_.threads, .streams = options_.streams});
   } else {
     local_gradients_.resize(model_.parameter_count());
   }
@@ -186,12 +188,6 @@ void Training::join() {
 }
 
 void Training::make_optimizer() {
-  // Biases take no weight decay and no layer-wise adaptation. LARS' learning rate is meant to be
-  // multiplied by its trust coefficient, so for biases it is.
-  gradwire::ParamGroup biases{.weight_decay = 0.0, .adapt = false};
-  if (options_.optimizer.name == "lars") {
-    biases.learning_rate_scale = options_.optimizer.trust_coefficient;
-  }
   std::vector<gradwire::Parameter> parameters;
   size_t offset = 0;
   for (ParamId p = 0; p < model_.parameters().size(); ++p) {
@@ -206,8 +202,9 @@ void Training::make_optimizer() {
     parameters.push_back(
         {info.name, gradwire::view_of(value), gradient, info.shape.size() == 1 ? 1u : 0u});
   }
+  const ParameterGroups groups = parameter_groups(options_);
   optimizer_ = gradwire::make_optimizer(options_.optimizer, std::move(parameters),
-                                        {gradwire::ParamGroup{}, biases});
+                                        {groups.matrices, groups.vectors});
 }
 
 double Training::learning_rate(uint64_t step) const {

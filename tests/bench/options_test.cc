@@ -22,14 +22,25 @@ void expect_error(std::vector<const char*> arguments, const std::vector<std::str
 }
 
 TEST(Options, AVelocityOfTheMethodTakesThePlaceOfTheOptimizersMomentum) {
-  const auto optimizer = [](const char* method, const char* name) {
-    return gradwire::to_string(
-        parse({"--data", "d", "--method", method, "--optimizer", name}).optimizer);
+  const auto groups = [](const char* method, const char* optimizer) {
+    return trainer::parameter_groups(
+        parse({"--data", "d", "--method", method, "--optimizer", optimizer}));
   };
-  EXPECT_EQ(optimizer("dgc:1%", "sgd:momentum=0.8,nesterov=1"), "sgd:momentum=0");
-  EXPECT_EQ(optimizer("dgc:1%", "lars:momentum=0.8"), "lars:momentum=0");
-  EXPECT_EQ(optimizer("dgc:1%,momentum=0", "sgd:momentum=0.8"), "sgd:momentum=0.8");
-  EXPECT_EQ(optimizer("topk:1%", "sgd:momentum=0.8,nesterov=1"), "sgd:momentum=0.8,nesterov=1");
+  for (const char* optimizer : {"sgd:momentum=0.8,nesterov=1", "lars:momentum=0.8"}) {
+    EXPECT_EQ(groups("dgc:1%", optimizer).matrices.momentum, 0.0);
+    EXPECT_EQ(groups("dgc:1%", optimizer).vectors.momentum, std::nullopt);
+    EXPECT_EQ(groups("dgc:1%,momentum=0", optimizer).matrices.momentum, std::nullopt);
+    EXPECT_EQ(groups("topk:1%", optimizer).matrices.momentum, std::nullopt);
+  }
+}
+
+TEST(Options, VectorsHaveNeitherDecayNorAdaptation) {
+  const auto vectors =
+      trainer::parameter_groups(parse({"--data", "d", "--optimizer", "lars:trust_coefficient=0.5"}))
+          .vectors;
+  EXPECT_EQ(vectors.weight_decay, 0.0);
+  EXPECT_FALSE(vectors.adapt);
+  EXPECT_EQ(vectors.learning_rate_scale, 0.5);
 }
 
 TEST(Options, AreAllRead) {

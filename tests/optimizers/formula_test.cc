@@ -141,6 +141,25 @@ TEST(OptimizerGolden, SgdByHand) {
   EXPECT_NEAR(run("sgd:momentum=0", {2}, 0.1, {{1}, {3}})[0], 1.6, 2e-7);
 }
 
+// Group 0 has the spec's momentum of 0.5, group 1 none: w 2, g 1 and 3, lr 0.1.
+TEST(OptimizerGolden, GroupsHaveMomentumOfTheirOwn) {
+  for (const char* text : {"sgd:momentum=0.5", "sgd:momentum=0"}) {
+    std::vector<float> values{2, 2}, gradients{1, 1};
+    const auto part = [](std::vector<float>& x, size_t i) {
+      return view_of(std::span(x).subspan(i, 1));
+    };
+    const auto optimizer = make_optimizer(parse_optimizer(text),
+                                          {{"a", part(values, 0), part(gradients, 0), 0},
+                                           {"b", part(values, 1), part(gradients, 1), 1}},
+                                          {{.momentum = 0.5}, {.momentum = 0.0}});
+    step(*optimizer, 0.1);
+    gradients = {3, 3};
+    step(*optimizer, 0.1);
+    EXPECT_NEAR(values[0], 2 - 0.1 - 0.35, 2e-7) << text;
+    EXPECT_NEAR(values[1], 2 - 0.1 - 0.3, 2e-7) << text;
+  }
+}
+
 // By hand: ||w|| = 5, ||g|| = 1, local = 0.3 * 5 / (1 + 0.1 * 5) = 1, v = 0.5 (g + 0.1 w).
 TEST(OptimizerGolden, LarsByHand) {
   const std::vector<float> w =

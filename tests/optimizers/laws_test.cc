@@ -388,6 +388,8 @@ TEST(OptimizerParameters, GroupsAreChecked) {
   Model model({8});
   EXPECT_EQ(refusal(model.parameters(), {{.weight_decay = -1.0}}),
             "group 0: weight_decay is -1, must be >= 0");
+  EXPECT_EQ(refusal(model.parameters(), {{.momentum = 1.0}}),
+            "group 0: momentum is 1, must be in [0, 1)");
   EXPECT_EQ(refusal(model.parameters(), {{}, {.learning_rate_scale = HUGE_VAL}}),
             "group 1: learning_rate_scale is inf, must be >= 0");
 }

@@ -182,6 +182,19 @@ def test_gradients_are_scaled_as_they_are_read(rng):
         plain.step(gradient_scale=2)
 
 
+def test_groups_have_momentum_of_their_own():
+    weights, bias = np.full(2, 2, np.float32), np.full(2, 2, np.float32)
+    gradients = [np.ones(2, np.float32), np.ones(2, np.float32)]
+    steps = gradwire.SGD([weights, bias], gradients, 0.1, momentum=0.5,
+                         groups=[{"parameters": [0], "momentum": 0.0}])
+    steps.step()
+    steps.step()
+    np.testing.assert_allclose(weights, 1.8, rtol=1e-6)  # by hand: 2 - 0.1 - 0.1
+    np.testing.assert_allclose(bias, 1.75, rtol=1e-6)  # 2 - 0.1 - 0.1 * 1.5
+    with pytest.raises(gradwire.InvalidArgument, match="momentum is 1"):
+        gradwire.SGD([weights], gradients[:1], 0.1, groups=[{"parameters": [0], "momentum": 1}])
+
+
 def test_steps_happen_in_the_callers_memory(rng):
     flat = rng.standard_normal(300).astype(np.float32)
     before = flat.copy()

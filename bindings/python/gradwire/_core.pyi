@@ -255,9 +255,9 @@ class Optimizer:
     """
     Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.
     
-    groups holds (weight_decay or None, learning_rate_scale, adapt); group_of names one of them for each parameter.
+    groups holds (weight_decay or None, learning_rate_scale, adapt, momentum or None); group_of names one of them for each parameter.
     """
-    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         ...
     def load_state(self, scalars: dict[str, int], tensors: dict[str, dict[str, typing.Any]]) -> None:
         """

@@ -18,12 +18,15 @@ class ParamGroup:
         weight_decay: instead of the optimizer's; None leaves it.
         learning_rate_scale: factor on the learning rate.
         adapt: layer-wise adaptation (LARS, LARC, LAMB); False gives ratio 1, as for biases.
+        momentum: instead of the optimizer's (SGD, LARS, LARC); None leaves it. 0 where a compressor
+            keeps a velocity ("dgc:0.1%").
     """
 
     parameters: Sequence[int]
     weight_decay: Optional[float] = None
     learning_rate_scale: float = 1.0
     adapt: bool = True
+    momentum: Optional[float] = None
 
 
 class Optimizer:
@@ -62,8 +65,8 @@ class Optimizer:
             list(gradients),
             [str(i) for i in range(len(parameters))] if names is None else list(names),
             _places(rows, len(parameters)),
-            [(None, 1.0, True)]
-            + [(g.weight_decay, g.learning_rate_scale, g.adapt) for g in rows],
+            [(None, 1.0, True, None)]
+            + [(g.weight_decay, g.learning_rate_scale, g.adapt, g.momentum) for g in rows],
             threads,
         )
 
