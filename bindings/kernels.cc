@@ -5,7 +5,9 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -139,6 +141,25 @@ class BoundCompressor {
     worker_.run([&](Context&) { compressor_->set_state(state); });
   }
 
+  py::object velocity() {
+    if (!keeps_velocity(compressor_->spec())) {
+      return py::none();
+    }
+    const std::span<const float> values = worker_.alone([&] { return compressor_->velocity(); });
+    return copy_of(view_of(values));
+  }
+
+  void set_velocity(py::handle values) {
+    check(keeps_velocity(compressor_->spec()), "velocity: '", to_string(compressor_->spec()),
+          "' keeps none, must be of a spec that does");
+    const CompressorShape& shape = compressor_->shape();
+    const Array from = Array::input(values, {"velocity", DType::kFloat32, shape.numel});
+    const std::span<const float> given = from.view().as<float>();
+    check(std::ranges::all_of(given, [](float x) { return std::isfinite(x); }),
+          "velocity: holds NaN or infinity, must be finite");
+    worker_.run([&](Context&) { std::ranges::copy(given, compressor_->velocity().begin()); });
+  }
+
  private:
   Array accumulated(py::handle values) const {
     return Array::output(values, {"values", DType::kFloat32, compressor_->shape().numel});
@@ -165,75 +186,6 @@ class BoundCompressor {
   Worker worker_;
   std::atomic<bool> nonfinite_ = false;
 };
-
-void bind_spec(py::module_& module) {
-  py::class_<CompressorSpec>(module, "CompressorSpec",
-                             "A validated compressor request; read-only. str() gives the canonical "
-                             "text, which parse_spec() reads back.")
-      .def_property_readonly(
-          "name", [](const CompressorSpec& s) { return s.name; }, "The registry row, e.g. 'topk'.")
-      .def_property_readonly(
-          "density", [](const CompressorSpec& s) { return s.density; },
-          "Kept / all elements, in (0, 1]; 1 unless the row is a selector.")
-      .def_property_readonly(
-          "values", [](const CompressorSpec& s) { return to_string(s.values); },
-          "How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', '2bit', '1bit', 'e4m3', "
-          "'e5m2', 'natural' or 'raw' (the gradient's own dtype).")
-      .def_property_readonly(
-          "rounding",
-          [](const CompressorSpec& s) {
-            return s.rounding == Rounding::kNearest ? "nearest" : "stochastic";
-          },
-          "'nearest' or 'stochastic'.")
-      .def_property_readonly(
-          "block", [](const CompressorSpec& s) { return s.block; },
-          "Elements sharing one scale, where the compressor takes a block.")
-      .def_property_readonly(
-          "width", [](const CompressorSpec& s) { return s.width; },
-          "Elements of a block that blocktopk sends whole; 0 of all others.")
-      .def_property_readonly(
-          "levels", [](const CompressorSpec& s) { return s.levels; }, "S of qsgd; 0 of all others.")
-      .def_readonly("rounds", &CompressorSpec::rounds, "Exchanges in a step.")
-      .def_property_readonly(
-          "rank", [](const CompressorSpec& s) { return s.rank; }, "R of powersgd; 0 of all others.")
-      .def_property_readonly(
-          "error_feedback", [](const CompressorSpec& s) { return s.error_feedback; },
-          "Whether what a payload leaves out is kept in a residual.")
-      .def_property_readonly(
-          "decay", [](const CompressorSpec& s) { return s.decay; },
-          "What the residual is multiplied by before a gradient is added, in (0, 1].")
-      .def_property_readonly(
-          "ef21", [](const CompressorSpec& s) { return s.ef21; },
-          "Whether the residual is the negative sum of what was sent (EF21).")
-      .def_property_readonly(
-          "momentum", [](const CompressorSpec& s) { return s.momentum; },
-          "Of the velocity that takes the gradient's place, in [0, 1); 0 where none is kept.")
-      .def_property_readonly(
-          "clip", [](const CompressorSpec& s) { return s.clip; },
-          "dgc: the largest norm of a gradient, over the root of the world size; 0: none.")
-      .def_property_readonly(
-          "warmup", [](const CompressorSpec& s) { return s.warmup; },
-          "dgc: steps of each stage of the warm-up; 0: none.")
-      .def_property_readonly(
-          "fingerprint", [](const CompressorSpec& s) { return fingerprint(s); },
-          "FNV-1a over the canonical text, as in every payload's header.")
-      .def("__str__", [](const CompressorSpec& s) { return to_string(s); })
-      .def("__repr__", [](const CompressorSpec& s) { return "parse_spec('" + to_string(s) + "')"; })
-      .def(
-          "__eq__",
-          [](const CompressorSpec& s, const py::object& other) {
-            return py::isinstance<CompressorSpec>(other) && s == other.cast<CompressorSpec>();
-          },
-          py::arg("other"))
-      .def("__hash__", [](const CompressorSpec& s) { return fingerprint(s); });
-  module.def("parse_spec", &parse_spec, py::arg("text"),
-             R"(Reads a compressor spec such as 'topk:1%', 'topk:1%,int4' or 'int8,stochastic'.
-
-What the text leaves out is filled from the registry row.
-
-Raises:
-    InvalidArgument: naming the part at fault; an unknown name lists the known ones.)");
-}
 
 void bind_payload(py::module_& module) {
   module.def(
@@ -370,6 +322,9 @@ void bind_compressor(py::module_& module) {
       .def_property("state", &Self::state, &Self::set_state,
                     "What committed steps taught beyond step, as integers; empty for most. Set it "
                     "from a checkpoint; InvalidArgument for a state of another shape.")
+      .def_property("velocity", &Self::velocity, &Self::set_velocity,
+                    "A copy of the committed velocity, float32, or None where the spec keeps none. "
+                    "Setting step makes it zero; set it from a checkpoint behind that.")
       .def("compress", &Self::compress, kCompressDoc, py::arg("gradient"),
            py::arg("residual") = py::none(), py::arg("next_residual") = py::none(),
            py::arg("out") = py::none())

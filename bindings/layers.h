@@ -12,5 +12,6 @@ void bind_optimizers(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_reducer(pybind11::module_& module);
 void bind_registries(pybind11::module_& module);
+void bind_spec(pybind11::module_& module);
 
 }  // namespace gradwire::bindings

@@ -184,12 +184,13 @@ class Reducer {
   uint64_t committed_steps() const;
   uint64_t skipped_steps() const;
 
-  /// Changes the plan between steps: a new epoch, with residuals carried over by parameter (into
-  /// the next step's gradient where the new plan keeps none). Collective, as the constructor is.
+  /// Changes the plan between steps: a new epoch, with residuals and velocities carried over by
+  /// parameter (residuals into the next step's gradient where the new plan keeps none). Collective, as
+  /// the constructor is.
   /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays.
   void set_plan(Plan plan);
 
-  /// Writes what this rank keeps between steps (residuals, counters, what compressors and exchanges
+  /// Writes what this rank keeps between steps (residuals, velocities, counters, what compressors and exchanges
   /// learned), in the format of CHECKPOINT_FORMAT.md: one file per rank; parameters and optimizer
   /// state are the caller's. Between steps, or after a TransportError. Write to a new file and
   /// rename it: a stream is not atomic. @throws InvalidArgument when the stream does not take it.
@@ -199,7 +200,7 @@ class Reducer {
   using OpenCheckpoint = std::function<std::unique_ptr<std::istream>(int rank)>;
 
   /// Collective: continues where save() was called. With the same world size bit for bit; with
-  /// another one rank j takes over the residuals of the old ranks i with i mod world_size == j,
+  /// another one rank j takes over what the old ranks i keep with i mod world_size == j,
   /// times new / old world size (CHECKPOINT_FORMAT.md derives it). Reads its own and those only,
   /// a rank that was not there the header of rank 0's. gradient() stays valid.
   /// @throws InvalidArgument, on every rank, when one finds its checkpoint missing, damaged, of

@@ -228,7 +228,7 @@ double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
 
 ParameterGroups parameter_groups(const Options& options) {
   ParameterGroups groups{.matrices = {}, .vectors = {.weight_decay = 0.0, .adapt = false}};
-  if (options.method.momentum > 0) {
+  if (options.method.momentum > 0 || options.method.eta < 1) {
     groups.matrices.momentum = 0.0;
   }
   if (options.optimizer.name == "lars") {

@@ -9,16 +9,6 @@
 namespace gradwire {
 namespace {
 
-// gradient += values, rounded to its dtype.
-void add_to(Gradient gradient, ConstResidual values) {
-  dispatch(gradient.dtype, [&]<class T>() {
-    const std::span<T> elements = gradient.as<T>();
-    for (size_t i = 0; i < elements.size(); ++i) {
-      elements[i] = from_float<T>(to_float(elements[i]) + values[i]);
-    }
-  });
-}
-
 bool is_low_rank(const PlanGroup& group) { return find_compressor(group.spec.name).low_rank; }
 
 size_t count_nonzero(ConstGradient values) {
@@ -152,21 +142,6 @@ void Bucket::add_to_estimates(size_t parity) {
   }
 }
 
-ConstResidual Bucket::estimate(size_t offset, size_t numel, size_t parity) const {
-  const size_t g = group_at(offset);
-  if (!groups_[g].spec.ef21) {
-    return {};
-  }
-  return estimates_[parity].as<float>().subspan(estimate_offsets_[g] + offset - groups_[g].offset,
-                                                numel);
-}
-
-void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all, size_t parity) {
-  const size_t g = group_at(offset), begin = estimate_offsets_[g] + offset - groups_[g].offset;
-  std::ranges::copy(own, residual(offset, own.size(), parity).begin());
-  std::ranges::copy(of_all, estimates_[parity].as<float>().subspan(begin).begin());
-}
-
 // Runs of elements spread over the group, others in each step: a few microseconds.
 void Bucket::sample_union() {
   constexpr size_t kRuns = 64, kRun = 1024;
@@ -219,39 +194,6 @@ void Bucket::keep_payloads() {
   }
 }
 
-Residual Bucket::residual(size_t offset, size_t numel, size_t parity) const {
-  const size_t g = group_at(offset);
-  if (!groups_[g].spec.error_feedback) {
-    return {};
-  }
-  const size_t begin = residual_offsets_[g] + offset - groups_[g].offset;
-  return residuals_[parity].as<float>().subspan(begin, numel);
-}
-
-ConstResidual Bucket::kept(size_t offset, size_t numel, size_t parity) const {
-  const ConstResidual own = residual(offset, numel, parity);
-  return own.empty() ? carried(offset, numel) : own;
-}
-
-void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
-  if (values.empty()) {
-    return;
-  }
-  stray_[parity] = by_node_;
-  const Residual place = place_of_waiting(offset, values.size(), parity);
-  std::copy(values.begin(), values.end(), place.begin());
-}
-
-// What EF21 keeps is no pending sum.
-Residual Bucket::place_of_waiting(size_t offset, size_t numel, size_t parity) {
-  const Residual place = residual(offset, numel, parity);
-  if (!place.empty() && !groups_[group_at(offset)].spec.ef21) {
-    return place;
-  }
-  carried_.resize(gradient_.numel);
-  return std::span(carried_).subspan(offset, numel);
-}
-
 std::vector<std::vector<uint64_t>> Bucket::states() const {
   std::vector<std::vector<uint64_t>> states{exchange_->state()};
   for (const auto& compressor : compressors_) {
@@ -289,53 +231,6 @@ void Bucket::learn_from(std::span<const std::vector<uint64_t>> states) {
 void Bucket::take_gradient(Bucket& from) {
   std::swap(gradient_memory_, from.gradient_memory_);
   std::swap(gradient_, from.gradient_);
-}
-
-// Of the residual of a group by node this rank keeps a share. What was carried over or loaded
-// outside of it goes into the gradient, and from there to the rank whose share it is.
-void Bucket::add_strays(Gradient gradient, size_t parity) {
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const PlanGroup& group = groups_[g];
-    for (const Region outside : {Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}}) {
-      if (outside.numel() == 0) {
-        continue;
-      }
-      const size_t begin = group.offset + outside.begin;
-      const Residual now = residual(begin, outside.numel(), parity);
-      const Residual next = residual(begin, outside.numel(), 1 - parity);
-      if (stray_[parity]) {
-        add_to(gradient.subview(begin, now.size()), now);
-      }
-      if (stray_[1 - parity]) {
-        std::ranges::fill(next, 0.0f);
-      }
-    }
-  }
-  stray_[1 - parity] = false;
-}
-
-Residual Bucket::share_of_residual(size_t g, size_t parity) const {
-  const Residual all = residual(groups_[g].offset, groups_[g].numel, parity);
-  return all.empty() ? all : all.subspan(shares_[g].begin, shares_[g].numel());
-}
-
-void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
-  if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
-    return;
-  }
-  stray_[parity] = by_node_;
-  const Residual place = place_of_waiting(offset, values.size(), parity);
-  std::transform(place.begin(), place.end(), values.begin(), place.begin(), std::plus<>());
-}
-
-ConstResidual Bucket::carried(size_t offset, size_t numel) const {
-  return carried_.empty() ? ConstResidual{} : std::span(carried_).subspan(offset, numel);
-}
-
-void Bucket::add_carried(Gradient gradient) const {
-  if (!carried_.empty()) {
-    add_to(gradient, carried_);
-  }
 }
 
 size_t Bucket::group_at(size_t offset) const {

@@ -78,6 +78,16 @@ class Bucket {
   /// without feedback or with ef21, what is added to the next gradient. Nothing when empty.
   void set_kept(size_t offset, ConstResidual values, size_t parity);
 
+  /// The committed velocity of elements that lie in one group, zeros where other ranks compress them;
+  /// empty where that group keeps none.
+  std::vector<float> velocity(size_t offset, size_t numel) const;
+  /// Makes these the velocity, in a group with a momentum. Of elements that other ranks compress, what
+  /// the next step would make of them is carried over.
+  void set_velocity(size_t offset, ConstResidual values, size_t parity);
+  /// In a group with an eta: makes these the velocity, or, where there are none, what this rank has
+  /// sent. Behind set_estimate().
+  void set_average(size_t offset, size_t numel, ConstResidual values, size_t parity);
+
   /// What the exchange and then the compressors learned in committed steps.
   std::vector<std::vector<uint64_t>> states() const;
   /// @throws InvalidArgument for states of other shapes.

@@ -11,7 +11,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);  // memory is the format
 
 constexpr char kMagic[4] = {'G', 'W', 'C', 'K'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kMostGroups = 65536;
 constexpr uint64_t kMostWords = uint64_t{1} << 30;  // a float of each of 2^31 elements
 constexpr uint64_t kWordsAtATime = uint64_t{1} << 16;
@@ -48,12 +48,13 @@ CheckpointWriter::CheckpointWriter(std::ostream& out, const CheckpointHeader& he
   put(uint64_t{hash_});
 }
 
-void CheckpointWriter::parameter(size_t numel, std::span<const float> kept,
-                                 std::span<const float> estimate) {
-  put(uint64_t{numel});
-  put(uint64_t{kept.size() + estimate.size()});
-  put(kept.data(), kept.size_bytes());
-  put(estimate.data(), estimate.size_bytes());
+void CheckpointWriter::parameter(const Parameter& kept) {
+  put(uint64_t{kept.numel});
+  put(uint64_t{kept.kept.size() + kept.estimate.size()});
+  put(kept.kept.data(), kept.kept.size_bytes());
+  put(kept.estimate.data(), kept.estimate.size_bytes());
+  put(uint64_t{kept.velocity.size()});
+  put(kept.velocity.data(), kept.velocity.size_bytes());
 }
 
 void CheckpointWriter::groups(size_t count) { put(static_cast<uint32_t>(count)); }
@@ -98,14 +99,21 @@ CheckpointReader::CheckpointReader(std::unique_ptr<std::istream> in, int rank)
           ", must be above the rank");
 }
 
-std::span<const float> CheckpointReader::parameter(size_t numel) {
+CheckpointReader::Parameter CheckpointReader::parameter(size_t numel) {
   const auto stated = get<uint64_t>(), kept = get<uint64_t>();
   require(stated == numel && (kept == numel || kept == 0 || kept == 2 * uint64_t{numel}),
           "a parameter has ", kept, " of ", stated, " values, expected all, twice all or none of ",
           numel);
   kept_.resize(kept);
   get(kept_.data(), kept * sizeof(float));
-  return kept_;
+  const auto velocity = get<uint64_t>();
+  require(velocity == numel || velocity == 0, "a velocity has ", velocity,
+          " values, expected all or none of ", numel);
+  velocity_.resize(velocity);
+  get(velocity_.data(), velocity * sizeof(float));
+  const std::span<const float> all(kept_);
+  return {all.first(std::min<size_t>(kept, numel)), all.subspan(std::min<size_t>(kept, numel)),
+          velocity_};
 }
 
 size_t CheckpointReader::groups() {

@@ -31,8 +31,12 @@ uint64_t model_fingerprint(const Plan& plan);
 class CheckpointWriter {
  public:
   CheckpointWriter(std::ostream& out, const CheckpointHeader& header);
-  /// `estimate`: of a group with ef21, else empty.
-  void parameter(size_t numel, std::span<const float> kept, std::span<const float> estimate);
+  /// `estimate`: of a group with ef21, else empty; `velocity` as well, of one that keeps it.
+  struct Parameter {
+    size_t numel;
+    std::span<const float> kept, estimate, velocity;
+  };
+  void parameter(const Parameter& kept);
   void groups(size_t count);
   void words(std::span<const uint64_t> words);
   void finish();
@@ -55,9 +59,12 @@ class CheckpointReader {
   CheckpointReader(std::unique_ptr<std::istream> in, int rank);
   const CheckpointHeader& header() const { return header_; }
 
-  /// Of a parameter that must have `numel` elements; empty where nothing waits; with ef21 twice as
-  /// many, the residual and then the estimate. Valid until the next call.
-  std::span<const float> parameter(size_t numel);
+  /// Of a parameter that must have `numel` elements, each of as many or of none: what waits, the
+  /// estimate of ef21, the velocity. Valid until the next call.
+  struct Parameter {
+    std::span<const float> kept, estimate, velocity;
+  };
+  Parameter parameter(size_t numel);
   size_t groups();
   std::vector<uint64_t> words();
   /// The checksum must fit, and nothing may follow.
@@ -80,7 +87,7 @@ class CheckpointReader {
   int rank_;
   uint64_t hash_;
   CheckpointHeader header_;
-  std::vector<float> kept_;
+  std::vector<float> kept_, velocity_;
 };
 
 }  // namespace gradwire

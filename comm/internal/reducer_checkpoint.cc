@@ -63,33 +63,46 @@ void check_sources(const Sources& sources, const Plan& plan) {
 }
 
 struct Kept {
-  std::vector<float> residual, estimate;
+  std::vector<float> residual, estimate, velocity;
+};
+
+/// Values of old ranks that add up.
+class Sum {
+ public:
+  void add(std::span<const float> values) {
+    sum_.resize(std::max(sum_.size(), values.size()), -0.0);
+    for (size_t i = 0; i < values.size(); ++i) {
+      sum_[i] += double{values[i]};
+    }
+  }
+  std::vector<float> times(double scale) const {
+    std::vector<float> scaled(sum_.size());
+    std::ranges::transform(sum_, scaled.begin(),
+                           [scale](double x) { return static_cast<float>(scale * x); });
+    return scaled;
+  }
+
+ private:
+  std::vector<double> sum_;
 };
 
 // e' = scale * sum over the sources, in float64; of one source with scale 1 its bits.
 Kept next_kept(Sources& sources, size_t numel, double scale) {
-  std::vector<double> sum(numel, -0.0);
+  Sum residual, velocity;
   std::vector<float> estimate;
-  bool any = false;
   for (CheckpointReader& reader : sources.readers) {
-    std::span<const float> kept = reader.parameter(numel);
-    if (kept.size() > numel) {
-      estimate.assign(kept.begin() + static_cast<std::ptrdiff_t>(numel), kept.end());
-    }
-    kept = sources.joins ? kept.first(0) : kept.first(std::min(kept.size(), numel));
-    any |= !kept.empty();
-    for (size_t i = 0; i < kept.size(); ++i) {
-      sum[i] += double{kept[i]};
+    const CheckpointReader::Parameter of_rank = reader.parameter(numel);
+    estimate.assign(of_rank.estimate.begin(), of_rank.estimate.end());
+    if (!sources.joins) {
+      residual.add(of_rank.kept);
+      velocity.add(of_rank.velocity);
     }
   }
-  std::vector<float> result(any ? numel : 0);
-  std::transform(sum.begin(), sum.begin() + static_cast<std::ptrdiff_t>(result.size()),
-                 result.begin(), [scale](double x) { return static_cast<float>(scale * x); });
-  return {std::move(result), std::move(estimate)};
+  return {residual.times(scale), std::move(estimate), velocity.times(scale)};
 }
 
-// With another number of ranks what each has sent is lost: all start from the estimate. Where the
-// plan has ef21 no more nothing waits.
+// With another number of ranks what each has sent is lost: all start from the estimate, which the
+// velocity averages towards. Where the plan has ef21 no more nothing waits.
 void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, size_t parity) {
   if (bucket.estimate(offset, kept.estimate.size(), parity).empty()) {
     return;
@@ -97,8 +110,10 @@ void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, siz
   if (!same_size) {
     kept.residual.resize(kept.estimate.size());
     std::ranges::transform(kept.estimate, kept.residual.begin(), std::negate<>());
+    kept.velocity = kept.estimate;
   }
   bucket.set_estimate(offset, kept.residual, kept.estimate, parity);
+  bucket.set_average(offset, kept.estimate.size(), kept.velocity, parity);
 }
 
 /// To whom the states of a checkpoint mean something: to the same buckets; to parameters, where all
@@ -145,10 +160,11 @@ void Reducer::save(std::ostream& out) const {
     const size_t numel = s.plan.parameters[p].numel();
     const Bucket& from = s.buckets[bucket];
     const ConstResidual estimate = from.estimate(offset, numel, s.parity);
+    const std::vector<float> velocity = from.velocity(offset, numel);
     const bool waits = std::ranges::any_of(from.carried(offset, numel), [](float x) { return x != 0; });
     check(estimate.empty() || !waits, "save: parameter '", s.plan.parameters[p].name,
           "' has a residual of the plan before ef21, expected a call after the step that sends it");
-    writer.parameter(numel, from.kept(offset, numel, s.parity), estimate);
+    writer.parameter({numel, from.kept(offset, numel, s.parity), estimate, velocity});
   }
   for (const Bucket& bucket : s.buckets) {
     const auto states = bucket.states();
@@ -181,6 +197,7 @@ void Reducer::load(const OpenCheckpoint& open) {
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
       if (kept.estimate.empty()) {
         buckets[bucket].set_kept(offset, kept.residual, s.parity);
+        buckets[bucket].set_velocity(offset, kept.velocity, s.parity);
       } else {
         take_estimate(kept, buckets[bucket], offset, same_size, s.parity);
       }

@@ -258,10 +258,13 @@ void Reducer::set_plan(Plan plan) {
     const Bucket& from = s.buckets[old_bucket];
     const ConstResidual residual = from.residual(old_offset, numel, s.parity);
     const ConstResidual estimate = from.estimate(old_offset, numel, s.parity);
+    const std::vector<float> velocity = from.velocity(old_offset, numel);
     if (estimate.empty()) {
       buckets[bucket].carry_over(offset, residual, s.parity);
+      buckets[bucket].set_velocity(offset, velocity, s.parity);
     } else if (!buckets[bucket].estimate(offset, numel, s.parity).empty()) {
       buckets[bucket].set_estimate(offset, residual, estimate, s.parity);
+      buckets[bucket].set_average(offset, numel, velocity, s.parity);
     }
     buckets[bucket].carry_over(offset, from.carried(old_offset, numel), s.parity);
   }

@@ -142,9 +142,10 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
           .behind = is_behind(own)};
 }
 
-// What these buckets keep, times `scale`, and what their compressors learned.
+// What these buckets keep, velocities included, times `scale`, and what their compressors learned.
 void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
                                 Bucket::Learnt learnt) const {
+  const auto times_scale = [scale](float x) { return static_cast<float>(scale * x); };
   std::vector<float> scaled;
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
@@ -153,9 +154,11 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
     }
     const ConstResidual kept = buckets[bucket].kept(offset, plan.parameters[p].numel(), parity);
     scaled.resize(kept.size());
-    std::transform(kept.begin(), kept.end(), scaled.begin(),
-                   [scale](float e) { return static_cast<float>(scale * e); });
+    std::ranges::transform(kept, scaled.begin(), times_scale);
     into[bucket].set_kept(offset, scaled, parity);
+    std::vector<float> velocity = buckets[bucket].velocity(offset, plan.parameters[p].numel());
+    std::ranges::transform(velocity, velocity.begin(), times_scale);
+    into[bucket].set_velocity(offset, velocity, parity);
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
     into[b].learn_from(buckets[b], learnt);
@@ -170,7 +173,9 @@ void Reducer::State::restart_estimates(std::deque<Bucket>& into,
     if (!estimates[p].empty()) {
       residual.resize(estimates[p].size());
       std::ranges::transform(estimates[p], residual.begin(), std::negate<>());
-      into[plan.places[p].bucket].set_estimate(plan.places[p].offset, residual, estimates[p], parity);
+      const auto [bucket, offset] = plan.places[p];
+      into[bucket].set_estimate(offset, residual, estimates[p], parity);
+      into[bucket].set_average(offset, residual.size(), estimates[p], parity);
     }
   }
 }

@@ -83,11 +83,13 @@ struct SliceInput {
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
 /// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one rounding
-/// of float32). A spec with a decay: decay e, rounded to float32, in the place of e. Compressors that
-/// keep a velocity u: momentum u + g in the place of g. A spec with ef21: e is -s, where s is the sum
+/// of float32). A spec with a decay: decay e, rounded to float32, in the place of e. With a momentum:
+/// u = momentum u + g in the place of g, and where a compressor that selects sends, u becomes 0 (Lin
+/// et al., arXiv:1712.01887). A spec with ef21: e is -s, where s is the sum
 /// of all D, and e - D == e_next, to one rounding of float32 (Richtarik et al., arXiv:2106.05203): the
 /// mean of all ranks' s is the gradient's estimate, and whoever owns e keeps it. Put-backs are added
-/// to e_next as ever, and so taken from s. Without feedback both residual spans are
+/// to e_next as ever, and so taken from s. With an eta: v = (1 - eta) v + eta g in the place of g
+/// (Fatkhullin et al., arXiv:2305.15155). Without feedback both residual spans are
 /// empty and what the payload leaves out is lost.
 class Compressor {
  public:
@@ -203,6 +205,11 @@ class Compressor {
   /// the same committed step: for plans that change. What it does not know is left as it is.
   virtual void learn_from(std::span<const uint64_t>) {}
 
+  /// The committed velocity, a float per element, zeros after set_step(); empty unless the spec
+  /// keeps_velocity(), and on a GPU. No part of state(): whoever owns the residual carries both along,
+  /// and may write it between steps.
+  virtual std::span<float> velocity() { return {}; }
+
  protected:
   Compressor(CompressorSpec spec, CompressorShape shape)
       : spec_(std::move(spec)), shape_(std::move(shape)) {}
@@ -230,7 +237,9 @@ struct CompressorRow {
   bool among_all = false;
   bool shared_choice = false;  ///< all ranks choose the same elements: values alone travel
   bool on_cuda = true;         ///< has a form for GPUs
-  bool keeps_velocity = false; ///< takes "momentum=", "clip=" and "warmup="
+  /// Whatever the spec says; takes "clip=" and "warmup=". The other rows keep one where the spec has a
+  /// momentum or an eta, on the CPU alone.
+  bool keeps_velocity = false;
   ValueCodec default_values;
   bool default_error_feedback;
   bool takes_rounding;      ///< "nearest" or "stochastic"

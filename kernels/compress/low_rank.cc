@@ -29,7 +29,7 @@ size_t LowRank::kept_bytes() const {
   const size_t left = layout_.factors(FactorSide::kLeft);
   const size_t right = layout_.factors(FactorSide::kRight);
   const size_t learned = spec().rounds == 2 ? right : std::max(left, right);
-  return (2 * learned + left + right) * sizeof(float);
+  return ChunkedCompressor::kept_bytes() + (2 * learned + left + right) * sizeof(float);
 }
 
 FactorSide LowRank::side_to_write(const Work& work) const {
@@ -56,14 +56,14 @@ void LowRank::commit() {
   }
   learned_in_.reset();
   first_in_.reset();
-  Compressor::commit();
+  ChunkedCompressor::commit();
 }
 
 void LowRank::set_step(uint32_t step) {
   held_.reset();
   learned_in_.reset();
   first_in_.reset();
-  Compressor::set_step(step);
+  ChunkedCompressor::set_step(step);
 }
 
 std::vector<uint64_t> LowRank::state() const {

@@ -206,6 +206,7 @@ void RandomK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
                     const Work& work) {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const uint32_t draw = draw_of(work.step);
+  const std::span<float> velocity = velocity_to_mask();
   std::atomic<bool> finite{true};
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);
@@ -229,6 +230,9 @@ void RandomK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
     const auto sent = encode(values, choice, body + chunk * record_bytes(kChunk), room.decoded);
     for (size_t j = 0; j < sent.size() && !e_next.empty(); ++j) {
       x[chosen[j]] -= sent[j];
+    }
+    for (size_t j = 0; j < sent.size() && !velocity.empty(); ++j) {
+      velocity[region.begin + chosen[j]] = 0.0f;
     }
   });
   write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_bytes(), draw);

@@ -14,8 +14,9 @@ namespace {
 
 constexpr std::array<std::string_view, 11> kCodecNames = {
     "fp32", "fp16", "bf16", "int8", "int4", "raw", "2bit", "1bit", "e4m3", "e5m2", "natural"};
-constexpr double kDefaultMomentum = 0.9;
 constexpr uint32_t kDefaultWidth = 64;  // divides the rows of most embeddings
+
+double default_momentum(const CompressorRow& row) { return row.keeps_velocity ? 0.9 : 0; }
 
 /// What selectors take.
 bool is_of_selectors(ValueCodec codec) {
@@ -100,6 +101,7 @@ enum class Aspect {
   kDecay,
   kRounds,
   kMomentum,
+  kEta,
   kClip,
   kWarmup
 };
@@ -151,6 +153,10 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.momentum = parse_number<double>(spec.name, "momentum", option.substr(9));
     return Aspect::kMomentum;
   }
+  if (option.starts_with("eta=")) {
+    spec.eta = parse_number<double>(spec.name, "eta", option.substr(4));
+    return Aspect::kEta;
+  }
   if (option.starts_with("clip=")) {
     spec.clip = parse_number<double>(spec.name, "clip", option.substr(5));
     return Aspect::kClip;
@@ -162,7 +168,7 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
                                "', known: fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2, "
                                "natural, ternary, qsgd:S, nearest, stochastic, block=N, width=W, ef, noef, "
-                               "ef21, decay=B, rounds=N, momentum=M, clip=NORM, warmup=STEPS"));
+                               "ef21, decay=B, rounds=N, momentum=M, eta=H, clip=NORM, warmup=STEPS"));
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
@@ -177,8 +183,8 @@ void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view op
         "', but it does not send blocks; ", names_of_rows(&CompressorRow::takes_width), " does");
   check(aspect != Aspect::kRounds || row.low_rank, row.name, ": option is '", option,
         "', but it has one round; powersgd has one or two");
-  check(aspect < Aspect::kMomentum || row.keeps_velocity, row.name, ": option is '", option,
-        "', but it keeps no velocity; dgc does");
+  check(aspect < Aspect::kClip || row.keeps_velocity, row.name, ": option is '", option,
+        "', but only ", names_of_rows(&CompressorRow::keeps_velocity), " takes it");
 }
 
 }  // namespace
@@ -238,7 +244,7 @@ CompressorSpec parse_spec(std::string_view text) {
   spec.values = row.default_values;
   spec.rounding = row.rounding;
   spec.error_feedback = row.default_error_feedback;
-  spec.momentum = row.keeps_velocity ? kDefaultMomentum : 0;
+  spec.momentum = default_momentum(row);
   spec.width = row.takes_width ? kDefaultWidth : 0;
   if (row.takes_levels) {
     check(colon != std::string_view::npos, row.name, ": number of levels is missing, expected for "
@@ -327,7 +333,10 @@ std::string to_string(const CompressorSpec& spec) {
   if (spec.decay != defaults.decay) {
     text.append(",decay=").append(print_number(spec.decay));
   }
-  if (row.keeps_velocity && spec.momentum != kDefaultMomentum) {
+  if (spec.eta != defaults.eta) {
+    text.append(",eta=").append(print_number(spec.eta));
+  }
+  if (spec.momentum != default_momentum(row)) {
     text.append(",momentum=").append(print_number(spec.momentum));
   }
   if (spec.clip != defaults.clip) {

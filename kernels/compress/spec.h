@@ -19,7 +19,10 @@
 //                                                          multiplied by in each step, in (0, 1]
 //           | "rounds=2"                                    powersgd: both factors in every step,
 //                                                          with an exchange after each
-//           | "momentum=" NUMBER                           dgc: of the velocity, in [0, 1)
+//           | "momentum=" NUMBER                           error feedback: what is accumulated is a
+//                                                          velocity, its momentum in [0, 1)
+//           | "eta=" NUMBER                                ef21: of a velocity that averages
+//                                                          gradients (EF21-SGDM), in (0, 1]
 //           | "clip=" NUMBER                               dgc: largest norm of a gradient, over
 //                                                          the root of the world size
 //           | "warmup=" STEPS                              dgc: of each stage (warmup.h)
@@ -67,8 +70,9 @@ struct CompressorSpec {
   bool error_feedback = false;  ///< keeps a float32 residual per element
   double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
   bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s
-  // Of rows that keep a velocity; all others have 0.
-  double momentum = 0;
+  double eta = 1;               ///< of v = (1 - eta) v + eta g; 1 without ef21: no such velocity
+  double momentum = 0;          ///< M of u = M u + g; 0: no velocity, but in dgc
+  // Of dgc; all others have 0.
   double clip = 0;      ///< 0: none
   uint32_t warmup = 0;  ///< steps of each stage; 0: no warm-up
 
@@ -80,6 +84,9 @@ struct CompressorSpec {
 /// @throws InvalidArgument naming the part at fault and what was expected; an unknown name lists
 /// the known ones.
 CompressorSpec parse_spec(std::string_view text);
+
+/// Whether compress() takes a velocity in the place of the gradient, one float per element more.
+bool keeps_velocity(const CompressorSpec& spec);
 
 /// @throws InvalidArgument when a field is out of range or does not fit the row.
 void validate(const CompressorSpec& spec);

@@ -32,14 +32,20 @@ void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
 }
 
 void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
-  if (!row.keeps_velocity) {
-    check(spec.momentum == 0 && spec.clip == 0 && spec.warmup == 0, spec.name, ": momentum is ",
-          spec.momentum, ", clip is ", spec.clip, ", warmup is ", spec.warmup,
-          ", must all be 0: it keeps no velocity");
-    return;
-  }
+  check(spec.eta > 0 && spec.eta <= 1, spec.name, ": eta is ", spec.eta, ", must be in (0, 1]");
+  check(spec.ef21 || spec.eta == 1, spec.name, ": eta is ", spec.eta, ", must be 1 without ef21");
   check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
         ", must be in [0, 1)");
+  check(spec.momentum == 0 || spec.error_feedback || row.keeps_velocity, spec.name,
+        ": momentum is ", spec.momentum,
+        ", must be 0 without error feedback: there is no residual that accumulates a velocity");
+  check(spec.momentum == 0 || !spec.ef21, spec.name, ": momentum is ", spec.momentum,
+        ", must be 0 with ef21, whose velocity has an eta");
+  if (!row.keeps_velocity) {
+    check(spec.clip == 0 && spec.warmup == 0, spec.name, ": clip is ", spec.clip, ", warmup is ",
+          spec.warmup, ", must both be 0: only dgc has them");
+    return;
+  }
   check(spec.clip >= 0 && std::isfinite(spec.clip), spec.name, ": clip is ", spec.clip,
         ", must be finite and not negative");
 }
@@ -70,6 +76,10 @@ void validate_values(const CompressorSpec& spec) {
 }
 
 }  // namespace
+
+bool keeps_velocity(const CompressorSpec& spec) {
+  return spec.momentum > 0 || spec.eta < 1 || find_compressor(spec.name).keeps_velocity;
+}
 
 void validate(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);

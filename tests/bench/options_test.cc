@@ -31,6 +31,9 @@ TEST(Options, AVelocityOfTheMethodTakesThePlaceOfTheOptimizersMomentum) {
     EXPECT_EQ(groups("dgc:1%", optimizer).vectors.momentum, std::nullopt);
     EXPECT_EQ(groups("dgc:1%,momentum=0", optimizer).matrices.momentum, std::nullopt);
     EXPECT_EQ(groups("topk:1%", optimizer).matrices.momentum, std::nullopt);
+    EXPECT_EQ(groups("int4,momentum=0.9", optimizer).matrices.momentum, 0.0);
+    EXPECT_EQ(groups("topk:1%,ef21,eta=0.1", optimizer).matrices.momentum, 0.0);
+    EXPECT_EQ(groups("topk:1%,ef21", optimizer).matrices.momentum, std::nullopt);
   }
 }
 

@@ -57,7 +57,11 @@ TEST(ReducerCheckpoint, ContinuesBitForBitForTwentySteps) {
                         Case{"powersgd:3", "sum"}, Case{"powersgd:2", "dense"},
                         Case{"powersgd:2,rounds=2", "dense"},
                         Case{"randomk:5%", "dense"}, Case{"randomk:5%,bf16", "gather"},
-                        Case{"dgc:5%,warmup=4", "gather"}, Case{"dgc:2%,clip=9", "two_shot"}}) {
+                        Case{"dgc:5%,warmup=4", "gather"}, Case{"dgc:2%,clip=9", "two_shot"},
+                        Case{"topk:5%,int4,momentum=0.9", "gather"},
+                        Case{"int8,stochastic,momentum=0.5", "two_shot"},
+                        Case{"powersgd:2,momentum=0.8", "sum"},
+                        Case{"topk:5%,ef21,eta=0.2", "gather"}}) {
     SCOPED_TRACE(concat(c.spec, " ", c.exchange));
     const Plan plan = plan_of(c.spec, 16384, c.exchange);
     const Files files = files_after(3, 7, plan);
@@ -165,9 +169,12 @@ TEST(ReducerCheckpoint, HasTheBytesThatTheFormatSays) {
   const Plan plan = make_plan(std::vector<ParamInfo>{{"w", {2}}}, options);
   options.spec = parse_spec("topk:50%");
   const Plan with_feedback = make_plan(std::vector<ParamInfo>{{"w", {2}}}, options);
+  options.spec = parse_spec("topk:50%,momentum=0.5");
+  const Plan with_momentum = make_plan(std::vector<ParamInfo>{{"w", {2}}}, options);
   const auto ends = run_ranks(1, [&](Transport& transport) {
-    for (const Plan& each : {plan, with_feedback}) {
+    for (const Plan& each : {plan, with_feedback, with_momentum}) {
       const bool feedback = each.buckets[0].groups[0].spec.error_feedback;
+      const bool momentum = each.buckets[0].groups[0].spec.momentum > 0;
       Reducer reducer(each, transport);
       const auto gradient = reducer.gradient(0).as<float>();
       gradient[0] = 4.0f;
@@ -175,7 +182,7 @@ TEST(ReducerCheckpoint, HasTheBytesThatTheFormatSays) {
       reducer.grad_ready(0);
       reducer.wait();
       std::string bytes = "GWCK";
-      for (const uint64_t word : {1, 0, 1}) {
+      for (const uint64_t word : {2, 0, 1}) {
         put(bytes, word, 4);  // version, rank, world size
       }
       put(bytes, 1, 8);  // committed
@@ -190,6 +197,11 @@ TEST(ReducerCheckpoint, HasTheBytesThatTheFormatSays) {
       if (feedback) {
         put(bytes, 0, 4);
         put(bytes, 0xbf000000, 4);  // -0.5
+      }
+      put(bytes, momentum ? 2 : 0, 8);
+      if (momentum) {
+        put(bytes, 0, 4);  // sent
+        put(bytes, 0xbf000000, 4);
       }
       put(bytes, 1, 4);  // groups
       put(bytes, 0, 8);  // words of the exchange
@@ -239,7 +251,7 @@ TEST(ReducerCheckpoint, IsRefusedByAllRanksWhenOneFindsItSpoilt) {
   expect("checkpoint of rank 1: there is none, of 2 ranks", [](Files& f) { f.pop_back(); });
   expect("checkpoint of rank 1: was saved by rank 0 of 2", [](Files& f) { f[1] = f[0]; });
   expect("begins with other bytes", [](Files& f) { f[1][0] = 'X'; });
-  expect("version is 2, expected 1", [](Files& f) { f[1][4] = 2; });
+  expect("version is 1, expected 2", [](Files& f) { f[1][4] = 1; });
   expect("the header does not fit its checksum", [](Files& f) { f[1][16] ^= 1; });
   expect("the bytes do not fit their checksum", [](Files& f) { f[1][f[1].size() / 2] ^= 1; });
   expect("bytes follow its end", [](Files& f) { f[1] += '\0'; });

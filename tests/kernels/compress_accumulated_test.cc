@@ -162,6 +162,12 @@ TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
         EXPECT_EQ(error.what(), expected);
       }
     }
+#if !defined(GRADWIRE_LAWS_ON_DEVICE)
+    if (!row.keeps_velocity) {
+      Rig with(with_feedback(row) + ",momentum=0.5", {.numel = 100});
+      EXPECT_TRUE(refuses(with, x));
+    }
+#endif
     if (row.default_error_feedback) {
       Rig with(std::string(row.example), {.numel = 100});
       EXPECT_EQ(refuses(with, x), row.keeps_velocity);

@@ -147,6 +147,9 @@ TEST(Bounds, NoCompressorLosesMoreThanTheoryAllows) {
   for (const std::string& text : all_specs()) {
     SCOPED_TRACE(text);
     const CompressorSpec spec = parse_spec(text);
+    if (keeps_velocity(text) && !find_compressor(spec.name).keeps_velocity) {
+      continue;  // what is sent is of the velocity
+    }
     double closest = 0;
     for (const std::vector<float>& x : inputs(text)) {
       const Loss loss = measure(text, x);

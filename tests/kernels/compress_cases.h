@@ -90,6 +90,10 @@ inline std::vector<std::string> all_specs() {
     specs.push_back(with_feedback(row) + ",decay=0.9");
     if (!row.keeps_velocity) {
       specs.push_back(std::string(row.example) + ",ef21");
+#if !defined(GRADWIRE_LAWS_ON_DEVICE)  // refused there
+      specs.push_back(std::string(row.example) + ",ef21,eta=0.3");
+      specs.push_back(with_feedback(row) + ",momentum=0.8");
+#endif
     }
   }
   return specs;
@@ -168,7 +172,7 @@ inline bool is_stochastic(const std::string& spec) {
 
 /// Whether the next step depends on what this one compressed, beyond the residual.
 inline bool keeps_velocity(const std::string& spec) {
-  return find_compressor(parse_spec(spec).name).keeps_velocity;
+  return gradwire::keeps_velocity(parse_spec(spec));
 }
 
 /// Specs of which gradients can be accumulated into the residual.

@@ -13,10 +13,11 @@ namespace {
 
 constexpr uint64_t kSeed = kLawSeed;
 
-/// e - D == e_next, bit for bit where g + e == D + what is left is.
+/// e - D == e_next, bit for bit where g + e == D + what is left is; of a velocity eta g was taken.
 void expect_sent_is_kept(const std::string& spec, const Sample& s) {
+  const double eta = parse_spec(spec).eta;
   for (size_t i = 0; i < s.g.size(); ++i) {
-    const double left = std::abs(double{s.g[i]} + double{s.e[i]} - double{s.decoded[i]});
+    const double left = std::abs(eta * double{s.g[i]} + double{s.e[i]} - double{s.decoded[i]});
     const double exact = double{s.e[i]} - double{s.decoded[i]};
     if (is_exact(spec)) {
       ASSERT_EQ(s.e_next[i], s.e[i] - s.decoded[i]) << "element " << i;

@@ -160,7 +160,9 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("dgc:1%,clip=inf"), "dgc: clip is inf, must be finite and not negative");
   EXPECT_EQ(parse_error("dgc:1%,warmup=1.5"), "dgc: warmup is '1.5', must be a number");
   EXPECT_EQ(parse_error("topk:1%,momentum=0.9"),
-            "topk: option is 'momentum=0.9', but it keeps no velocity; dgc does");
+            "no error");
+  EXPECT_EQ(parse_error("topk:1%,clip=2"), "topk: option is 'clip=2', but only dgc takes it");
+  EXPECT_EQ(parse_error("topk:1%,warmup=2"), "topk: option is 'warmup=2', but only dgc takes it");
   EXPECT_EQ(parse_error("dgc:1%,warmup=5,warmup=6"),
             "dgc: option 'warmup=6' decides again what an earlier option decided");
   EXPECT_EQ(parse_error("int8,nearest,stochastic"),
@@ -221,7 +223,7 @@ TEST(Spec, FieldsFilledByHandAreValidated) {
   spec = parse_spec("topk:1%");
   spec.warmup = 3;
   EXPECT_EQ(message_of([&] { validate(spec); }),
-            "topk: momentum is 0, clip is 0, warmup is 3, must all be 0: it keeps no velocity");
+            "topk: clip is 0, warmup is 3, must both be 0: only dgc has them");
   spec = parse_spec("none");
   spec.density = 0.5;
   EXPECT_EQ(message_of([&] { validate(spec); }),

@@ -94,7 +94,7 @@ def test_the_same_ranks_continue_bit_for_bit(spec):
 def test_the_bytes_are_those_of_the_format():
     file = io.BytesIO(files_after(2, 3)[1])
     magic, version, rank, world_size, committed, skipped = struct.unpack("<4sIIIQQ", file.read(32))
-    assert (magic, version, rank, world_size, committed, skipped) == (b"GWCK", 1, 1, 2, 3, 0)
+    assert (magic, version, rank, world_size, committed, skipped) == (b"GWCK", 2, 1, 2, 3, 0)
     _, fingerprint, parameters, buckets, _ = struct.unpack("<QQIIQ", file.read(32))
     assert fingerprint == plan_of().fingerprint and (parameters, buckets) == (len(SHAPES), 3)
     expected = TopK(2, plan_of())
@@ -102,6 +102,7 @@ def test_the_bytes_are_those_of_the_format():
     for e in expected.residuals[1]:
         assert struct.unpack("<QQ", file.read(16)) == (e.size, e.size)
         np.testing.assert_array_equal(np.frombuffer(file.read(4 * e.size), "<f4"), e.ravel())
+        assert struct.unpack("<Q", file.read(8)) == (0,)  # no velocity
     for _ in range(buckets):
         groups, words = struct.unpack("<IQ", file.read(12))
         assert (groups, words) == (1, 0)

@@ -204,6 +204,35 @@ def test_ef21_finds_the_minimum_of_ranks_that_differ():
     assert (spec.momentum, spec.clip, spec.warmup, spec.decay) == (0.9, 2, 3, 0.5)
 
 
+def test_a_velocity_takes_the_gradients_place_and_is_part_of_the_state(rng):
+    numel, spec = 3000, "topk:2%,momentum=0.5"
+    feedback, plain = gradwire.Feedback(spec, numel), gradwire.Feedback("topk:2%", numel)
+    velocity = np.zeros(numel, np.float32)
+    for step in range(4):
+        x = normal(rng, numel)
+        velocity = np.float32(0.5) * velocity + x
+        assert (feedback.compress(x)[32:] == plain.compress(velocity)[32:]).all()  # but the header
+        sent = plain.decompress(plain.compress(velocity))
+        velocity[sent != 0] = 0
+        feedback.commit(), plain.commit()
+        np.testing.assert_array_equal(feedback.residual, plain.residual)
+        np.testing.assert_array_equal(feedback.compressor.velocity, velocity)
+    resumed = gradwire.Feedback(spec, numel)
+    state = feedback.state_dict()
+    resumed.load_state_dict(state)
+    x = normal(rng, numel)
+    assert (resumed.compress(x) == feedback.compress(x)).all()
+    with pytest.raises(gradwire.InvalidArgument, match=r"state\['velocity'\]: is missing"):
+        resumed.load_state_dict({k: v for k, v in state.items() if k != "velocity"})
+    with pytest.raises(gradwire.InvalidArgument, match="velocity: holds NaN"):
+        resumed.compressor.velocity = np.full(numel, np.nan, np.float32)
+    assert plain.compressor.velocity is None
+    with pytest.raises(gradwire.InvalidArgument, match="'topk:2%' keeps none"):
+        plain.compressor.velocity = velocity
+    assert gradwire.parse_spec(spec).keeps_velocity and gradwire.parse_spec("dgc:1%").keeps_velocity
+    assert gradwire.parse_spec("int8,ef21,eta=0.25").eta == 0.25
+
+
 def test_feedback_sends_everything_in_the_end(rng):
     numel = 5000
     feedback = gradwire.Feedback("topk:1%", numel)

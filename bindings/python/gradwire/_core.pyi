@@ -50,9 +50,19 @@ class CompressorSpec:
         Whether what a payload leaves out is kept in a residual.
         """
     @property
+    def eta(self) -> float:
+        """
+        Of the velocity v = (1 - eta) v + eta gradient of ef21, in (0, 1]; 1: the gradient.
+        """
+    @property
     def fingerprint(self) -> int:
         """
         FNV-1a over the canonical text, as in every payload's header.
+        """
+    @property
+    def keeps_velocity(self) -> bool:
+        """
+        Whether a velocity takes the gradient's place.
         """
     @property
     def levels(self) -> int:
@@ -62,7 +72,7 @@ class CompressorSpec:
     @property
     def momentum(self) -> float:
         """
-        Of the velocity that takes the gradient's place, in [0, 1); 0 where none is kept.
+        M of the velocity u = M u + gradient that takes the gradient's place, in [0, 1).
         """
     @property
     def name(self) -> str:
@@ -245,6 +255,14 @@ class Compressor:
         """
     @step.setter
     def step(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def velocity(self) -> typing.Any:
+        """
+        A copy of the committed velocity, float32, or None where the spec keeps none. Setting step makes it zero; set it from a checkpoint behind that.
+        """
+    @velocity.setter
+    def velocity(self, arg1: typing.Any) -> None:
         ...
     @property
     def world_size(self) -> int:

@@ -26,7 +26,7 @@ class Feedback:
     compress() and commit(), with scale 1 / world_size; the gradient is float32.
 
     Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; ef21: Richtarik et
-    al., arXiv:2106.05203.
+    al., arXiv:2106.05203; with an eta: Fatkhullin et al., arXiv:2305.15155.
     """
 
     def __init__(
@@ -121,13 +121,16 @@ class Feedback:
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint needs: the identity, the committed step, what the compressor learned in
-        such steps, and copies of the residual and, with ef21, the estimate."""
+        such steps, and copies of the residual, the velocity and, with ef21, the estimate."""
         state: Dict[str, Any] = {name: getattr(self.compressor, name) for name in _IDENTITY}
         state["step"] = self.step
         state["learned"] = self.compressor.state
         state["residual"] = None if self._committed is None else self._committed.copy()
         if self._estimate is not None:
             state["estimate"] = self._estimate.copy()
+        velocity = self.compressor.velocity
+        if velocity is not None:
+            state["velocity"] = velocity
         return state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -137,8 +140,10 @@ class Feedback:
             InvalidArgument: the state is of another spec, size, dtype, seed or rank, or is cut
                 short; nothing was changed.
         """
-        with_ef21 = () if self._estimate is None else ("estimate",)
-        for name in (*_IDENTITY, "step", "learned", "residual", *with_ef21):
+        velocity = self.compressor.velocity
+        options = (("estimate", self._estimate), ("velocity", velocity))
+        more = [name for name, mine in options if mine is not None]
+        for name in (*_IDENTITY, "step", "learned", "residual", *more):
             if name not in state:
                 raise InvalidArgument(f"state['{name}']: is missing, must be there")
         for name in _IDENTITY:
@@ -146,7 +151,7 @@ class Feedback:
             if state[name] != mine:
                 raise InvalidArgument(f"state['{name}']: is {state[name]!r}, must be {mine!r}")
         kept = {}
-        for name, mine in (("residual", self._committed), ("estimate", self._estimate)):
+        for name, mine in (("residual", self._committed), *options):
             if mine is None:
                 continue
             given = kept[name] = np.asarray(state[name])
@@ -173,6 +178,8 @@ class Feedback:
             self._committed[:] = kept["residual"]
         if self._estimate is not None:
             self._estimate[:] = kept["estimate"]
+        if velocity is not None:
+            c.velocity = kept["velocity"]
         self._pending = False
         self._next_estimate = None
 

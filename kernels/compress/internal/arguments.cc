@@ -62,7 +62,7 @@ void check_accumulated(const Compressor& compressor, ConstResidual x) {
   const std::string_view name = compressor.spec().name;
   check(compressor.spec().error_feedback, name,
         ": error feedback is off, must be on where gradients are accumulated into the residual");
-  check(!find_compressor(name).keeps_velocity, name,
+  check(!keeps_velocity(compressor.spec()), name,
         ": keeps a velocity, so that gradients cannot be accumulated into the residual");
   check(compressor.spec().decay == 1, name, ": decay is ", compressor.spec().decay,
         ", must be 1 where gradients are accumulated into the residual, which cannot decay then");

@@ -13,6 +13,7 @@ namespace gradwire {
 ChunkedCompressor::ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape,
                                      Coding coding)
     : Compressor(spec, std::move(shape)),
+      velocity_(keeps_velocity(spec) ? std::make_unique<Velocity>(this->shape().numel) : nullptr),
       coding_(coding),
       text_(to_string(spec)),
       fingerprint_(fingerprint(spec)) {}
@@ -167,13 +168,47 @@ void ChunkedCompressor::enqueue_write(ConstGradient g, ConstResidual e, Residual
       [this, g, e, e_next, out, second, &stream = context.stream, &workspace = context.workspace,
        step = step()] {
         const Work work{stream.pool(), workspace, step, second};
-        const ConstGradient x = input(g, work);
+        const ConstGradient x = velocity_ == nullptr ? g : accelerate(g, work);
         if (e.empty() || (spec().decay == 1 && !spec().ef21)) {
           write(x, e, e_next, out, work);
         } else {
           write_apart(x, e, e_next, out, work);
         }
       });
+}
+
+void ChunkedCompressor::commit() {
+  Compressor::commit();
+  if (velocity_ != nullptr) {
+    velocity_->commit();
+  }
+}
+
+void ChunkedCompressor::set_step(uint32_t step) {
+  Compressor::set_step(step);
+  if (velocity_ != nullptr) {
+    velocity_->clear();
+  }
+}
+
+std::span<float> ChunkedCompressor::velocity() {
+  return velocity_ == nullptr ? std::span<float>{} : velocity_->committed();
+}
+
+size_t ChunkedCompressor::kept_bytes() const {
+  return velocity_ == nullptr ? 0 : 2 * shape().numel * sizeof(float);
+}
+
+std::span<float> ChunkedCompressor::velocity_to_mask() {
+  return velocity_ == nullptr || spec().ef21 ? std::span<float>{} : velocity_->next();
+}
+
+ConstGradient ChunkedCompressor::accelerate(ConstGradient g, const Work& work) {
+  const auto eta = static_cast<float>(spec().eta);
+  const auto kept = static_cast<float>(spec().ef21 ? 1 - spec().eta : spec().momentum);
+  const float taken = spec().ef21 ? eta : gradient_factor(g, work);
+  velocity_->advance(g, {.kept = kept, .taken = taken}, work.pool);
+  return view_of(std::span<const float>(velocity_->next()));
 }
 
 // The sum goes where the next residual belongs, and the payload is taken from it there.

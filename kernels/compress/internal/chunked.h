@@ -7,6 +7,7 @@
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/internal/arguments.h"
+#include "gradwire/kernels/compress/internal/velocity.h"
 
 namespace gradwire {
 
@@ -55,6 +56,10 @@ class ChunkedCompressor : public Compressor {
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) final;
+  void commit() override;
+  void set_step(uint32_t step) override;
+  std::span<float> velocity() final;
+  size_t kept_bytes() const override;
   size_t slice_capacity_bytes(Region region) const final;
   size_t capacity_bytes() const final { return capacity_for(whole()); }
   /// The header of a payload of `region` that has `bytes` in all.
@@ -83,8 +88,11 @@ class ChunkedCompressor : public Compressor {
                          Gradient out) const;
   /// The body of take_first(), of those that have two rounds.
   virtual void write_first(std::span<const Part> /*parts*/, float /*scale*/, const Work& /*work*/) {}
-  /// What compress() takes in the place of the gradient; the default is the gradient.
-  virtual ConstGradient input(ConstGradient g, const Work& /*work*/) { return g; }
+  /// What the gradient is multiplied by before it goes into the velocity.
+  virtual float gradient_factor(ConstGradient /*g*/, const Work& /*work*/) const { return 1.0f; }
+  /// The velocity of the step in progress, to be cleared where elements are sent; empty where no
+  /// momentum is to be masked.
+  std::span<float> velocity_to_mask();
   /// The bodies of the public verbs; arguments are checked, parts are opened. These two go chunk by
   /// chunk, through write_sum() and add_chunk().
   virtual void write_region(std::span<const Part> parts, const RegionSum& what, const Work& work);
@@ -131,6 +139,10 @@ class ChunkedCompressor : public Compressor {
   std::span<const Part> open_all(std::span<const ConstPayload> payloads, Workspace::Frame& frame,
                                  ThreadPool& pool) const;
 
+  /// What compress() takes in the place of the gradient: the velocity, where one is kept.
+  ConstGradient accelerate(ConstGradient g, const Work& work);
+
+  std::unique_ptr<Velocity> velocity_;  // null: none is kept
   const Coding coding_;
   const std::string text_;  // the spec, for messages
   const uint32_t fingerprint_;

@@ -281,6 +281,8 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
     throw DeviceError(concat(spec.name, ": the shape's device is ", name_of(shape.device),
                              ", expected the CPU: this compressor is not there on a GPU yet"));
   }
+  check(!keeps_velocity(spec) || row.keeps_velocity, spec.name, ": the spec is '", to_string(spec),
+        "', on a GPU expected one without momentum and eta: its velocity is on the CPU alone");
   check(shape.device.index >= 0 && shape.device.index < count, spec.name,
         ": the shape's device is GPU ", shape.device.index, ", must be in [0, ", count, ")");
   if (shape.state == nullptr) {

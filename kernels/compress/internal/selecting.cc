@@ -67,6 +67,21 @@ cpu::Selection SelectingCompressor::choose_in_step(cpu::SelectInput input, Works
   return choose(input, {whole(), variant_in(work.step)}, frame, work.pool);
 }
 
+cpu::Selection SelectingCompressor::choose_and_mask(cpu::SelectInput input,
+                                                    Workspace::Frame& frame, const Work& work) {
+  const cpu::Selection chosen = choose_in_step(input, frame, work);
+  const std::span<float> velocity = velocity_to_mask();
+  if (!velocity.empty()) {
+    cpu::for_each_chunk(work.pool, chosen.chunks.size(), [&](size_t chunk) {
+      const auto [first, count] = chosen.chunks[chunk];
+      for (const uint16_t index : chosen.indices.subspan(first, count)) {
+        velocity[chunk * kChunk + index] = 0.0f;
+      }
+    });
+  }
+  return chosen;
+}
+
 /// Writes header and body; then keep(chunk, chosen) for each chunk of the region.
 template <class Keep>
 void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selection, Payload out,
@@ -111,7 +126,7 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
 void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                 const Work& work) {
   Workspace::Frame frame(work.workspace);
-  const cpu::Selection selection = choose_in_step({.g = g, .e = e, .e_next = e_next}, frame, work);
+  const cpu::Selection selection = choose_and_mask({.g = g, .e = e, .e_next = e_next}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   // e_next holds zeros at what was chosen: right where values travel as they are.
   const bool exact = e_next.empty() || spec().values == ValueCodec::kFloat32;
@@ -131,7 +146,7 @@ void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_nex
 void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work& work) {
   Workspace::Frame frame(work.workspace);
   const cpu::Selection selection =
-      choose_in_step({.g = view_of(std::span<const float>(x)), .e_next = x}, frame, work);
+      choose_and_mask({.g = view_of(std::span<const float>(x)), .e_next = x}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   const bool exact = spec().values == ValueCodec::kFloat32;
   const Emission what{whole(),

@@ -66,6 +66,9 @@ class SelectingCompressor : public ChunkedCompressor {
                     Payload out, const Work& work) const final;
 
  private:
+  /// choose_in_step(), and what is chosen leaves the velocity.
+  cpu::Selection choose_and_mask(cpu::SelectInput input, Workspace::Frame& frame,
+                                 const Work& work);
   struct Chosen;
   struct Union;
   /// What emit() encodes: scale * x at the chosen elements.
