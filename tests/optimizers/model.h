@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "gradwire/optimizers/optimizer.h"
 
 namespace gradwire {
+
+inline void PrintTo(const OptimizerSpec& spec, std::ostream* out) { *out << to_string(spec); }
 
 inline constexpr unsigned kModelSeed = 20240607;
 

@@ -20,7 +20,7 @@ constexpr int kSteps = 200;
 constexpr double kDecay = 0.05;
 
 struct Preset {
-  const char* spec;
+  std::string spec;
   std::function<void(Layers&, const Gradients&, int t, double lr)> formula;
 };
 
@@ -52,17 +52,17 @@ std::vector<Preset> presets() {
       {"larc:", apex_larc}};
   for (const auto& [spec, formula] : lars) {
     for (const bool nesterov : {false, true}) {
-      static std::vector<std::string> texts;  // outlives the specs
-      texts.reserve(8);
-      texts.push_back(concat(spec, std::string_view(spec).ends_with(':') ? "" : ",",
-                             "momentum=0.8,nesterov=", nesterov ? 1 : 0));
-      all.push_back({texts.back().c_str(), [formula, nesterov](auto& x, auto& g, int, double lr) {
+      all.push_back({concat(spec, std::string_view(spec).ends_with(':') ? "" : ",",
+                            "momentum=0.8,nesterov=", nesterov ? 1 : 0),
+                     [formula, nesterov](auto& x, auto& g, int, double lr) {
                        formula(x, g, {.lr = lr, .momentum = 0.8, .nesterov = nesterov});
                      }});
     }
   }
   return all;
 }
+
+void PrintTo(const Preset& preset, std::ostream* out) { *out << preset.spec; }
 
 class OptimizerPresets : public testing::TestWithParam<Preset> {};
 
@@ -145,10 +145,9 @@ TEST(OptimizerPreset, EveryOneOfTheRegistryIsTestedAndSetsWhatItSays) {
       EXPECT_EQ(parse_optimizer(text), parse_optimizer(keys)) << text;
       EXPECT_FALSE(preset.source.empty());
       const bool tested = row.name == "lars" && preset.name == "paper";  // in formula_test
-      EXPECT_TRUE(tested || std::ranges::any_of(presets(),
-                                                [&](const Preset& p) {
-                                                  return std::string_view(p.spec).starts_with(text);
-                                                }))
+      EXPECT_TRUE(
+          tested ||
+          std::ranges::any_of(presets(), [&](const Preset& p) { return p.spec.starts_with(text); }))
           << text;
     }
   }
