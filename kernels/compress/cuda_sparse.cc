@@ -1,6 +1,6 @@
 // The compressors on a GPU that choose elements and send them as (index, value) entries. topk.cc,
-// tensortopk.cc, threshold.cc and dgc.cc say what is chosen, internal/sparse_body.h how it is
-// stored.
+// tensortopk.cc, blocktopk.cc, threshold.cc and dgc.cc say what is chosen, internal/sparse_body.h
+// how it is stored.
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,7 @@
 #include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
+#include "gradwire/kernels/ops/select_blocks_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/select_segments_cuda.h"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
@@ -22,7 +23,8 @@ namespace gradwire {
 namespace {
 
 /// Densities fall from variant to variant: the first ones may have bitmaps.
-cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompressor& on_cpu) {
+cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompressor& on_cpu,
+                             const BlockGrid& blocks) {
   uint32_t bitmaps = 0;
   while (bitmaps <= on_cpu.last_variant() && on_cpu.index_codec(bitmaps) == IndexCodec::kBitmap) {
     ++bitmaps;
@@ -31,7 +33,8 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompress
           .bitmap = bitmaps > 0,
           .by_variant = bitmaps > 0 && bitmaps <= on_cpu.last_variant(),
           .bitmap_variants = bitmaps,
-          .levels = static_cast<int>(spec.levels)};
+          .levels = static_cast<int>(spec.levels),
+          .blocks = blocks};
 }
 
 /// What the specs differ in.
@@ -39,6 +42,7 @@ enum class Choice : uint8_t {
   kLargest,
   kLargestOfChunks,
   kLargestOfSegments,
+  kLargestBlocks,
   kAboveThreshold,
   kLargestOfVelocity
 };
@@ -48,7 +52,12 @@ class CudaSelecting final : public CudaCompressor {
   CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape, Choice choice)
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
         choice_(choice),
-        format_(format_of(spec(), static_cast<const SelectingCompressor&>(this->on_cpu()))),
+        blocks_(selecting().block_segments().empty()
+                    ? Buffer()
+                    : upload(std::as_bytes(selecting().block_segments()))),
+        format_(format_of(spec(), selecting(),
+                          {blocks_.as<BlockSegment>().data(), selecting().block_segments().size(),
+                           spec().width})),
         segments_(upload_segments()) {
     if (choice_ == Choice::kLargestOfSegments) {
       std::vector<uint64_t> ends;
@@ -98,12 +107,23 @@ class CudaSelecting final : public CudaCompressor {
                                     .counts = frame.take<uint32_t>(chunks),
                                     .before = frame.take<cuda::EntriesBefore>(chunks),
                                     .call = call_words(),
-                                    .workspace = frame.take<std::byte>(select_bytes(numel))};
+                                    .workspace = frame.take<std::byte>(select_bytes(what.region))};
+    const size_t listed = format_.blocks.width > 0 ? chunks : 0;
+    const auto listed_counts = frame.take<uint32_t>(listed);
+    const auto listed_before = frame.take<cuda::EntriesBefore>(listed);
     const bool accelerates = velocity_ && !what.merging;
     if (accelerates) {
       velocity_->accelerate({.g = what.x, .e = what.e, .x = x, .words = step_words()}, context);
     }
-    select(what, chosen, context.stream);
+    if (choice_ == Choice::kLargestBlocks) {
+      const BlockExtent blocks = blocks_in(what.region);
+      cuda::select_blocks(
+          {.g = what.x, .e = what.e, .k = kept_elements(spec().density, blocks.end - blocks.begin)},
+          {format_.blocks, what.region.begin, blocks, listed_counts, listed_before}, chosen,
+          context.stream);
+    } else {
+      select(what, chosen, context.stream);
+    }
     const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
     cuda::encode_sparse(
         {.x = x,
@@ -113,7 +133,9 @@ class CudaSelecting final : public CudaCompressor {
          .scale = what.scale,
          .variant = velocity_ ? stage_.as<uint32_t>().data() : nullptr,
          .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
-         .first = what.region.begin},
+         .first = what.region.begin,
+         .listed = listed_counts,
+         .listed_before = listed_before},
         format_, {.body = what.body, .call = call_words(), .seal = what.seal}, context.stream);
     if (accelerates) {  // factor masking: what is sent starts anew
       cuda::clear_marked(velocity_->next(step_words()), chosen.mask, context.stream);
@@ -149,10 +171,19 @@ class CudaSelecting final : public CudaCompressor {
   }
 
  private:
-  size_t select_bytes(size_t numel) const {
-    return choice_ == Choice::kLargestOfSegments
+  const SelectingCompressor& selecting() const {
+    return static_cast<const SelectingCompressor&>(on_cpu());
+  }
+  BlockExtent blocks_in(Region region) const {
+    return blocks_between(selecting().blocks(), region.begin, region.end);
+  }
+  size_t select_bytes(Region region) const {
+    const BlockExtent blocks =
+        choice_ == Choice::kLargestBlocks ? blocks_in(region) : BlockExtent{0, 0};
+    return choice_ == Choice::kLargestBlocks ? cuda::select_blocks_bytes(blocks.end - blocks.begin)
+           : choice_ == Choice::kLargestOfSegments
                ? cuda::select_in_segments_bytes(shape().segments.size())
-               : cuda::select_workspace_bytes(numel);
+               : cuda::select_workspace_bytes(region.numel());
   }
   void select(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
     if (choice_ == Choice::kLargestOfChunks) {
@@ -220,6 +251,7 @@ class CudaSelecting final : public CudaCompressor {
   }
 
   const Choice choice_;
+  const Buffer blocks_;  // where they end, if indices say blocks
   const cuda::SparseFormat format_;
   const Buffer segments_;  // of stochastic rounding
   Buffer ends_;            // of segments
@@ -235,6 +267,7 @@ std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> 
   const std::string& name = on_cpu->spec().name;
   const Choice choice = name == "chunktopk"    ? Choice::kLargestOfChunks
                         : name == "tensortopk" ? Choice::kLargestOfSegments
+                        : name == "blocktopk"  ? Choice::kLargestBlocks
                         : name == "threshold"  ? Choice::kAboveThreshold
                         : name == "dgc"        ? Choice::kLargestOfVelocity
                                                : Choice::kLargest;

@@ -172,7 +172,6 @@ constexpr std::array kRows = {
                   .summary = "the blocks of 64 elements with the largest norms, whole: rows of embeddings",
                   .example = "blocktopk:1%",
                   .selector = true,
-                  .on_cuda = false,
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .takes_rounding = false,

@@ -8,6 +8,7 @@
 #include "gradwire/kernels/ops/overflow_cuda.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
+#include "gradwire/kernels/ops/select_blocks_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
 #include "gradwire/kernels/ops/select_segments_cuda.h"
 #include "gradwire/kernels/ops/signs_cuda.h"
@@ -153,6 +154,12 @@ size_t select_in_segments_bytes(size_t) { throw_unavailable("cuda::select_in_seg
 
 void select_in_segments(const SelectInput&, const SegmentChoice&, const SelectOutput&, Stream&) {
   throw_unavailable("cuda::select_in_segments");
+}
+
+size_t select_blocks_bytes(size_t) { throw_unavailable("cuda::select_blocks_bytes"); }
+
+void select_blocks(const SelectInput&, const BlockChoice&, const SelectOutput&, Stream&) {
+  throw_unavailable("cuda::select_blocks");
 }
 
 void encode_sparse(const SparseInput&, const SparseFormat&, const SparseOutput&, Stream&) {

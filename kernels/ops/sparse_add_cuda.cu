@@ -47,11 +47,12 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
   arguments.factor = output.scale;
   arguments.codes = code_format_of(format.values);
   arguments.onto = output.onto;
-  dispatch_format(op, format, [&]<SparseStorage kStorage, bool kBitmap>() {
-    GRADWIRE_LAUNCH((place_part_kernel<kStorage, kBitmap>),
+  arguments.grid = format.blocks;
+  dispatch_format(op, format, [&]<SparseStorage kStorage, SparseIndices kIndices>() {
+    GRADWIRE_LAUNCH((place_part_kernel<kStorage, kIndices>),
                     (LaunchShape{parts.parts.size(), kPlaceThreads, stream}), arguments);
     dispatch(sum.dtype, [&]<class T>() {
-      GRADWIRE_LAUNCH((add_sparse_kernel<T, kStorage, kBitmap>),
+      GRADWIRE_LAUNCH((add_sparse_kernel<T, kStorage, kIndices>),
                       (LaunchShape{select_chunks(sum.numel), kSparseThreads, stream}), arguments);
     });
   });
@@ -66,10 +67,10 @@ void slice_sparse(const SparseParts& part, const SparseFormat& format, const Pay
   const AddArguments arguments = arguments_for(op, part, format, stream);
   constexpr size_t kMostBlocks = 1024;
   const size_t blocks = std::min((out.size() + kSliceBytes - 1) / kSliceBytes, kMostBlocks);
-  dispatch_format(op, format, [&]<SparseStorage kStorage, bool kBitmap>() {
-    GRADWIRE_LAUNCH((place_part_kernel<kStorage, kBitmap>), (LaunchShape{1, kPlaceThreads, stream}),
-                    arguments);
-    GRADWIRE_LAUNCH((slice_sparse_kernel<kStorage, kBitmap>),
+  dispatch_format(op, format, [&]<SparseStorage kStorage, SparseIndices kIndices>() {
+    GRADWIRE_LAUNCH((place_part_kernel<kStorage, kIndices>),
+                    (LaunchShape{1, kPlaceThreads, stream}), arguments);
+    GRADWIRE_LAUNCH((slice_sparse_kernel<kStorage, kIndices>),
                     (LaunchShape{blocks, kSliceThreads, stream}), arguments, header, out.data(),
                     out.size());
   });

@@ -21,6 +21,12 @@ void encode_sparse(const SparseInput& input, const SparseFormat& format, const S
                 alignof(uint64_t));
   check_seal(op, output.call, output.seal);
   check(output.seal.status != nullptr, op, ": the seal's status is null, must be a device word");
+  const size_t listed = format.blocks.width > 0 ? chunks : 0;
+  check(input.listed.size() == listed && input.listed_before.size() == listed, op, ": listed has ",
+        input.listed.size(), " elements, listed_before ", input.listed_before.size(),
+        ", must have ", listed);
+  check_pointer(op, "listed", input.listed.data(), listed, alignof(uint32_t));
+  check_pointer(op, "listed_before", input.listed_before.data(), listed, alignof(EntriesBefore));
   const EncodeArguments arguments{ParityPointer(input.x),
                                   input.scale,
                                   numel,
@@ -35,10 +41,13 @@ void encode_sparse(const SparseInput& input, const SparseFormat& format, const S
                                   value_codes(op, format.values, format.levels, input.stochastic),
                                   input.first,
                                   input.variant,
-                                  IndexChoice{format.by_variant, format.bitmap_variants}};
+                                  IndexChoice{format.by_variant, format.bitmap_variants},
+                                  format.blocks,
+                                  input.listed.data(),
+                                  input.listed_before.data()};
   const LaunchShape shape{chunks == 0 ? 1 : chunks, kSparseThreads, stream};  // always a header
-  dispatch_format(op, format, [&]<SparseStorage kStorage, bool kBitmap>() {
-    GRADWIRE_LAUNCH((encode_sparse_kernel<kStorage, kBitmap>), shape, arguments);
+  dispatch_format(op, format, [&]<SparseStorage kStorage, SparseIndices kIndices>() {
+    GRADWIRE_LAUNCH((encode_sparse_kernel<kStorage, kIndices>), shape, arguments);
   });
 }
 

@@ -25,6 +25,9 @@ struct SparseInput {
   const uint32_t* variant = nullptr;  ///< device word: of the header; null: 0
   const RoundingSource* stochastic = nullptr;  ///< nullptr: codes are the nearest ones
   uint64_t first = 0;  ///< x's first element in the group, on a chunk: which random numbers it takes
+  /// Where indices say blocks: what select_blocks() counted, one per chunk. Else empty.
+  std::span<const uint32_t> listed{};
+  std::span<const EntriesBefore> listed_before{};
 };
 
 struct SparseOutput {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gradwire/kernels/ops/blocks.h"
+
 namespace gradwire::cuda {
 
 /// How the values of a sparse body are stored.
@@ -20,6 +22,13 @@ enum class SparseValues : uint8_t {
   kPowerOfTwo,
 };
 
+/// What its indices are.
+enum class SparseIndices : uint8_t {
+  kPacked,  ///< 12 bits per entry
+  kBitmap,  ///< one bit per element
+  kBlocks,  ///< 12 bits per block
+};
+
 struct SparseFormat {
   SparseValues values = SparseValues::kFloat32;
   bool bitmap = false;  ///< indices: one bit per element; else 12 bits per entry
@@ -27,7 +36,8 @@ struct SparseFormat {
   /// The variant is known on the device alone: kernels of both kinds are launched, and one leaves.
   bool by_variant = false;
   uint32_t bitmap_variants = 0;
-  int levels = 0;       ///< of integers, written by chance: scaled by the norm; 0: by the maximum
+  int levels = 0;      ///< of integers, written by chance: scaled by the norm; 0: by the maximum
+  BlockGrid blocks{};  ///< what indices say, its segments in device memory; width 0: elements
 };
 
 }  // namespace gradwire::cuda

@@ -24,27 +24,34 @@ struct BodyPlace {
 __host__ __device__ __forceinline__ uint64_t pad4(uint64_t bytes) { return (bytes + 3) / 4 * 4; }
 
 /// The wire format's arithmetic for one value codec.
-template <SparseStorage kStorage, bool kBitmap>
+template <SparseStorage kStorage, SparseIndices kIndices>
 struct SparseLayout {
   static constexpr uint32_t kBits = kValueBits<kStorage>;
   static constexpr bool kHasScales = kHasRunScale<kStorage>;
-  static constexpr bool kIsBitmap = kBitmap;
+  static constexpr bool kIsBitmap = kIndices == SparseIndices::kBitmap;
+  static constexpr bool kHasBlocks = kIndices == SparseIndices::kBlocks;
 
-  static __device__ uint64_t scales_begin(uint64_t chunks) { return pad4(2 * chunks); }
-  static __device__ uint64_t indices_begin(uint64_t chunks) {
-    return pad4(2 * chunks) * (kHasScales ? 2 : 1);
+  static __device__ uint64_t blocks_begin(uint64_t chunks) { return pad4(2 * chunks); }
+  static __device__ uint64_t scales_begin(uint64_t chunks) {
+    return pad4(2 * chunks) * (kHasBlocks ? 2 : 1);
   }
+  static __device__ uint64_t indices_begin(uint64_t chunks) {
+    return scales_begin(chunks) + (kHasScales ? pad4(2 * chunks) : 0);
+  }
+  /// `count`: of indices.
   static __device__ uint32_t index_bytes(uint32_t count, uint32_t numel) {
-    return kBitmap ? (numel + 7) / 8 : count / 2 * 3 + count % 2 * 2;
+    return kIsBitmap ? (numel + 7) / 8 : count / 2 * 3 + count % 2 * 2;
   }
   static __device__ uint32_t value_bytes(uint32_t count) { return (count * kBits + 7) / 8; }
 };
 
 /// One block: places all chunks by their counts. @returns the body's bytes, in every thread; `ok`
-/// becomes false in all threads where a count is larger than its chunk.
-template <class Layout, class Count>
+/// becomes false in all threads where a count is larger than its chunk, or that of indices, by
+/// `listed_of`, than it.
+template <class Layout, class Count, class Listed>
 __device__ inline uint64_t place_chunks(size_t numel, size_t chunks, const Count& count_of,
-                                        ChunkPlace* places, uint64_t& values_begin, bool& ok) {
+                                        const Listed& listed_of, ChunkPlace* places,
+                                        uint64_t& values_begin, bool& ok) {
   uint64_t indices = Layout::indices_begin(chunks);
   uint64_t values = 0;
   int bad = 0;
@@ -55,8 +62,9 @@ __device__ inline uint64_t place_chunks(size_t numel, size_t chunks, const Count
     if (chunk < chunks) {
       const uint32_t count = count_of(chunk);
       const uint32_t most = chunk_numel(numel, chunk);
-      bad |= count > most ? 1 : 0;
-      index_bytes = Layout::index_bytes(count, most);
+      const uint32_t listed = listed_of(chunk);
+      bad |= count > most || listed > count ? 1 : 0;
+      index_bytes = Layout::index_bytes(listed, most);
       value_bytes = Layout::value_bytes(count);
     }
     uint32_t all_index_bytes;
@@ -79,22 +87,27 @@ struct IndexChoice {
   bool by_variant = false;
   uint32_t bitmap_variants = 0;
 
-  /// Whether payloads of `variant` are not what a kernel with or without bitmaps is there for.
-  template <bool kBitmap>
+  /// Whether payloads of `variant` are not what a kernel of these indices is there for.
+  template <SparseIndices kIndices>
   __device__ bool excludes(uint32_t variant) const {
-    return by_variant && (variant < bitmap_variants) != kBitmap;
+    return by_variant && (variant < bitmap_variants) != (kIndices == SparseIndices::kBitmap);
   }
 };
 
-/// Calls f.operator()<storage, bitmap>() with the compile-time values: both where the device chooses.
+/// Calls f.operator()<storage, indices>() with the compile-time values: with bitmaps and with
+/// packed indices where the device chooses.
 template <class F>
 void dispatch_format(const char* op, const SparseFormat& format, F&& f) {
   dispatch_storage(op, format.values, [&]<SparseStorage kStorage>() {
+    if (format.blocks.width > 0) {
+      f.template operator()<kStorage, SparseIndices::kBlocks>();
+      return;
+    }
     if (format.by_variant || format.bitmap) {
-      f.template operator()<kStorage, true>();
+      f.template operator()<kStorage, SparseIndices::kBitmap>();
     }
     if (format.by_variant || !format.bitmap) {
-      f.template operator()<kStorage, false>();
+      f.template operator()<kStorage, SparseIndices::kPacked>();
     }
   });
 }

@@ -170,6 +170,13 @@ gradwire_simt_mutant(stage_of_the_step COMPRESSORS FILE select_exact.cuh SOURCE 
 
 gradwire_simt_mutant(segment_ties COMPRESSORS FILE select_segments.cuh SOURCE select_segments_cuda.cu
   FROM "i <= state.cut_at" TO "i < state.cut_at" TESTS "*TensorTopK*")
+gradwire_simt_mutant(block_lanes COMPRESSORS FILE select_blocks.cuh SOURCE select_blocks_cuda.cu
+  FROM "width = kNormLanes / 2; width > 0" TO "width = kNormLanes / 2; width > 1"
+  TESTS "*BlockTopK*")
+gradwire_simt_mutant(block_in_two_chunks COMPRESSORS FILE select_blocks.cuh SOURCE select_blocks_cuda.cu
+  FROM "element == here.begin || byte + bit == 0" TO "element == here.begin" TESTS "*BlockTopK*")
+gradwire_simt_mutant(block_count_unchecked COMPRESSORS FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
+  FROM "bad |= before != count ? 1 : 0;" TO "" TESTS "*BlockTopK.Names*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

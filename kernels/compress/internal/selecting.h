@@ -17,6 +17,7 @@ class SelectingCompressor : public ChunkedCompressor {
   uint32_t last_variant() const final { return static_cast<uint32_t>(bodies_.size() - 1); }
   IndexCodec index_codec(uint32_t variant) const { return bodies_[variant].indices(); }
   /// The blocks that indices say, if they say blocks.
+  std::span<const BlockSegment> block_segments() const { return segments_; }
   BlockGrid blocks() const { return {segments_.data(), segments_.size(), spec().width}; }
 
   size_t capacity_for_entries(Region region, size_t most_entries) const final;
