@@ -40,10 +40,6 @@ class TwoRoundExchange final : public Exchange {
   }
 
   void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context) override {
-    if (context.stream.device().type == DeviceType::kCuda) {
-      run_now(groups, report, context);
-      return;
-    }
     context.stream.enqueue(
         [this, groups, &report, context]() mutable { run_now(groups, report, context); });
   }

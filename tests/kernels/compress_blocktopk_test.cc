@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/kernels/compress_cases.h"
+#include "tests/kernels/segment_case.h"
 #include "tests/reference/compress_reference.h"
 #include "tests/support/close.h"
 
@@ -18,15 +18,8 @@ constexpr uint64_t kSeed = 91;
 
 /// Parameters of all sizes, of which one is empty and two begin within a chunk and end in another.
 std::vector<Segment> parameters() {
-  return {{0, 0, 3 * kChunk - 40}, {1, 0, 1}, {2, 700, 99}, {3, 0, 0}, {4, 0, 5000}, {5, 0, 2 * kChunk}};
-}
-
-size_t numel_of(const std::vector<Segment>& segments) {
-  size_t numel = 0;
-  for (const Segment& segment : segments) {
-    numel += segment.numel;
-  }
-  return numel;
+  return {{0, 0, 3 * kChunk - 40}, {1, 0, 1}, {2, 700, 99}, {3, 0, 0}, {4, 0, 5000},
+          {5, 0, 2 * kChunk}};
 }
 
 /// Where the blocks of [begin, end) begin, and `end`.
@@ -119,7 +112,8 @@ TEST(BlockTopK, RanksBlocksWhoseSquaresOverflowOrVanishInFloat32) {
   x[128] = 3e38f, x[129] = 3e38f;  // the norm too
   for (const auto& [density, begin] : {std::pair{"0.3", 128}, {"0.6", 64}, {"1", 0}}) {
     Rig rig(concat("blocktopk:", density), {.numel = x.size()});
-    const auto sent = rig.decompress({rig.compress(tensor_of(x, DType::kFloat32), {}, {})}).floats();
+    const auto sent =
+        rig.decompress({rig.compress(tensor_of(x, DType::kFloat32), {}, {})}).floats();
     std::vector<float> expected = x;
     std::fill_n(expected.begin(), begin, 0.0f);
     EXPECT_EQ(sent, expected) << density;
@@ -128,28 +122,12 @@ TEST(BlockTopK, RanksBlocksWhoseSquaresOverflowOrVanishInFloat32) {
 
 TEST(BlockTopK, AMergeTakesTheLargestOfWhatLiesInItsRegion) {
   const std::vector<Segment> segments = parameters();
-  const size_t numel = numel_of(segments);
-  Rig rig("blocktopk:3%,width=100", {.numel = numel, .segments = segments});
-  std::vector<std::vector<std::byte>> payloads;
-  std::vector<float> sum(numel);
-  for (const uint64_t seed : {1, 2, 3}) {
-    payloads.push_back(rig.compress(tensor_of(heavy_tailed(numel, seed), DType::kFloat32), {}, {}));
-    const std::vector<float> sent = rig.decompress({payloads.back()}).floats();
-    for (size_t i = 0; i < numel; ++i) {
-      sum[i] += sent[i];
-    }
-  }
-  for (const Region region : tiles(numel, 2)) {
-    std::vector<std::vector<std::byte>> slices;
-    for (const auto& payload : payloads) {
-      slices.push_back(rig.slice(payload, region));
-      EXPECT_LE(slices.back().size(), rig.compressor().slice_capacity_bytes(region));
-    }
-    const std::vector<float> merged =
-        rig.decompress_region({rig.merge(slices, region, 1.0f, {})}, region).floats();
-    const std::vector<float> expected = sorted_choice(sum, edges_of(segments, 100, region), 0.03);
-    EXPECT_TRUE(all_equal(merged, std::span(expected).subspan(region.begin, region.numel())));
-  }
+  expect_merges_choose(
+      "blocktopk:3%,width=100", segments,
+      [&](uint64_t seed) { return heavy_tailed(numel_of(segments), seed); },
+      [&](const std::vector<float>& sum, Region region) {
+        return sorted_choice(sum, edges_of(segments, 100, region), 0.03);
+      });
 }
 
 TEST(BlockTopK, LeavesAllAsItWasBesideWhatIsNotFinite) {
@@ -180,8 +158,8 @@ TEST(BlockTopK, WritesAnIndexPerBlockAndChunk) {
   for (size_t i = 32; i < payload.size(); ++i) {
     body.push_back(std::to_integer<int>(payload[i]));
   }
-  std::vector<int> expected = {196, 0, 4, 0,                        // elements
-                               2,   0, 1, 0,                        // indices
+  std::vector<int> expected = {196, 0, 4,         0,               // elements
+                               2,   0, 1,         0,               // indices
                                200, 0, 4000 >> 4, 0, 0, 0, 0, 0};  // 200 and 4000; 0; padding
   expected.resize(16 + 4 * 200);
   expected[16 + 4 * 50 + 2] = 0x80, expected[16 + 4 * 50 + 3] = 0x3F;  // 1
@@ -196,12 +174,13 @@ TEST(BlockTopK, NamesWhatIsWrongWithItsBytes) {
     int byte;
     const char* says;
   };
-  for (const Fault& fault : {Fault{38, 5, "count of blocks of chunk 1 is 5, must be at most"},
-                             Fault{40, 201, "index in chunk 0 is 201, must be the first element of a block"},
-                             Fault{42, 0, "index in chunk 0 is 0, must be above 200"},
-                             Fault{40, 44, "must be the first element of a block"},
-                             Fault{43, 4, "blocks of chunk 1 hold 100 elements, its count is 4"},
-                             Fault{44, 255, "index in chunk 1 is 65280, must be above -1 and below 904"}}) {
+  for (const Fault& fault :
+       {Fault{38, 5, "count of blocks of chunk 1 is 5, must be at most"},
+        Fault{40, 201, "index in chunk 0 is 201, must be the first element of a block"},
+        Fault{42, 0, "index in chunk 0 is 0, must be above 200"},
+        Fault{40, 44, "must be the first element of a block"},
+        Fault{43, 4, "blocks of chunk 1 hold 100 elements, its count is 4"},
+        Fault{44, 255, "index in chunk 1 is 65280, must be above -1 and below 904"}}) {
     auto bad = good;
     bad[fault.at] = static_cast<std::byte>(fault.byte);
     Rig rig("blocktopk:4%,width=100", {.numel = 5000});

@@ -14,22 +14,6 @@ namespace {
 
 constexpr uint64_t kSeed = 1905;
 
-double square(const std::vector<float>& x) {
-  double sum = 0;
-  for (const float v : x) {
-    sum += double{v} * v;
-  }
-  return sum;
-}
-
-double square_of_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-  }
-  return sum;
-}
-
 /// A product of `rank` vectors.
 std::vector<float> matrix_of_rank(size_t rows, size_t cols, size_t rank) {
   const std::vector<float> left = normal(rows * rank, kSeed),

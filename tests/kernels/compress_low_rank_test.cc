@@ -20,22 +20,6 @@ constexpr bool kSlow = true;
 constexpr bool kSlow = false;
 #endif
 
-double square(const std::vector<float>& x) {
-  double sum = 0;
-  for (const float v : x) {
-    sum += double{v} * v;
-  }
-  return sum;
-}
-
-double square_of_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-  }
-  return sum;
-}
-
 /// rows x cols of the given singular values, between random bases.
 std::vector<float> matrix_of(size_t rows, size_t cols, const std::vector<double>& values) {
   const auto left = reference::first_vectors(rows, values.size(), 1, 0, 77);

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "tests/kernels/compress_cases.h"
+#include "tests/kernels/segment_case.h"
 #include "tests/reference/compress_reference.h"
 #include "tests/support/close.h"
 
@@ -16,15 +16,8 @@ constexpr uint64_t kSeed = 77;
 /// Parameters of all sizes, within a chunk and over several; the third is the end of one that
 /// another group begins.
 std::vector<Segment> parameters() {
-  return {{0, 0, 3 * kChunk - 40}, {1, 0, 1}, {2, 700, 99}, {3, 0, 5000}, {4, 0, 0}, {5, 0, 2 * kChunk}};
-}
-
-size_t numel_of(const std::vector<Segment>& segments) {
-  size_t numel = 0;
-  for (const Segment& segment : segments) {
-    numel += segment.numel;
-  }
-  return numel;
+  return {{0, 0, 3 * kChunk - 40}, {1, 0, 1}, {2, 700, 99}, {3, 0, 5000}, {4, 0, 0},
+          {5, 0, 2 * kChunk}};
 }
 
 /// Gradients whose scale differs from parameter to parameter.
@@ -101,28 +94,11 @@ TEST(TensorTopK, TakesTheFirstOfEqualOnesAndNoZeros) {
 
 TEST(TensorTopK, AMergeKeepsTheLargestOfWhatLiesInItsRegion) {
   const std::vector<Segment> segments = parameters();
-  const size_t numel = numel_of(segments);
-  Rig rig("tensortopk:1%", {.numel = numel, .segments = segments});
-  std::vector<std::vector<std::byte>> payloads;
-  std::vector<float> sum(numel);
-  for (const uint64_t seed : {1, 2, 3}) {
-    payloads.push_back(rig.compress(tensor_of(uneven(segments, seed), DType::kFloat32), {}, {}));
-    const std::vector<float> sent = rig.decompress({payloads.back()}).floats();
-    for (size_t i = 0; i < numel; ++i) {
-      sum[i] += sent[i];
-    }
-  }
-  for (const Region region : tiles(numel, 2)) {
-    std::vector<std::vector<std::byte>> slices;
-    for (const auto& payload : payloads) {
-      slices.push_back(rig.slice(payload, region));
-      EXPECT_LE(slices.back().size(), rig.compressor().slice_capacity_bytes(region));
-    }
-    const std::vector<float> merged =
-        rig.decompress_region({rig.merge(slices, region, 1.0f, {})}, region).floats();
-    const std::vector<float> expected = sorted_choice(sum, segments, 0.01, region);
-    EXPECT_TRUE(all_equal(merged, std::span(expected).subspan(region.begin, region.numel())));
-  }
+  expect_merges_choose(
+      "tensortopk:1%", segments, [&](uint64_t seed) { return uneven(segments, seed); },
+      [&](const std::vector<float>& sum, Region region) {
+        return sorted_choice(sum, segments, 0.01, region);
+      });
 }
 
 TEST(TensorTopK, LeavesAllAsItWasBesideAParameterThatIsNotFinite) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/kernels/compress_cases.h"
+#include "tests/kernels/segment_case.h"
 
 namespace gradwire::testing {
 
@@ -20,12 +20,20 @@ inline std::vector<Segment> mixed_segments() {
           {.parameter = 7, .offset_in_parameter = 0, .numel = 260 * 9, .rows = 260}};
 }
 
-inline size_t numel_of(const std::vector<Segment>& segments) {
-  size_t numel = 0;
-  for (const Segment& segment : segments) {
-    numel += segment.numel;
+inline double square(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) {
+    sum += double{v} * v;
   }
-  return numel;
+  return sum;
+}
+
+inline double square_of_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  }
+  return sum;
 }
 
 inline CompressorShape shape_of(const std::vector<Segment>& segments, uint64_t seed, int rank = 0,

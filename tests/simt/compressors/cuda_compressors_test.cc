@@ -366,5 +366,22 @@ TEST(CudaCompressors, RefuseWhatIsOfAnotherDevice) {
                InvalidArgument);
 }
 
+TEST(CudaCompressors, SayWhatOnlyTheCpuHas) {
+  const std::pair<const char*, const char*> refused[] = {
+      {"powersgd:4,rounds=2", "rounds is 2, must be 1 on a GPU"},
+      {"int8,momentum=0.9", "on a GPU expected one without momentum and eta"},
+      {"topk:1%,ef21,eta=0.1", "on a GPU expected one without momentum and eta"}};
+  for (const auto& [spec, part] : refused) {
+    const CompressorShape shape{
+        .numel = 5000, .device = kGpu, .state = std::make_shared<DeviceState>(kGpu)};
+    try {
+      make_compressor(parse_spec(spec), shape);
+      ADD_FAILURE() << spec << " was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::testing
