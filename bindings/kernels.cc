@@ -1,191 +1,15 @@
-// gradwire/kernels for Python: spec strings and compressors.
+// gradwire/kernels for Python: payloads and compressors.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <optional>
-#include <string>
-#include <vector>
-
+#include "gradwire/bindings/compressor.h"
 #include "gradwire/bindings/layers.h"
-#include "gradwire/bindings/tensor.h"
-#include "gradwire/bindings/worker.h"
-#include "gradwire/kernels/compress/compressor.h"
 
 namespace gradwire::bindings {
 namespace {
-
-CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank,
-                         int world_size) {
-  check(numel >= 0, "numel: is ", numel, ", must not be negative");
-  check(seed >= 0, "seed: is ", seed, ", must not be negative");
-  CompressorShape shape;
-  shape.numel = static_cast<size_t>(numel);
-  shape.dtype = parse_dtype(dtype);
-  shape.seed = static_cast<uint64_t>(seed);
-  shape.rank = rank;
-  shape.world_size = world_size;
-  return shape;
-}
-
-// A compressor, its stream, and whether what it wrote last may be committed.
-class BoundCompressor {
- public:
-  BoundCompressor(const std::string& spec, int64_t numel, py::handle dtype, int64_t seed, int rank,
-                  int threads, int world_size)
-      : compressor_(
-            make_compressor(parse_spec(spec), shape_of(numel, dtype, seed, rank, world_size))),
-        worker_(threads) {}
-
-  const Compressor& compressor() const { return *compressor_; }
-
-  py::array_t<uint8_t> compress(py::handle gradient, py::handle residual, py::handle next_residual,
-                                py::object out) {
-    const CompressorShape& shape = compressor_->shape();
-    const Array g = Array::input(gradient, {"gradient", shape.dtype, shape.numel});
-    check(residual.is_none() == next_residual.is_none(),
-          "residual: given without next_residual or the other way round, must be both or neither");
-    Array e, next;
-    if (!residual.is_none()) {
-      e = Array::input(residual, {"residual", DType::kFloat32, shape.numel});
-      next = Array::output(next_residual, {"next_residual", DType::kFloat32, shape.numel});
-      check_disjoint(next, "next_residual", e, "residual");
-      check_disjoint(next, "next_residual", g, "gradient");
-    }
-    const Array payload = room_for_payload(out);
-    check_disjoint(payload, "out", g, "gradient");
-    check_disjoint(payload, "out", e, "residual");
-    check_disjoint(payload, "out", next, "next_residual");
-    worker_.run([&](Context& context) {
-      compressor_->compress(g.view(), e.floats(), next.floats(), payload.bytes(), context);
-    });
-    return written(payload, out);
-  }
-
-  py::array_t<uint8_t> compress_accumulated(py::handle values, py::object out) {
-    const Array x = accumulated(values);
-    const Array payload = room_for_payload(out);
-    check_disjoint(payload, "out", x, "values");
-    worker_.run([&](Context& context) {
-      compressor_->compress_accumulated(x.floats(), payload.bytes(), context);
-    });
-    return written(payload, out);
-  }
-
-  void restore(py::handle payload, py::handle values) {
-    const Array from = Array::input_bytes(payload, "payload");
-    const Array x = accumulated(values);
-    check_disjoint(x, "values", from, "payload");
-    worker_.run([&](Context& context) { compressor_->restore(from.bytes(), x.floats(), context); });
-  }
-
-  py::object decompress(py::handle payloads, float scale, py::object out) {
-    const CompressorShape& shape = compressor_->shape();
-    std::vector<Array> owners;
-    if (py::isinstance<py::list>(payloads) || py::isinstance<py::tuple>(payloads)) {
-      for (const py::handle part : payloads) {
-        owners.push_back(Array::input_bytes(part, concat("payloads[", owners.size(), "]")));
-      }
-      check(!owners.empty(), "payloads: is empty, must hold at least one payload");
-    } else {
-      owners.push_back(Array::input_bytes(payloads, "payload"));
-    }
-    if (out.is_none()) {
-      out = new_array(shape.dtype, shape.numel);
-    }
-    const Array sum = Array::output(out, {"out", shape.dtype, shape.numel});
-    std::vector<ConstPayload> parts;
-    for (size_t i = 0; i < owners.size(); ++i) {
-      const ConstPayload part = owners[i].bytes();
-      if ((read_header(part).flags & kFlagNonFinite) != 0) {
-        throw NonFiniteGradient(
-            concat("payloads[", i, "]: its gradient held NaN or infinity, must be finite"));
-      }
-      check_disjoint(sum, "out", owners[i], "a payload");
-      parts.push_back(part);
-    }
-    worker_.run([&](Context& context) {
-      compressor_->decompress(parts, scale, sum.writable_view(), context);
-    });
-    return out;
-  }
-
-  void commit() {
-    if (nonfinite_) {
-      throw NonFiniteGradient(
-          "commit: the last gradient held NaN or infinity, must be finite; nothing was committed");
-    }
-    worker_.run([&](Context&) { compressor_->commit(); });
-  }
-
-  uint32_t step() {
-    return worker_.alone([&] { return compressor_->step(); });
-  }
-
-  void set_step(int64_t step) {
-    check(step >= 0 && step <= UINT32_MAX, "step: is ", step, ", must be in [0, 2^32)");
-    worker_.run([&](Context&) { compressor_->set_step(static_cast<uint32_t>(step)); });
-    nonfinite_ = false;
-  }
-
-  std::vector<uint64_t> state() {
-    return worker_.alone([&] { return compressor_->state(); });
-  }
-
-  void set_state(const std::vector<uint64_t>& state) {
-    worker_.run([&](Context&) { compressor_->set_state(state); });
-  }
-
-  py::object velocity() {
-    if (!keeps_velocity(compressor_->spec())) {
-      return py::none();
-    }
-    const std::span<const float> values = worker_.alone([&] { return compressor_->velocity(); });
-    return copy_of(view_of(values));
-  }
-
-  void set_velocity(py::handle values) {
-    check(keeps_velocity(compressor_->spec()), "velocity: '", to_string(compressor_->spec()),
-          "' keeps none, must be of a spec that does");
-    const CompressorShape& shape = compressor_->shape();
-    const Array from = Array::input(values, {"velocity", DType::kFloat32, shape.numel});
-    const std::span<const float> given = from.view().as<float>();
-    check(std::ranges::all_of(given, [](float x) { return std::isfinite(x); }),
-          "velocity: holds NaN or infinity, must be finite");
-    worker_.run([&](Context&) { std::ranges::copy(given, compressor_->velocity().begin()); });
-  }
-
- private:
-  Array accumulated(py::handle values) const {
-    return Array::output(values, {"values", DType::kFloat32, compressor_->shape().numel});
-  }
-
-  // Makes `out` a new array where it is None.
-  Array room_for_payload(py::object& out) const {
-    const size_t capacity = compressor_->capacity_bytes();
-    if (out.is_none()) {
-      out = py::array_t<uint8_t>(static_cast<py::ssize_t>(capacity));
-    }
-    return Array::output_bytes(out, "out", capacity);
-  }
-
-  py::array_t<uint8_t> written(const Array& payload, const py::object& out) {
-    const PayloadHeader header = read_header(payload.bytes());
-    nonfinite_ = (header.flags & kFlagNonFinite) != 0;
-    // The memory as an array of its own, without a copy: `out` may be a bytearray as well.
-    return py::array_t<uint8_t>(static_cast<py::ssize_t>(header.bytes),
-                                reinterpret_cast<uint8_t*>(payload.bytes().data()), out);
-  }
-
-  std::unique_ptr<Compressor> compressor_;
-  Worker worker_;
-  std::atomic<bool> nonfinite_ = false;
-};
 
 void bind_payload(py::module_& module) {
   module.def(
@@ -218,11 +42,36 @@ Args:
     seed, rank: of stochastic rounding; ranks of one job pass the same seed.
     threads: of the loops; results have the same bits for any number.
     world_size: ranks whose payloads become one mean; dgc clips by it.
+    shapes: of the parameters that follow one another in the gradient, as a plan's; their sizes add
+        up to numel. None: one parameter, and no matrix. tensortopk chooses in each of them, blocktopk
+        begins its blocks anew, powersgd sends factors of those with two dimensions and more (rows:
+        the first), and stochastic rounding draws by parameter.
 
 Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
 
 Raises:
     InvalidArgument: for a bad spec or shape; an unknown name lists the known ones.)";
+
+constexpr const char* kTakeFirstDoc =
+    R"(Between the two rounds of a step (rounds == 2): takes over scale * (sum of the first payloads),
+which are what compress() wrote on every rank. All ranks pass the same ones; the next compress()
+forgets them.
+
+Args:
+    payloads, scale: as for decompress().
+
+Raises:
+    InvalidArgument: a compressor of one round; a payload that does not belong here.
+    NonFiniteGradient: a payload made from a gradient that held NaN or infinity.)";
+
+constexpr const char* kCompressSecondDoc =
+    R"(Writes the payload of the second round, behind take_first(): the one that decompress() is given.
+
+Args:
+    gradient, residual, next_residual, out: as for compress(), with the same gradient and residual.
+
+Raises:
+    InvalidArgument: a compressor of one round; before take_first().)";
 
 constexpr const char* kCompressDoc =
     R"(Writes the payload of gradient + residual and returns it as a uint8 array.
@@ -238,6 +87,9 @@ Args:
 
 Returns:
     A view of the first bytes of `out`: as many as the payload has.
+
+With rounds == 2 it is the payload of the first round, and next_residual means nothing yet: take_first()
+and compress_second() come next.
 
 A gradient that holds NaN or infinity gives a payload that says so (payload_info()['finite']):
 decompress() refuses it on every rank, and commit() refuses to commit it.)";
@@ -279,6 +131,9 @@ Args:
     out: numel elements of the compressor's dtype to write into; a new array by default (bfloat16:
         ml_dtypes.bfloat16 when installed, else uint16).
 
+Of powersgd what it returned last is what commit() makes the next step begin with: each rank calls it
+with the payloads of all, in the same order, between compress() and commit().
+
 Raises:
     InvalidArgument: a payload that does not belong here, naming which and why.
     NonFiniteGradient: a payload made from a gradient that held NaN or infinity.)";
@@ -286,9 +141,11 @@ Raises:
 void bind_compressor(py::module_& module) {
   using Self = BoundCompressor;
   py::class_<Self>(module, "Compressor", kCompressorDoc)
-      .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int, int>(), py::arg("spec"),
-           py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0, py::arg("rank") = 0,
-           py::arg("threads") = 1, py::arg("world_size") = 1)
+      .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int, int,
+                    ParameterShapes>(),
+           py::arg("spec"), py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0,
+           py::arg("rank") = 0, py::arg("threads") = 1, py::arg("world_size") = 1, py::kw_only(),
+           py::arg("shapes") = py::none())
       .def_property_readonly(
           "spec", [](const Self& s) { return to_string(s.compressor().spec()); },
           "The canonical spec text.")
@@ -307,6 +164,14 @@ void bind_compressor(py::module_& module) {
       .def_property_readonly(
           "world_size", [](const Self& s) { return s.compressor().shape().world_size; },
           "Ranks whose payloads become one mean.")
+      .def_property_readonly("shapes", &Self::shapes,
+                             "Shapes of the parameters, as lists of integers, or None.")
+      .def_property_readonly(
+          "rounds", [](const Self& s) { return s.compressor().rounds(); },
+          "Exchanges in a step: 2 of powersgd with rounds=2 and a matrix, else 1.")
+      .def_property_readonly(
+          "first_bytes", [](const Self& s) { return s.compressor().first_bytes(); },
+          "Bytes of every payload of a first round; 0 where there is one.")
       .def_property_readonly(
           "capacity_bytes", [](const Self& s) { return s.compressor().capacity_bytes(); },
           "Upper bound of a payload, the same on all ranks.")
@@ -326,6 +191,11 @@ void bind_compressor(py::module_& module) {
                     "A copy of the committed velocity, float32, or None where the spec keeps none. "
                     "Setting step makes it zero; set it from a checkpoint behind that.")
       .def("compress", &Self::compress, kCompressDoc, py::arg("gradient"),
+           py::arg("residual") = py::none(), py::arg("next_residual") = py::none(),
+           py::arg("out") = py::none())
+      .def("take_first", &Self::take_first, kTakeFirstDoc, py::arg("payloads"),
+           py::arg("scale") = 1.0f)
+      .def("compress_second", &Self::compress_second, kCompressSecondDoc, py::arg("gradient"),
            py::arg("residual") = py::none(), py::arg("next_residual") = py::none(),
            py::arg("out") = py::none())
       .def("compress_accumulated", &Self::compress_accumulated, kAccumulatedDoc, py::arg("values"),

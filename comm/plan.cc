@@ -6,6 +6,7 @@
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/kernels/compress/segments.h"
 
 namespace gradwire {
 namespace {
@@ -165,14 +166,9 @@ void add_group(const CompressorSpec& spec, std::span<const ParamId> members, Buc
   PlanBucket& bucket = plan.buckets[id];
   PlanGroup group{.spec = spec, .offset = bucket.numel, .numel = 0, .segments = {}};
   for (const ParamId p : members) {
-    const size_t numel = plan.parameters[p].numel();
     plan.places[p] = {.bucket = id, .offset = group.offset + group.numel};
-    const std::vector<size_t>& shape = plan.parameters[p].shape;
-    group.segments.push_back({.parameter = p,
-                              .offset_in_parameter = 0,
-                              .numel = numel,
-                              .rows = shape.size() >= 2 ? shape[0] : 0});
-    group.numel += numel;
+    group.segments.push_back(whole_parameter(p, plan.parameters[p].shape));
+    group.numel += group.segments.back().numel;
   }
   bucket.numel += group.numel;
   bucket.groups.push_back(std::move(group));
@@ -280,13 +276,7 @@ void describe_group(const Plan& plan, const PlanGroup& group, size_t index, std:
 
 }  // namespace
 
-size_t ParamInfo::numel() const {
-  size_t product = 1;
-  for (const size_t extent : shape) {
-    product *= extent;
-  }
-  return product;
-}
+size_t ParamInfo::numel() const { return whole_parameter(0, shape).numel; }
 
 std::string Plan::describe() const {
   size_t numel = 0;

@@ -120,13 +120,17 @@ class Compressor:
         seed, rank: of stochastic rounding; ranks of one job pass the same seed.
         threads: of the loops; results have the same bits for any number.
         world_size: ranks whose payloads become one mean; dgc clips by it.
+        shapes: of the parameters that follow one another in the gradient, as a plan's; their sizes add
+            up to numel. None: one parameter, and no matrix. tensortopk chooses in each of them, blocktopk
+            begins its blocks anew, powersgd sends factors of those with two dimensions and more (rows:
+            the first), and stochastic rounding draws by parameter.
     
     Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
     
     Raises:
         InvalidArgument: for a bad spec or shape; an unknown name lists the known ones.
     """
-    def __init__(self, spec: str, numel: typing.SupportsInt | typing.SupportsIndex, dtype: typing.Any = 'float32', seed: typing.SupportsInt | typing.SupportsIndex = 0, rank: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, world_size: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, spec: str, numel: typing.SupportsInt | typing.SupportsIndex, dtype: typing.Any = 'float32', seed: typing.SupportsInt | typing.SupportsIndex = 0, rank: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, world_size: typing.SupportsInt | typing.SupportsIndex = 1, *, shapes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -153,6 +157,9 @@ class Compressor:
         Returns:
             A view of the first bytes of `out`: as many as the payload has.
         
+        With rounds == 2 it is the payload of the first round, and next_residual means nothing yet: take_first()
+        and compress_second() come next.
+        
         A gradient that holds NaN or infinity gives a payload that says so (payload_info()['finite']):
         decompress() refuses it on every rank, and commit() refuses to commit it.
         """
@@ -174,6 +181,16 @@ class Compressor:
         Raises:
             InvalidArgument: a spec without error feedback, another dtype or size; values are unchanged.
         """
+    def compress_second(self, gradient: typing.Any, residual: typing.Any = None, next_residual: typing.Any = None, out: typing.Any = None) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Writes the payload of the second round, behind take_first(): the one that decompress() is given.
+        
+        Args:
+            gradient, residual, next_residual, out: as for compress(), with the same gradient and residual.
+        
+        Raises:
+            InvalidArgument: a compressor of one round; before take_first().
+        """
     def decompress(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, out: typing.Any = None) -> typing.Any:
         """
         Returns scale * (sum of the payloads), added in the order given in float32.
@@ -184,6 +201,9 @@ class Compressor:
             scale: 1 / world_size for a mean.
             out: numel elements of the compressor's dtype to write into; a new array by default (bfloat16:
                 ml_dtypes.bfloat16 when installed, else uint16).
+        
+        Of powersgd what it returned last is what commit() makes the next step begin with: each rank calls it
+        with the payloads of all, in the same order, between compress() and commit().
         
         Raises:
             InvalidArgument: a payload that does not belong here, naming which and why.
@@ -200,6 +220,19 @@ class Compressor:
             InvalidArgument: a payload that does not belong here, a spec without error feedback, another
                 dtype or size; values are unchanged.
         """
+    def take_first(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+        """
+        Between the two rounds of a step (rounds == 2): takes over scale * (sum of the first payloads),
+        which are what compress() wrote on every rank. All ranks pass the same ones; the next compress()
+        forgets them.
+        
+        Args:
+            payloads, scale: as for decompress().
+        
+        Raises:
+            InvalidArgument: a compressor of one round; a payload that does not belong here.
+            NonFiniteGradient: a payload made from a gradient that held NaN or infinity.
+        """
     @property
     def capacity_bytes(self) -> int:
         """
@@ -209,6 +242,11 @@ class Compressor:
     def dtype(self) -> str:
         """
         'float32', 'float16' or 'bfloat16'.
+        """
+    @property
+    def first_bytes(self) -> int:
+        """
+        Bytes of every payload of a first round; 0 where there is one.
         """
     @property
     def fixed_length(self) -> bool:
@@ -231,9 +269,19 @@ class Compressor:
         Rank given at construction.
         """
     @property
+    def rounds(self) -> int:
+        """
+        Exchanges in a step: 2 of powersgd with rounds=2 and a matrix, else 1.
+        """
+    @property
     def seed(self) -> int:
         """
         Seed of stochastic rounding.
+        """
+    @property
+    def shapes(self) -> list[list[int]] | None:
+        """
+        Shapes of the parameters, as lists of integers, or None.
         """
     @property
     def spec(self) -> str:

@@ -1,6 +1,6 @@
 """Error feedback for one gradient: a compressor together with what its payloads left out."""
 
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ class Feedback:
     commit(), the same on every rank, plus the mean of the payloads. Each rank calls it, between
     compress() and commit(), with scale 1 / world_size; the gradient is float32.
 
+    So does powersgd with shapes: what decompress() of all ranks' payloads returned last is what the
+    next step begins with. With rounds=2 a step is compress(), take_first(), compress_second(),
+    decompress(), commit().
+
     Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; ef21: Richtarik et
     al., arXiv:2106.05203; with an eta: Fatkhullin et al., arXiv:2305.15155.
     """
@@ -38,12 +42,18 @@ class Feedback:
         rank: int = 0,
         threads: int = 1,
         world_size: int = 1,
+        *,
+        shapes: Optional[Sequence[Sequence[int]]] = None,
     ) -> None:
-        self.compressor = Compressor(spec, numel, dtype, seed, rank, threads, world_size)
+        self.compressor = Compressor(
+            spec, numel, dtype, seed, rank, threads, world_size, shapes=shapes)
         keeps = self.compressor.keeps_residual
         self._committed = np.zeros(numel, np.float32) if keeps else None
         self._next = np.zeros(numel, np.float32) if keeps else None
         self._pending = False
+        # Of powersgd: whether what the next step begins with is known.
+        self._learns = shapes is not None and parse_spec(spec).rank > 0
+        self._learned = False
         # Of ef21: the committed estimate, and what the last decompress() made of it.
         self._estimate: Optional[npt.NDArray[np.float32]] = None
         self._next_estimate: Optional[npt.NDArray[np.float32]] = None
@@ -68,16 +78,31 @@ class Feedback:
         return view
 
     def compress(self, gradient: Any, out: Any = None) -> npt.NDArray[np.uint8]:
-        """Returns the payload of gradient + residual; commit() or rollback() comes next.
+        """Returns the payload of gradient + residual; commit() or rollback() comes next, with two
+        rounds take_first().
 
         Called again before that, it starts over: the same gradient gives the same bytes.
 
         Raises:
             InvalidArgument: for an array of another dtype or size, or one that is not contiguous.
         """
-        self._pending = False
-        self._next_estimate = None
+        self.rollback()
         payload = self.compressor.compress(gradient, self._committed, self._next, out)
+        self._pending = self.compressor.rounds == 1
+        return payload
+
+    def take_first(self, payloads: Union[Any, List[Any]], scale: float = 1.0) -> None:
+        """Between two rounds: takes all ranks' first payloads, as Compressor.take_first does."""
+        self.compressor.take_first(payloads, scale)
+
+    def compress_second(self, gradient: Any, out: Any = None) -> npt.NDArray[np.uint8]:
+        """Returns the payload of the second round, of the gradient that compress() was given.
+
+        Raises:
+            InvalidArgument: as of compress(); there is one round; there was no take_first().
+        """
+        self.rollback()
+        payload = self.compressor.compress_second(gradient, self._committed, self._next, out)
         self._pending = True
         return payload
 
@@ -94,6 +119,7 @@ class Feedback:
             flat = array.reshape(-1)
             np.add(flat, self._estimate, out=flat)
             self._next_estimate = flat.copy()
+        self._learned = self._pending
         return array
 
     def commit(self) -> None:
@@ -101,28 +127,37 @@ class Feedback:
 
         Raises:
             NonFiniteGradient: the gradient held NaN or infinity; nothing was committed.
-            InvalidArgument: there was no compress() since the last commit() or rollback().
+            InvalidArgument: there was no compress() since the last commit() or rollback(), with two
+                rounds no compress_second(); no decompress() of a step that needs one.
         """
         if not self._pending:
-            raise InvalidArgument("commit: nothing is pending, must follow a compress()")
+            last = "compress()" if self.compressor.rounds == 1 else "compress_second()"
+            raise InvalidArgument(f"commit: nothing is pending, must follow a {last}")
         if self._estimate is not None and self._next_estimate is None:
             raise InvalidArgument(
                 "commit: with ef21 the estimate is pending, must follow a decompress() of the step")
+        if self._learns and not self._learned:
+            raise InvalidArgument(
+                f"commit: '{self.compressor.spec}' learns from the payloads of all ranks, must "
+                "follow a decompress() of the step")
         self.compressor.commit()
         if self._next_estimate is not None:
             self._estimate, self._next_estimate = self._next_estimate, None
         self._committed, self._next = self._next, self._committed
-        self._pending = False
+        self.rollback()
 
     def rollback(self) -> None:
         """Forgets the last compress(); the committed residual stays as it was."""
         self._pending = False
+        self._learned = False
         self._next_estimate = None
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint needs: the identity, the committed step, what the compressor learned in
         such steps, and copies of the residual, the velocity and, with ef21, the estimate."""
         state: Dict[str, Any] = {name: getattr(self.compressor, name) for name in _IDENTITY}
+        if self.compressor.shapes is not None:
+            state["shapes"] = self.compressor.shapes
         state["step"] = self.step
         state["learned"] = self.compressor.state
         state["residual"] = None if self._committed is None else self._committed.copy()
@@ -137,8 +172,8 @@ class Feedback:
         """Takes over what state_dict() returned; what is pending is forgotten.
 
         Raises:
-            InvalidArgument: the state is of another spec, size, dtype, seed or rank, or is cut
-                short; nothing was changed.
+            InvalidArgument: the state is of another spec, size, dtype, seed or rank, of other shapes,
+                or is cut short; nothing was changed.
         """
         velocity = self.compressor.velocity
         options = (("estimate", self._estimate), ("velocity", velocity))
@@ -150,6 +185,10 @@ class Feedback:
             mine = getattr(self.compressor, name)
             if state[name] != mine:
                 raise InvalidArgument(f"state['{name}']: is {state[name]!r}, must be {mine!r}")
+        c = self.compressor
+        if state.get("shapes") != c.shapes:
+            raise InvalidArgument(
+                f"state['shapes']: is {state.get('shapes')!r}, must be {c.shapes!r}")
         kept = {}
         for name, mine in (("residual", self._committed), *options):
             if mine is None:
@@ -162,8 +201,8 @@ class Feedback:
                 )
             if not np.isfinite(given).all():
                 raise InvalidArgument(f"state['{name}']: holds NaN or infinity, must be finite")
-        c = self.compressor
-        trial = Compressor(c.spec, c.numel, c.dtype, c.seed, c.rank, 1, c.world_size)
+        trial = Compressor(
+            c.spec, c.numel, c.dtype, c.seed, c.rank, 1, c.world_size, shapes=c.shapes)
         for compressor in (trial, c):  # what the first one takes, the other takes as well
             compressor.step = state["step"]
             try:
@@ -180,8 +219,7 @@ class Feedback:
             self._estimate[:] = kept["estimate"]
         if velocity is not None:
             c.velocity = kept["velocity"]
-        self._pending = False
-        self._next_estimate = None
+        self.rollback()
 
     def __repr__(self) -> str:
         c = self.compressor
