@@ -22,79 +22,13 @@ constexpr size_t kExpandedVectors = 4096;  // floats of a tile of vectors that i
 constexpr size_t kExpandedCols = 1024;     // of it at most
 constexpr size_t kAddedUp = 4096;
 
+using internal::accumulate_columns;
 using internal::accumulate_rows;
 using internal::combine_rows;
 using internal::kLanes;
 using internal::kMostRank;
 using internal::kWidth;
-using internal::load;
-using internal::store;
 using internal::sum_lanes;
-using internal::Vector;
-
-/// A block of rows of a matrix and what they are added to.
-struct ColumnSums {
-  const float* x;  // count rows, x_stride apart
-  size_t x_stride;
-  const float* p;  // rank vectors, `rows` apart
-  size_t rows;
-  uint32_t count;
-  float* sums;  // rank vectors, `cols` apart
-  size_t cols, numel;
-};
-
-/// sums[r][j] += x[0][j] * p[r][0] + x[1][j] * p[r][1] + ..., one after the other.
-template <int kVectors, int kColumns>
-GRADWIRE_INLINE void add_columns(const ColumnSums& c) {
-  size_t j = 0;
-  for (; j + kColumns * kWidth <= c.numel; j += kColumns * kWidth) {
-    Vector total[kVectors][kColumns];
-    for (int r = 0; r < kVectors; ++r) {
-      for (int k = 0; k < kColumns; ++k) {
-        load(c.sums + r * c.cols + j + k * kWidth, total[r][k]);
-      }
-    }
-    for (uint32_t i = 0; i < c.count; ++i) {
-      Vector v[kColumns];
-      for (int k = 0; k < kColumns; ++k) {
-        load(c.x + i * c.x_stride + j + k * kWidth, v[k]);
-      }
-      for (int r = 0; r < kVectors; ++r) {
-        for (int k = 0; k < kColumns; ++k) {
-          total[r][k] += v[k] * c.p[r * c.rows + i];
-        }
-      }
-    }
-    for (int r = 0; r < kVectors; ++r) {
-      for (int k = 0; k < kColumns; ++k) {
-        store(total[r][k], c.sums + r * c.cols + j + k * kWidth);
-      }
-    }
-  }
-  for (; j < c.numel; ++j) {
-    for (int r = 0; r < kVectors; ++r) {
-      float total = c.sums[r * c.cols + j];
-      for (uint32_t i = 0; i < c.count; ++i) {
-        total += c.x[i * c.x_stride + j] * c.p[r * c.rows + i];
-      }
-      c.sums[r * c.cols + j] = total;
-    }
-  }
-}
-
-GRADWIRE_CLONES void accumulate_columns(ColumnSums c, uint32_t vectors) {
-  uint32_t r = 0;
-  for (; r + 4 <= vectors; r += 4) {
-    add_columns<4, 1>(c);
-    c.p += 4 * c.rows;
-    c.sums += 4 * c.cols;
-  }
-  for (; r < vectors; ++r) {
-    add_columns<1, 4>(c);
-    c.p += c.rows;
-    c.sums += c.cols;
-  }
-}
 
 /// x = g + e at elements [first, first + numel): in `room`, or where g lies.
 std::span<const float> elements(const LowRankInput& input, size_t first, size_t numel,
@@ -225,9 +159,7 @@ bool multiply_right(const LowRankInput& input, const float* right, float* left,
           const size_t numel = std::min(kRightCols, cols - first);
           const size_t at = matrix.offset + row * cols + first;
           const Rows x = rows_of(input, {at, count, numel, cols}, room, kRightCols);
-          for (uint32_t i = 0; i < count; ++i) {
-            good = good && all_finite({x.data + i * x.stride, numel});
-          }
+          // What is not finite here makes its sums so: they are looked at in its place.
           accumulate_rows(x.data, x.stride, count, right + matrix.right + first, cols, numel, rank,
                           lanes);
         }
