@@ -116,8 +116,7 @@ CompressorShape shape_for(const std::string& spec) {
 /// Bytes of an element that nobody can avoid: g is read; with error feedback e is read and e_next
 /// written; with a velocity u is read and its next value written. The payload comes on top.
 double element_bytes(const CompressorSpec& spec) {
-  return 4.0 + (spec.error_feedback ? 8.0 : 0.0) +
-         (find_compressor(spec.name).keeps_velocity ? 8.0 : 0.0);
+  return 4.0 + (spec.error_feedback ? 8.0 : 0.0) + (keeps_velocity(spec) ? 8.0 : 0.0);
 }
 
 /// Error feedback and compression, from one residual buffer into the other.

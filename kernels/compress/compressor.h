@@ -209,6 +209,12 @@ class Compressor {
   /// keeps_velocity(), and on a GPU. No part of state(): whoever owns the residual carries both along,
   /// and may write it between steps.
   virtual std::span<float> velocity() { return {}; }
+  /// The same on any device, for checkpoints: enqueues to = the committed velocity, numel floats in
+  /// the shape's memory. @throws InvalidArgument unless the spec keeps_velocity(), and for sizes.
+  virtual void read_velocity(Residual to, Context& context) = 0;
+  /// Enqueues: the committed velocity = from, in the step that is committed by then. On a GPU
+  /// DeviceState::set_step() forgets it, so that is called before. Errors as of read_velocity().
+  virtual void write_velocity(ConstResidual from, Context& context) = 0;
 
  protected:
   Compressor(CompressorSpec spec, CompressorShape shape)
@@ -221,8 +227,8 @@ class Compressor {
 };
 
 /// @throws InvalidArgument for a bad spec or shape (segments that do not tile numel, numel above
-/// 2^31, a negative rank); DeviceError for a CUDA shape where there is no such GPU, in a build
-/// without CUDA, or of a row that has no form for GPUs.
+/// 2^31, a negative rank); DeviceError for a CUDA shape where there is no such GPU, or in a build
+/// without CUDA.
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
 
 /// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.
@@ -236,9 +242,8 @@ struct CompressorRow {
   /// only, and a merge may be told how many to send (MergeInput::most_entries).
   bool among_all = false;
   bool shared_choice = false;  ///< all ranks choose the same elements: values alone travel
-  bool on_cuda = true;         ///< has a form for GPUs
-  /// Whatever the spec says; takes "clip=" and "warmup=". The other rows keep one where the spec has a
-  /// momentum or an eta, on the CPU alone.
+  /// Whatever the spec says; takes "clip=" and "warmup=". The other rows keep one where the spec
+  /// has a momentum or an eta.
   bool keeps_velocity = false;
   ValueCodec default_values;
   bool default_error_feedback;

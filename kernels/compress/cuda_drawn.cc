@@ -36,6 +36,7 @@ class CudaDrawn final : public CudaCompressor {
                        {.records = what.body,
                         .e_next = what.e_next,
                         .put_back = what.put_back,
+                        .masked = what.masked,
                         .call = call_words(),
                         .seal = what.seal},
                        context.stream);

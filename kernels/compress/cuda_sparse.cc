@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
-#include "gradwire/kernels/compress/internal/cuda_velocity.h"
-#include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/select_blocks_cuda.h"
@@ -44,7 +41,7 @@ enum class Choice : uint8_t {
   kLargestOfSegments,
   kLargestBlocks,
   kAboveThreshold,
-  kLargestOfVelocity
+  kLargestInStages
 };
 
 class CudaSelecting final : public CudaCompressor {
@@ -69,28 +66,13 @@ class CudaSelecting final : public CudaCompressor {
     if (choice_ == Choice::kAboveThreshold) {
       thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);
     }
-    if (choice_ == Choice::kLargestOfVelocity) {
-      const double limit = spec().clip > 0 ? clip_limit(spec(), this->shape().world_size) : 0;
-      velocity_.emplace(CudaVelocity::Options{.numel = this->shape().numel,
-                                              .device = this->shape().device,
-                                              .momentum = static_cast<float>(spec().momentum),
-                                              .limit = limit,
-                                              .decay = static_cast<float>(spec().decay)});
+    if (choice_ == Choice::kLargestInStages) {
       stage_ = Buffer(sizeof(uint32_t), this->shape().device);
     }
   }
 
-  std::vector<uint64_t> state() const override {
-    refuse_with_velocity("state()");
-    return CudaCompressor::state();
-  }
-  void set_state(std::span<const uint64_t> state) override {
-    refuse_with_velocity("set_state()");
-    CudaCompressor::set_state(state);
-  }
-
  protected:
-  bool decays_itself() const override { return velocity_.has_value(); }
+  bool encodes_in_place() const override { return choice_ == Choice::kLargestInStages; }
   void encode(const Encoding& what, Context& context) override {
     const size_t numel = what.region.numel();
     Workspace::Frame frame(context.workspace);
@@ -111,10 +93,6 @@ class CudaSelecting final : public CudaCompressor {
     const size_t listed = format_.blocks.width > 0 ? chunks : 0;
     const auto listed_counts = frame.take<uint32_t>(listed);
     const auto listed_before = frame.take<cuda::EntriesBefore>(listed);
-    const bool accelerates = velocity_ && !what.merging;
-    if (accelerates) {
-      velocity_->accelerate({.g = what.x, .e = what.e, .x = x, .words = step_words()}, context);
-    }
     if (choice_ == Choice::kLargestBlocks) {
       const BlockExtent blocks = blocks_in(what.region);
       cuda::select_blocks(
@@ -125,20 +103,21 @@ class CudaSelecting final : public CudaCompressor {
       select(what, chosen, context.stream);
     }
     const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
+    const bool staged = choice_ == Choice::kLargestInStages;
     cuda::encode_sparse(
         {.x = x,
          .mask = chosen.mask,
          .counts = chosen.counts,
          .before = chosen.before,
          .scale = what.scale,
-         .variant = velocity_ ? stage_.as<uint32_t>().data() : nullptr,
+         .variant = staged ? stage_.as<uint32_t>().data() : nullptr,
          .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
          .first = what.region.begin,
          .listed = listed_counts,
          .listed_before = listed_before},
         format_, {.body = what.body, .call = call_words(), .seal = what.seal}, context.stream);
-    if (accelerates) {  // factor masking: what is sent starts anew
-      cuda::clear_marked(velocity_->next(step_words()), chosen.mask, context.stream);
+    if (!what.masked.empty()) {  // factor masking: what is sent starts anew
+      cuda::clear_marked(what.masked, chosen.mask, context.stream);
     }
     if (!what.put_back.empty()) {
       cuda::add_to(x.first, what.put_back, context.stream);
@@ -199,7 +178,7 @@ class CudaSelecting final : public CudaCompressor {
                                out, stream);
       return;
     }
-    if (choice_ == Choice::kLargestOfVelocity) {
+    if (choice_ == Choice::kLargestInStages) {
       select_in_stage(what, out, stream);
       return;
     }
@@ -232,22 +211,8 @@ class CudaSelecting final : public CudaCompressor {
                                     .step = &step_words()->step,
                                     .parts = what.parts,
                                     .stage = stage_.as<uint32_t>().data()};
-    if (what.merging) {
-      cuda::select_largest({.g = what.x, .stages = &stages}, out, stream);
-    } else {  // gradient, velocity and residual are added up already
-      cuda::select_largest({.g = {nullptr, numel, DType::kFloat32, shape().device},
-                            .stages = &stages,
-                            .in_place = true},
-                           out, stream);
-    }
-  }
-
-  void refuse_with_velocity(std::string_view call) const {
-    if (velocity_) {
-      throw DeviceError(concat(spec().name, ": ", call,
-                               " is of CPU compressors, on a GPU the "
-                               "velocity cannot be saved yet"));
-    }
+    cuda::select_largest({.g = what.x, .e = what.e, .stages = &stages, .in_place = what.in_place},
+                         out, stream);
   }
 
   const Choice choice_;
@@ -256,7 +221,6 @@ class CudaSelecting final : public CudaCompressor {
   const Buffer segments_;  // of stochastic rounding
   Buffer ends_;            // of segments
   Buffer thresholds_;
-  std::optional<CudaVelocity> velocity_;
   Buffer stage_;  // of the payload that is written
 };
 
@@ -269,7 +233,7 @@ std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> 
                         : name == "tensortopk" ? Choice::kLargestOfSegments
                         : name == "blocktopk"  ? Choice::kLargestBlocks
                         : name == "threshold"  ? Choice::kAboveThreshold
-                        : name == "dgc"        ? Choice::kLargestOfVelocity
+                        : name == "dgc"        ? Choice::kLargestInStages
                                                : Choice::kLargest;
   return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape), choice);
 }

@@ -29,6 +29,7 @@ struct EncodeDrawnArguments {
   bool scale_up;
   ValueCodes codes;
   Seal seal;
+  ParityPointer masked;
 };
 
 /// What this call draws. The first block also checks that all parts did.
@@ -95,9 +96,13 @@ __global__ void __launch_bounds__(kRecordThreads) encode_drawn_kernel(EncodeDraw
   draw_in_chunk(draw, static_cast<uint32_t>(a.first_chunk + blockIdx.x), numel, count, room);
   float* const next = m.e_next.get();
   const float factor = a.scale_up ? static_cast<float>(numel) / static_cast<float>(count) : 1.0f;
+  float* const masked = a.masked.get();
   uint32_t mine = 0;
   for (uint32_t j = threadIdx.x; j < count; j += kRecordThreads) {
     const size_t at = begin + room.chosen[j];
+    if (masked != nullptr) {
+      masked[at] = 0.0f;
+    }
     const float x = next != nullptr ? next[at] : m.scale * load_float<T>(m.g, at);
     values[j] = a.scale_up ? scaled_up(x, factor) : x;
     const uint32_t bits = __float_as_uint(values[j]) & 0x7FFFFFFFu;

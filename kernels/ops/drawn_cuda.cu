@@ -28,6 +28,7 @@ void encode_drawn(const DrawnInput& input, const DrawnOutput& output, Stream& st
   check_per_chunk(op, input.format);
   check_first(op, input.first);
   check(input.step != nullptr, op, ": step is null, must be words in device memory");
+  check_parity(op, "masked", output.masked, input.g.numel);
   check_pointer(op, "drawn_as", input.drawn_as.data(), input.drawn_as.size(), alignof(DevicePart));
   const EncodeMemory memory =
       encode_memory(op, input, output, drawn_bytes(input.format, input.g.numel), stream);
@@ -41,7 +42,8 @@ void encode_drawn(const DrawnInput& input, const DrawnOutput& output, Stream& st
       input.drawn_as.size(),
       input.scale_up,
       value_codes(op, input.format.values, input.format.levels, input.stochastic),
-      output.seal};
+      output.seal,
+      ParityPointer(output.masked)};
   const LaunchShape shape = encode_shape(input.g.numel, output.seal, stream);
   dispatch_storage(op, input.format.values, [&]<SparseStorage kStorage>() {
     dispatch(input.g.dtype, [&]<class T>() {

@@ -45,6 +45,7 @@ struct DrawnOutput {
   ParitySpan e_next{};
   ParitySpan
       put_back{};  ///< += g - decoded / scale of the chosen; g's size or empty; not with e_next
+  ParitySpan masked{};        ///< becomes 0 where elements are chosen; g's size or empty
   CallWords* call = nullptr;  ///< device memory; kStatusNonFinite is set in its flags
   Seal seal{};                ///< the header gets the draw as its variant
 };

@@ -195,4 +195,12 @@ void clear_marked(const ParitySpan&, std::span<const std::byte>, Stream&) {
   throw_unavailable("cuda::clear_marked");
 }
 
+void read_velocity(const KeptVelocity&, std::span<float>, Stream&) {
+  throw_unavailable("cuda::read_velocity");
+}
+
+void write_velocity(const KeptVelocity&, std::span<const float>, Stream&) {
+  throw_unavailable("cuda::write_velocity");
+}
+
 }  // namespace gradwire::cuda

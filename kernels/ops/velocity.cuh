@@ -59,42 +59,57 @@ __global__ void __launch_bounds__(kWarp)
   }
 }
 
+/// KeptVelocity as kernels take it.
+struct VelocityPointer {
+  ParityPointer u;
+  VelocitySlot* slots;
+  const StepWords* step;
+
+  __device__ uint32_t committed() const { return step->parity != 0 ? 1 : 0; }
+  /// Of the step that is committed now.
+  __device__ VelocitySlot slot_of_now() const { return {step->step, step->epoch}; }
+  /// u where it may be read, else null: zeros.
+  __device__ const float* known() const {
+    const VelocitySlot slot = slots[committed()];
+    return slot.step == step->step && slot.epoch == step->epoch ? u.get() : nullptr;
+  }
+};
+
 struct VelocityArguments {
   const std::byte* g;
-  ParityPointer u;
+  VelocityPointer velocity;
   ParityPointer e;
   ParityPointer u_next;
   ParityPointer x;
   size_t numel;
-  float momentum;
-  float decay;
+  float kept;
+  float taken;
   const float* factor;  // or null
-  VelocitySlot* slots;
-  const StepWords* step;
+  float decay;
 };
 
 template <class T>
 __global__ void __launch_bounds__(kVelocityThreads) accelerate_kernel(VelocityArguments a) {
-  const uint32_t committed = a.step->parity != 0 ? 1 : 0;
-  const VelocitySlot slot = a.slots[committed];
-  const bool known = slot.step == a.step->step && slot.epoch == a.step->epoch;
+  const float* const before = a.velocity.known();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
-    a.slots[1 - committed] = {a.step->step + 1, a.step->epoch};
+    VelocitySlot next = a.velocity.slot_of_now();
+    ++next.step;
+    a.velocity.slots[1 - a.velocity.committed()] = next;
   }
   const size_t first = (size_t{blockIdx.x} * kVelocityThreads + threadIdx.x) * kPerThread;
   if (first >= a.numel) {
     return;
   }
-  const float factor = a.factor != nullptr ? *a.factor : 1.0f;
+  const float taken = a.factor != nullptr ? *a.factor : a.taken;
   float u[kPerThread] = {};
-  if (known) {
-    load_floats<float>(as_bytes(a.u.get()), first, a.numel, u);
+  if (before != nullptr) {
+    load_floats<float>(as_bytes(before), first, a.numel, u);
   }
   float g[kPerThread];
   load_floats<T>(a.g, first, a.numel, g);
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    u[i] = a.momentum * u[i] + factor * g[i];
+    u[i] = a.kept * u[i] + taken * g[i];
   }
   store_floats<float>(as_bytes(a.u_next.get()), first, a.numel, u);
   float* const x = a.x.get();
@@ -122,6 +137,33 @@ __global__ void __launch_bounds__(kVelocityThreads)
   for (auto flags = load_word<uint32_t>(mask + word * 4); flags != 0; flags &= flags - 1) {
     to[__ffs(static_cast<int>(flags)) - 1] = 0.0f;
   }
+}
+
+__global__ void __launch_bounds__(kVelocityThreads)
+    read_velocity_kernel(VelocityPointer velocity, float* to, size_t numel) {
+  const size_t first = (size_t{blockIdx.x} * kVelocityThreads + threadIdx.x) * kPerThread;
+  if (first >= numel) {
+    return;
+  }
+  float u[kPerThread] = {};
+  if (const float* const known = velocity.known()) {
+    load_floats<float>(as_bytes(known), first, numel, u);
+  }
+  store_floats<float>(as_bytes(to), first, numel, u);
+}
+
+__global__ void __launch_bounds__(kVelocityThreads)
+    write_velocity_kernel(VelocityPointer velocity, const float* from, size_t numel) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    velocity.slots[velocity.committed()] = velocity.slot_of_now();
+  }
+  const size_t first = (size_t{blockIdx.x} * kVelocityThreads + threadIdx.x) * kPerThread;
+  if (first >= numel) {
+    return;
+  }
+  float u[kPerThread];
+  load_floats<float>(as_bytes(from), first, numel, u);
+  store_floats<float>(as_bytes(velocity.u.get()), first, numel, u);
 }
 
 }  // namespace gradwire::cuda

@@ -3,6 +3,27 @@
 #include "gradwire/kernels/ops/launch_checks.cuh"
 
 namespace gradwire::cuda {
+namespace {
+
+VelocityPointer pointer_to(const char* op, const KeptVelocity& velocity, size_t numel) {
+  check(velocity.u.size() == numel, op, ": u has ", velocity.u.size(), " elements, must have ",
+        numel);
+  check_parity(op, "u", velocity.u, numel);
+  check_pointer(op, "slots", velocity.slots, 2, alignof(VelocitySlot));
+  check_pointer(op, "step", velocity.step, 1, alignof(StepWords));
+  return {ParityPointer(velocity.u), velocity.slots, velocity.step};
+}
+
+LaunchShape elements_shape(size_t numel, Stream& stream) {
+  constexpr size_t kPerBlock = size_t{kVelocityThreads} * kPerThread;
+  return {(numel + kPerBlock - 1) / kPerBlock, kVelocityThreads, stream};
+}
+
+void check_rate(const char* op, const char* what, float rate) {
+  check(rate >= 0 && rate <= 1, op, ": ", what, " is ", rate, ", must be in [0, 1]");
+}
+
+}  // namespace
 
 void clip_factor(ConstTensorView g, double limit, std::span<double> sums, float* factor,
                  Stream& stream) {
@@ -27,27 +48,22 @@ void accelerate(const VelocityInput& input, const VelocityOutput& output, Stream
   check_view(op, "g", input.g, stream);
   check_parity(op, "e", input.e, numel);
   check_parity(op, "x", output.x, numel);
-  for (const ParitySpan* u : {&input.u, &output.u_next}) {
-    check(u->size() == numel, op, ": u or u_next has ", u->size(), " elements, must have ", numel);
-    check_parity(op, "u or u_next", *u, numel);
-  }
-  check(input.momentum >= 0 && input.momentum < 1, op, ": momentum is ", input.momentum,
-        ", must be in [0, 1)");
-  check_pointer(op, "slots", input.slots, 2, alignof(VelocitySlot));
-  check_pointer(op, "step", input.step, 1, alignof(StepWords));
+  check(output.u_next.size() == numel, op, ": u_next has ", output.u_next.size(),
+        " elements, must have ", numel);
+  check_parity(op, "u_next", output.u_next, numel);
+  check_rate(op, "kept", input.kept);
+  check_rate(op, "taken", input.taken);
   const VelocityArguments arguments{static_cast<const std::byte*>(input.g.data),
-                                    ParityPointer(input.u),
+                                    pointer_to(op, input.velocity, numel),
                                     ParityPointer(input.e),
                                     ParityPointer(output.u_next),
                                     ParityPointer(output.x),
                                     numel,
-                                    input.momentum,
-                                    input.decay,
+                                    input.kept,
+                                    input.taken,
                                     input.factor,
-                                    input.slots,
-                                    input.step};
-  constexpr size_t kPerBlock = size_t{kVelocityThreads} * kPerThread;
-  const LaunchShape shape{(numel + kPerBlock - 1) / kPerBlock, kVelocityThreads, stream};
+                                    input.decay};
+  const LaunchShape shape = elements_shape(numel, stream);
   dispatch(input.g.dtype,
            [&]<class T>() { GRADWIRE_LAUNCH(accelerate_kernel<T>, shape, arguments); });
 }
@@ -64,6 +80,22 @@ void clear_marked(const ParitySpan& x, std::span<const std::byte> mask, Stream& 
       clear_marked_kernel,
       (LaunchShape{(words + kVelocityThreads - 1) / kVelocityThreads, kVelocityThreads, stream}),
       ParityPointer(x), mask.data(), words);
+}
+
+void read_velocity(const KeptVelocity& velocity, std::span<float> to, Stream& stream) {
+  const char* const op = "cuda::read_velocity";
+  check_cuda_stream(op, stream);
+  check_pointer(op, "to", to.data(), to.size(), alignof(float));
+  GRADWIRE_LAUNCH(read_velocity_kernel, elements_shape(to.size(), stream),
+                  pointer_to(op, velocity, to.size()), to.data(), to.size());
+}
+
+void write_velocity(const KeptVelocity& velocity, std::span<const float> from, Stream& stream) {
+  const char* const op = "cuda::write_velocity";
+  check_cuda_stream(op, stream);
+  check_pointer(op, "from", from.data(), from.size(), alignof(float));
+  GRADWIRE_LAUNCH(write_velocity_kernel, elements_shape(from.size(), stream),
+                  pointer_to(op, velocity, from.size()), from.data(), from.size());
 }
 
 }  // namespace gradwire::cuda

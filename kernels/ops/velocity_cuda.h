@@ -1,5 +1,5 @@
 #pragma once
-// A velocity that gradients are accumulated in, on a GPU: u_next = momentum u + factor g. It lies
+// A velocity that gradients are accumulated in, on a GPU: u_next = kept u + taken g. It lies
 // in two arrays like a residual, and commits with it. All memory is the GPU's; nothing is
 // allocated, nothing waits, and a CUDA graph can capture the calls.
 
@@ -31,15 +31,21 @@ struct VelocitySlot {
   uint32_t epoch = 0;
 };
 
+/// What is kept between steps, in device memory.
+struct KeptVelocity {
+  ParitySpan u;                     ///< committed
+  VelocitySlot* slots = nullptr;    ///< two; that of u is [step->parity]
+  const StepWords* step = nullptr;  ///< u's parity is of them
+};
+
 struct VelocityInput {
   ConstTensorView g;
-  ParitySpan u;                     ///< committed; g's size
-  ParitySpan e{};                   ///< g's size, or empty
-  float momentum = 0.0f;            ///< in [0, 1)
-  float decay = 1.0f;               ///< of e
-  const float* factor = nullptr;    ///< device: of g; null: 1
-  VelocitySlot* slots = nullptr;    ///< device: two; that of u is [*parity], the other is written
-  const StepWords* step = nullptr;  ///< device
+  KeptVelocity velocity;          ///< u of g's size; the other slot is written
+  ParitySpan e{};                 ///< g's size, or empty
+  float kept = 0.0f;              ///< of u, in [0, 1]
+  float taken = 1.0f;             ///< of g, in [0, 1]
+  const float* factor = nullptr;  ///< device: of g in the place of `taken`; or null
+  float decay = 1.0f;             ///< of e
 };
 
 struct VelocityOutput {
@@ -47,11 +53,17 @@ struct VelocityOutput {
   ParitySpan x{};     ///< u_next + (decay e); g's size, or empty
 };
 
-/// In float32: u_next = (momentum u) + (factor g). One launch.
+/// In float32: u_next = (kept u) + (taken g). One launch.
 /// @throws InvalidArgument for sizes, pointers or devices that do not fit.
 void accelerate(const VelocityInput& input, const VelocityOutput& output, Stream& stream);
 
 /// x[i] = 0 where a selection's mask has element i. @throws InvalidArgument as above.
 void clear_marked(const ParitySpan& x, std::span<const std::byte> mask, Stream& stream);
+
+/// to = u as a step of now would read it: zeros where it counts as zero. @throws as above.
+void read_velocity(const KeptVelocity& velocity, std::span<float> to, Stream& stream);
+
+/// u = from, for a step of now. @throws as above.
+void write_velocity(const KeptVelocity& velocity, std::span<const float> from, Stream& stream);
 
 }  // namespace gradwire::cuda

@@ -102,12 +102,23 @@ inline Outcomes outcomes_on_device(Transport& transport, Stream& stream, const D
 
 /// What a GPU is to do as the CPU does: every kind of payload, over every exchange that is there.
 inline std::vector<DeviceCase> device_cases() {
-  return {{"none", "dense"},          {"none", "gather"},      {"fp16,ef", "dense"},
-          {"bf16", "gather"},         {"int8", "gather"},      {"topk:1%", "gather"},
-          {"1bit", "gather"},         {"int8", "two_shot"},    {"threshold:5%", "gather"},
-          {"int4,stochastic", "two_shot"}, {"chunktopk:64/4096", "two_shot"},
-          {"randomk:10%", "dense"},   {"randomk:10%,int8", "two_shot"},
-          {"dgc:5%,clip=1,warmup=1", "gather"}};
+  return {{"none", "dense"},
+          {"none", "gather"},
+          {"fp16,ef", "dense"},
+          {"bf16", "gather"},
+          {"int8", "gather"},
+          {"topk:1%", "gather"},
+          {"1bit", "gather"},
+          {"int8", "two_shot"},
+          {"threshold:5%", "gather"},
+          {"int4,stochastic", "two_shot"},
+          {"chunktopk:64/4096", "two_shot"},
+          {"randomk:10%", "dense"},
+          {"randomk:10%,int8", "two_shot"},
+          {"dgc:5%,clip=1,warmup=1", "gather"},
+          {"topk:5%,momentum=0.8", "gather"},
+          {"int8,momentum=0.8", "two_shot"},
+          {"randomk:10%,momentum=0.8", "dense"}};
 }
 
 /// Where outcomes differ first; empty when they do not.

@@ -144,11 +144,6 @@ bool refuses(Rig& rig, std::span<float> x) {
 
 TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
   for (const CompressorRow& row : compressor_registry()) {
-#if defined(GRADWIRE_LAWS_ON_DEVICE)
-    if (!row.on_cuda) {
-      continue;
-    }
-#endif
     Rig rig(std::string(row.example) + ",noef", {.numel = 100});
     std::vector<float> x(100);
     const std::string expected =
@@ -162,12 +157,10 @@ TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
         EXPECT_EQ(error.what(), expected);
       }
     }
-#if !defined(GRADWIRE_LAWS_ON_DEVICE)
     if (!row.keeps_velocity) {
       Rig with(with_feedback(row) + ",momentum=0.5", {.numel = 100});
       EXPECT_TRUE(refuses(with, x));
     }
-#endif
     if (row.default_error_feedback) {
       Rig with(std::string(row.example), {.numel = 100});
       EXPECT_EQ(refuses(with, x), row.keeps_velocity);

@@ -27,16 +27,11 @@ inline std::string with_feedback(const CompressorRow& row) {
   return std::string(row.example) + (row.default_error_feedback ? "" : ",ef");
 }
 
-/// Spec strings of all rows that the device has; each keeps error feedback.
+/// Spec strings of all rows; each keeps error feedback.
 inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
   for (const CompressorRow& row : compressor_registry()) {
     const std::string name(row.name);
-#if defined(GRADWIRE_LAWS_ON_DEVICE)
-    if (!row.on_cuda) {
-      continue;
-    }
-#endif
     if (row.shared_choice) {  // beside compress_randomk_test.cc, which takes every codec
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int4"});
     } else if (row.takes_width) {
@@ -90,10 +85,8 @@ inline std::vector<std::string> all_specs() {
     specs.push_back(with_feedback(row) + ",decay=0.9");
     if (!row.keeps_velocity) {
       specs.push_back(std::string(row.example) + ",ef21");
-#if !defined(GRADWIRE_LAWS_ON_DEVICE)  // refused there
       specs.push_back(std::string(row.example) + ",ef21,eta=0.3");
       specs.push_back(with_feedback(row) + ",momentum=0.8");
-#endif
     }
   }
   return specs;

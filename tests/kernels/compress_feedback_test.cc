@@ -15,15 +15,10 @@ namespace {
 
 constexpr uint64_t kSeed = kLawSeed + 100;
 
-/// The rows that the device has, each with feedback and `options`.
+/// All rows, each with feedback and `options`.
 std::vector<std::string> rows_with(const std::string& options) {
   std::vector<std::string> specs;
   for (const CompressorRow& row : compressor_registry()) {
-#if defined(GRADWIRE_LAWS_ON_DEVICE)
-    if (!row.on_cuda) {
-      continue;
-    }
-#endif
     specs.push_back(with_feedback(row) + options);
   }
   return specs;

@@ -99,6 +99,20 @@ class CpuRig {
     return out;
   }
 
+  std::vector<float> velocity() {
+    std::vector<float> committed(numel());
+    Context c = context();
+    compressor_->read_velocity(committed, c);
+    stream_->wait();
+    return committed;
+  }
+
+  void set_velocity(const std::vector<float>& values) {
+    Context c = context();
+    compressor_->write_velocity(values, c);
+    stream_->wait();
+  }
+
  private:
   std::unique_ptr<Compressor> compressor_;
   std::unique_ptr<Stream> stream_;

@@ -108,6 +108,22 @@ class Rig {
     return payload_in(out);
   }
 
+  std::vector<float> velocity() {
+    Guarded<float> committed(std::vector<float>(numel(), 7.0f), 4);
+    Context c = context();
+    compressor_->read_velocity(committed.span(), c);
+    stream_.wait();
+    EXPECT_TRUE(committed.guards_hold());
+    return committed.values();
+  }
+
+  void set_velocity(const std::vector<float>& values) {
+    Guarded<float> from(values, 8);
+    Context c = context();
+    compressor_->write_velocity(from.span(), c);
+    stream_.wait();
+  }
+
   /// Reports the faults of the calls before, non-finite values apart, and forgets them.
   void finish() {
     const cuda::StepWords words = state_->read(stream_);

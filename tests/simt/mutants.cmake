@@ -160,10 +160,17 @@ gradwire_simt_mutant(clip_order COMPRESSORS FILE velocity.cuh SOURCE velocity_cu
 gradwire_simt_mutant(clip_always COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
   FROM "norm > limit &&" TO "norm > 0.0 &&" TESTS "*DgcOnCuda.Clips*")
 gradwire_simt_mutant(velocity_kept COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
-  FROM "slot.epoch == a.step->epoch" TO "slot.epoch <= a.step->epoch" TESTS "*DgcOnCuda.TheVelocityIs*")
+  FROM "slot.epoch == step->epoch" TO "slot.epoch <= step->epoch" TESTS "*DgcOnCuda.TheVelocityIs*")
 gradwire_simt_mutant(sent_unmasked COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
   FROM "flags != 0; flags &= flags - 1" TO "flags > 0xFFFF; flags &= flags - 1"
   TESTS "*DgcOnCuda.WritesTheBytes*")
+gradwire_simt_mutant(average_of_all COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
+  FROM "*a.factor : a.taken" TO "*a.factor : 1.0f" TESTS "*VelocityLaws.AVelocityTakes*")
+gradwire_simt_mutant(velocity_for_the_next COMPRESSORS FILE velocity.cuh SOURCE velocity_cuda.cu
+  FROM "slots[velocity.committed()] = " TO "slots[1 - velocity.committed()] = "
+  TESTS "*VelocityLaws.AVelocityThatIsRestored*")
+gradwire_simt_mutant(drawn_unmasked COMPRESSORS FILE drawn.cuh SOURCE drawn_cuda.cu
+  FROM "masked[at] = 0.0f" TO "masked[at] *= 0.5f" TESTS "*VelocityLaws.Momentum*")
 gradwire_simt_mutant(stage_of_the_step COMPRESSORS FILE select_exact.cuh SOURCE select_cuda.cu
   FROM "s.parts != nullptr  ?" TO "s.parts != nullptr && s.step == nullptr ?"
   TESTS "*DgcOnCuda.AMerge*")

@@ -58,6 +58,15 @@ void check_residual(const Compressor& compressor, std::string_view what, ConstRe
   check_pointer(name, what, e.data(), e.size(), DType::kFloat32);
 }
 
+void check_velocity(const Compressor& compressor, std::string_view what, ConstResidual u) {
+  const std::string_view name = compressor.spec().name;
+  check(keeps_velocity(compressor.spec()), name, ": the spec is '", to_string(compressor.spec()),
+        "', which keeps no velocity, expected one that does");
+  check(u.size() == compressor.shape().numel, name, ": ", what, " has ", u.size(),
+        " elements, must have ", compressor.shape().numel);
+  check_residual(compressor, what, u);
+}
+
 void check_accumulated(const Compressor& compressor, ConstResidual x) {
   const std::string_view name = compressor.spec().name;
   check(compressor.spec().error_feedback, name,

@@ -20,6 +20,9 @@ void check_residuals(const Compressor& compressor, ConstResidual e, ConstResidua
 /// Empty or numel floats; `what` names it.
 void check_residual(const Compressor& compressor, std::string_view what, ConstResidual e);
 
+/// numel floats of a velocity, of a spec that keeps one; `what` names them.
+void check_velocity(const Compressor& compressor, std::string_view what, ConstResidual u);
+
 /// numel floats that hold gradient and residual in one, of a spec with error feedback.
 void check_accumulated(const Compressor& compressor, ConstResidual x);
 

@@ -195,6 +195,18 @@ std::span<float> ChunkedCompressor::velocity() {
   return velocity_ == nullptr ? std::span<float>{} : velocity_->committed();
 }
 
+void ChunkedCompressor::read_velocity(Residual to, Context& context) {
+  check_on_cpu(context);
+  check_velocity(*this, "velocity to", to);
+  context.stream.enqueue([this, to] { std::ranges::copy(velocity(), to.begin()); });
+}
+
+void ChunkedCompressor::write_velocity(ConstResidual from, Context& context) {
+  check_on_cpu(context);
+  check_velocity(*this, "velocity from", from);
+  context.stream.enqueue([this, from] { std::ranges::copy(from, velocity().begin()); });
+}
+
 size_t ChunkedCompressor::kept_bytes() const {
   return velocity_ == nullptr ? 0 : 2 * shape().numel * sizeof(float);
 }
@@ -204,10 +216,9 @@ std::span<float> ChunkedCompressor::velocity_to_mask() {
 }
 
 ConstGradient ChunkedCompressor::accelerate(ConstGradient g, const Work& work) {
-  const auto eta = static_cast<float>(spec().eta);
-  const auto kept = static_cast<float>(spec().ef21 ? 1 - spec().eta : spec().momentum);
-  const float taken = spec().ef21 ? eta : gradient_factor(g, work);
-  velocity_->advance(g, {.kept = kept, .taken = taken}, work.pool);
+  VelocityRates rates = velocity_rates(spec());
+  rates.taken *= gradient_factor(g, work);
+  velocity_->advance(g, rates, work.pool);
   return view_of(std::span<const float>(velocity_->next()));
 }
 

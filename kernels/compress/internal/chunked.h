@@ -59,6 +59,8 @@ class ChunkedCompressor : public Compressor {
   void commit() override;
   void set_step(uint32_t step) override;
   std::span<float> velocity() final;
+  void read_velocity(Residual to, Context& context) final;
+  void write_velocity(ConstResidual from, Context& context) final;
   size_t kept_bytes() const override;
   size_t slice_capacity_bytes(Region region) const final;
   size_t capacity_bytes() const final { return capacity_for(whole()); }

@@ -4,6 +4,7 @@
 
 #include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
@@ -20,7 +21,17 @@ Residual writable(ConstResidual e) { return {const_cast<float*>(e.data()), e.siz
 CudaCompressor::CudaCompressor(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
     : Compressor(on_cpu->spec(), std::move(shape)),
       on_cpu_(std::move(on_cpu)),
-      call_(sizeof(cuda::CallWords), this->shape().device) {}
+      call_(sizeof(cuda::CallWords), this->shape().device) {
+  if (keeps_velocity(spec())) {
+    const double limit = spec().clip > 0 ? clip_limit(spec(), this->shape().world_size) : 0;
+    velocity_.emplace(CudaVelocity::Options{.numel = this->shape().numel,
+                                            .device = this->shape().device,
+                                            .rates = velocity_rates(spec()),
+                                            .limit = limit,
+                                            .decay = static_cast<float>(spec().decay),
+                                            .words = step_words()});
+  }
+}
 
 cuda::CallWords* CudaCompressor::call_words() const {
   return reinterpret_cast<cuda::CallWords*>(call_.data());
@@ -61,6 +72,18 @@ void CudaCompressor::commit() {
 void CudaCompressor::set_step(uint32_t) {
   throw DeviceError(concat(spec().name, ": set_step() is of CPU compressors, on a GPU "
                                         "DeviceState::set_step() sets it on a stream"));
+}
+
+void CudaCompressor::read_velocity(Residual to, Context& context) {
+  check_call(context);
+  check_velocity(*this, "velocity to", to);
+  cuda::read_velocity(velocity_->kept(), to, context.stream);
+}
+
+void CudaCompressor::write_velocity(ConstResidual from, Context& context) {
+  check_call(context);
+  check_velocity(*this, "velocity from", from);
+  cuda::write_velocity(velocity_->kept(), from, context.stream);
 }
 
 void CudaCompressor::check_call(const Context& context) const {
@@ -113,11 +136,16 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
   cuda::ParitySpan committed(first, e_next, parity);
   const cuda::ParitySpan before = committed, next(e_next, first, parity);
   Workspace::Frame frame(context.workspace);
+  const bool in_place = velocity_ && !e.empty() && encodes_in_place();
   std::span<float> x;
-  if (!e.empty() && (spec().decay != 1 || spec().ef21) && !decays_itself()) {
-    x = frame.take<float>(shape().numel);
-    cuda::add_decayed({g, committed, static_cast<float>(spec().decay)}, x, context.stream);
-    g = {x.data(), x.size(), DType::kFloat32, shape().device};
+  if (velocity_ || (!e.empty() && (spec().decay != 1 || spec().ef21))) {
+    x = frame.take<float>(in_place ? 0 : shape().numel);
+    if (velocity_) {
+      velocity_->accelerate({g, committed, in_place ? next : cuda::ParitySpan(x)}, context);
+    } else {
+      cuda::add_decayed({g, committed, static_cast<float>(spec().decay)}, x, context.stream);
+    }
+    g = {in_place ? nullptr : x.data(), shape().numel, DType::kFloat32, shape().device};
     committed = {};
   }
   encode({.x = g,
@@ -126,13 +154,15 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
           .put_back = {},
           .scale = 1.0f,
           .region = whole,
+          .in_place = in_place,
           .merging = false,
+          .masked = velocity_ && !spec().ef21 ? velocity_->next() : cuda::ParitySpan(),
           .parts = {},
           .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
-  if (!x.empty() && spec().ef21) {
+  if (!e.empty() && spec().ef21) {
     cuda::subtract_sent({x, before, next}, context.stream);
   }
 }
@@ -277,12 +307,6 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
     throw DeviceError(concat(spec.name, ": the shape's device is a GPU, but there is none: ",
                              cuda::unavailable_reason()));
   }
-  if (!row.on_cuda) {
-    throw DeviceError(concat(spec.name, ": the shape's device is ", name_of(shape.device),
-                             ", expected the CPU: this compressor is not there on a GPU yet"));
-  }
-  check(!keeps_velocity(spec) || row.keeps_velocity, spec.name, ": the spec is '", to_string(spec),
-        "', on a GPU expected one without momentum and eta: its velocity is on the CPU alone");
   check(shape.device.index >= 0 && shape.device.index < count, spec.name,
         ": the shape's device is GPU ", shape.device.index, ", must be in [0, ", count, ")");
   if (shape.state == nullptr) {

@@ -4,11 +4,13 @@
 // so that the two cannot disagree. A compressor then says how elements are encoded and added up.
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/compress/internal/chunked.h"
+#include "gradwire/kernels/compress/internal/cuda_velocity.h"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
@@ -36,12 +38,14 @@ class CudaCompressor : public Compressor {
 
   void commit() final;
   void set_step(uint32_t step) final;
+  void read_velocity(Residual to, Context& context) final;
+  void write_velocity(ConstResidual from, Context& context) final;
 
  protected:
   CudaCompressor(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape);
 
-  /// What is encoded. Of compress(): x and e; of merge(): scale * x, and put_back takes what is
-  /// left out.
+  /// What is encoded. Of compress(): x and e, or what e_next holds already (in_place, where x is
+  /// null); of merge(): scale * x, and put_back takes what is left out.
   struct Encoding {
     ConstTensorView x;
     cuda::ParitySpan e;
@@ -49,7 +53,10 @@ class CudaCompressor : public Compressor {
     cuda::ParitySpan put_back;
     float scale;
     Region region;
+    bool in_place = false;
     bool merging;
+    /// The velocity of the step, to be cleared where elements are sent; empty where there is none.
+    cuda::ParitySpan masked{};
     /// Of merge(): what x is the sum of, in device memory.
     std::span<const cuda::DevicePart> parts;
     uint32_t rank_stage;  ///< of stochastic rounding
@@ -57,8 +64,8 @@ class CudaCompressor : public Compressor {
     Payload body;
   };
   virtual void encode(const Encoding& what, Context& context) = 0;
-  /// Whether encode() multiplies e by the spec's decay; else e is added to x before, where it decays.
-  virtual bool decays_itself() const { return false; }
+  /// Whether encode() takes the sum of a velocity and e in_place; else it is an x without e.
+  virtual bool encodes_in_place() const { return false; }
 
   /// sum = scale * (the parts added in order), of the region's elements. `onto`: what the one part
   /// says is added to what the sum holds.
@@ -104,6 +111,7 @@ class CudaCompressor : public Compressor {
 
   const std::unique_ptr<const ChunkedCompressor> on_cpu_;
   const Buffer call_;
+  std::optional<CudaVelocity> velocity_;
 };
 
 }  // namespace gradwire

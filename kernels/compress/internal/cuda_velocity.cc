@@ -18,14 +18,13 @@ void CudaVelocity::accelerate(const Step& step, Context& context) {
                       factor, context.stream);
   }
   cuda::accelerate({.g = step.g,
-                    .u = {first_.as<float>(), second_.as<float>(), &step.words->parity},
+                    .velocity = kept(),
                     .e = step.e,
-                    .momentum = options_.momentum,
-                    .decay = options_.decay,
+                    .kept = options_.rates.kept,
+                    .taken = options_.rates.taken,
                     .factor = clips ? factor : nullptr,
-                    .slots = slots_.as<cuda::VelocitySlot>().data(),
-                    .step = step.words},
-                   {.u_next = next(step.words), .x = step.x}, context.stream);
+                    .decay = options_.decay},
+                   {.u_next = next(), .x = step.x}, context.stream);
 }
 
 }  // namespace gradwire

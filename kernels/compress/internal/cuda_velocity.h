@@ -1,8 +1,9 @@
 #pragma once
-// A velocity on a GPU: u_next = momentum u + g min(1, limit / |g|). Its two arrays follow the
+// A velocity on a GPU: u_next = kept u + taken g, g clipped to a norm. Its two arrays follow the
 // parity of the residual, so that what is not committed leaves no trace; where the step is set it
 // begins at zero.
 
+#include "gradwire/kernels/compress/internal/velocity.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/tensor.h"
 #include "gradwire/kernels/ops/velocity_cuda.h"
@@ -14,9 +15,10 @@ class CudaVelocity {
   struct Options {
     size_t numel = 0;
     Device device{};
-    float momentum = 0.0f;  ///< in [0, 1)
-    double limit = 0.0;     ///< of |g|, over all elements; 0: none
-    float decay = 1.0f;     ///< of e
+    VelocityRates rates{};
+    double limit = 0.0;  ///< of |g|, over all elements; 0: none. With a limit `taken` is 1
+    float decay = 1.0f;  ///< of e
+    const cuda::StepWords* words = nullptr;  ///< whose commits it follows
   };
   explicit CudaVelocity(const Options& options);
 
@@ -25,13 +27,18 @@ class CudaVelocity {
     ConstGradient g;
     cuda::ParitySpan e;
     cuda::ParitySpan x;
-    const cuda::StepWords* words;  ///< whose commits it follows
   };
   void accelerate(const Step& step, Context& context);
 
   /// What the next commit makes the velocity.
-  cuda::ParitySpan next(const cuda::StepWords* words) const {
-    return {second_.as<float>(), first_.as<float>(), &words->parity};
+  cuda::ParitySpan next() const {
+    return {second_.as<float>(), first_.as<float>(), &options_.words->parity};
+  }
+  /// Where it lies, for cuda::read_velocity() and write_velocity().
+  cuda::KeptVelocity kept() const {
+    return {.u = {first_.as<float>(), second_.as<float>(), &options_.words->parity},
+            .slots = slots_.as<cuda::VelocitySlot>().data(),
+            .step = options_.words};
   }
 
  private:

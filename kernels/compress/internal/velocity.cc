@@ -17,7 +17,7 @@ void Velocity::make_room() {
   }
 }
 
-void Velocity::advance(ConstGradient g, Rates rates, ThreadPool& pool) {
+void Velocity::advance(ConstGradient g, VelocityRates rates, ThreadPool& pool) {
   make_room();
   pending_ = true;
   cpu::for_each_chunk(pool, (numel_ + kChunk - 1) / kChunk, [&](size_t chunk) {

@@ -4,11 +4,24 @@
 
 #include <span>
 
+#include "gradwire/kernels/compress/spec.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/tensor.h"
 #include "gradwire/kernels/core/thread_pool.h"
 
 namespace gradwire {
+
+/// u_next = kept u + taken g, each product rounded to float32.
+struct VelocityRates {
+  float kept;   ///< in [0, 1]
+  float taken;  ///< in [0, 1]
+};
+
+/// Of a spec that keeps_velocity(): its momentum, or with ef21 its average's.
+inline VelocityRates velocity_rates(const CompressorSpec& spec) {
+  return spec.ef21 ? VelocityRates{static_cast<float>(1 - spec.eta), static_cast<float>(spec.eta)}
+                   : VelocityRates{static_cast<float>(spec.momentum), 1.0f};
+}
 
 class Velocity {
  public:
@@ -16,12 +29,8 @@ class Velocity {
   /// their capacity.
   explicit Velocity(size_t numel) : numel_(numel) {}
 
-  struct Rates {
-    float kept;   ///< of the velocity
-    float taken;  ///< of the gradient
-  };
-  /// next = kept * committed + taken * g, each product rounded.
-  void advance(ConstGradient g, Rates rates, ThreadPool& pool);
+  /// next = kept * committed + taken * g.
+  void advance(ConstGradient g, VelocityRates rates, ThreadPool& pool);
   /// Of the last advance().
   std::span<float> next() const { return next_.as<float>(); }
 

@@ -168,12 +168,6 @@ TEST_F(DeviceReducers, SayWhatIsNotThereOnAGpu) {
     EXPECT_TRUE(contains(made({"topk:1%,ef21", "gather"}, &self.stream()),
                          "has a group of 'topk:1%,ef21', expected one without ef21: it is not there on "
                          "a GPU yet"));
-    for (const char* spec : {"topk:1%,momentum=0.9", "int8,momentum=0.9"}) {
-      const std::string name(spec, std::string_view(spec).find_first_of(":,"));
-      EXPECT_EQ(made({spec, "gather"}, &self.stream()),
-                concat(name, ": the spec is '", spec, "', on a GPU expected one without momentum and "
-                       "eta: its velocity is on the CPU alone"));
-    }
     EXPECT_EQ(message_of<InvalidArgument>([&] {
                 const auto on_cpu = make_compressor(parse_spec("int8"), {.numel = 9});
                 make_exchange("gather", {.compressors = {on_cpu.get()},
