@@ -5,6 +5,7 @@
 #include <random>
 
 #include "bench/cuda_peers.h"
+#include "bench/parameter_shapes.h"
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
 
@@ -45,6 +46,9 @@ constexpr Goal kCompress[] = {
     {"randomk:1%", 0, 0},
     {"dgc:0.1%", 0, 0},
     {"dgc:0.1%,clip=1", 0, 0},
+    {"tensortopk:1%", 0, 0},
+    {"blocktopk:1%", 0, 0},
+    {"powersgd:4", 0, 0},
 };
 
 /// decompress(): the mean of several ranks' payloads.
@@ -65,6 +69,9 @@ constexpr SumGoal kSum[] = {
     {{"qsgd:7", 0, 0}, 8},
     {{"randomk:1%", 0, 0}, 16},
     {{"dgc:0.1%", 0, 0}, 16},
+    {{"tensortopk:1%", 0, 0}, 16},
+    {{"blocktopk:1%", 0, 0}, 16},
+    {{"powersgd:4", 0, 0}, 8},
 };
 
 double goal_at(const Goal& goal, size_t numel) {
@@ -109,7 +116,9 @@ double length_of(const Buffer& payload, Stream& stream) {
 /// A compressor on the GPU and what it needs.
 struct OnGpu {
   OnGpu(const char* spec, size_t numel, Stream& on)
-      : compressor(make_compressor(parse_spec(spec), {.numel = numel, .device = kGpu, .seed = 1})),
+      : compressor(make_compressor(
+            parse_spec(spec),
+            {.numel = numel, .device = kGpu, .segments = layers_of(numel), .seed = 1})),
         stream(on) {}
   void compress(const Arena& arena, int set, const Buffer& payload) {
     const bool feedback = compressor->spec().error_feedback;

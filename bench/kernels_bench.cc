@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/memory_rate.h"
+#include "bench/parameter_shapes.h"
 #include "gradwire/kernels/compress/compressor.h"
 
 namespace {
@@ -97,20 +98,8 @@ std::span<float> output(size_t offset) {
   return {reinterpret_cast<float*>(data().e_next.bytes().data() + offset), kNumel};
 }
 
-/// One parameter; of specs that send factors, matrices of 1024 x 1024, and what is left of the group.
-CompressorShape shape_for(const std::string& spec) {
-  CompressorShape shape{.numel = kNumel, .seed = 1};
-  constexpr size_t kRows = 1024, kMatrix = kRows * kRows;
-  if (find_compressor(parse_spec(spec).name).low_rank) {
-    for (size_t begin = 0; begin < kNumel; begin += kMatrix) {
-      const size_t numel = std::min(kMatrix, kNumel - begin);
-      shape.segments.push_back({.parameter = static_cast<uint32_t>(begin / kMatrix),
-                                .offset_in_parameter = 0,
-                                .numel = numel,
-                                .rows = numel == kMatrix ? kRows : 0});
-    }
-  }
-  return shape;
+CompressorShape shape() {
+  return {.numel = kNumel, .segments = bench::layers_of(kNumel), .seed = 1};
 }
 
 /// Bytes of an element that nobody can avoid: g is read; with error feedback e is read and e_next
@@ -121,7 +110,7 @@ double element_bytes(const CompressorSpec& spec) {
 
 /// Error feedback and compression, from one residual buffer into the other.
 void compress(benchmark::State& state, const std::string& spec, size_t offset) {
-  const auto compressor = make_compressor(parse_spec(spec), shape_for(spec));
+  const auto compressor = make_compressor(parse_spec(spec), shape());
   const auto stream = make_inline_stream(1);
   Workspace workspace;
   Context context{*stream, workspace};
@@ -148,7 +137,7 @@ void compress(benchmark::State& state, const std::string& spec, size_t offset) {
 
 /// The same with gradient and residual in one buffer; what was taken is given back between rounds.
 void compress_accumulated(benchmark::State& state, const std::string& spec) {
-  const auto compressor = make_compressor(parse_spec(spec), shape_for(spec));
+  const auto compressor = make_compressor(parse_spec(spec), shape());
   const auto stream = make_inline_stream(1);
   Workspace workspace;
   Context context{*stream, workspace};
@@ -178,7 +167,7 @@ void compress_accumulated(benchmark::State& state, const std::string& spec) {
 
 /// Eight ranks' payloads into one dense mean.
 void decompress(benchmark::State& state, const std::string& spec, size_t offset) {
-  const auto compressor = make_compressor(parse_spec(spec), shape_for(spec));
+  const auto compressor = make_compressor(parse_spec(spec), shape());
   const auto stream = make_inline_stream(1);
   Workspace workspace;
   Context context{*stream, workspace};

@@ -6,7 +6,8 @@
 specs of each, compressed and decompressed.
 
 Figures of gradwire_kernels_bench and gradwire_optimizers_bench (C++, one thread; medians of --rounds
-repetitions) and of bench/peers.py. `of floor`: the time that the bytes nobody can avoid need, at the
+repetitions) and of bench/peers.py. A compressor's gradient is of 23 layers of a 1024 x 1024 matrix and a
+vector, and what is left of 25 million elements: powersgd, tensortopk and blocktopk tell them apart. `of floor`: the time that the bytes nobody can avoid need, at the
 best of three loops measured beside each benchmark, over the time taken; 1 is bound by memory alone.
 They are: the gradient read, with feedback the residual read and written, with a velocity that too, and
 the payload; of a mean the payloads and the mean.
@@ -51,6 +52,9 @@ ROWS = [
     compress("feedback + chunk top-k 41 of 4096", "chunktopk:1%", 0.60, peers=False),
     compress("feedback + threshold 1%", "threshold:1%", 0.0, peers=False),
     Row("feedback + threshold 1%, in place", "compress_accumulated/threshold:1%"),
+    compress("feedback + top-k 1% of each parameter", "tensortopk:1%", 0.0, peers=False),
+    compress("feedback + blocks of 64, 1%", "blocktopk:1%", 0.0, peers=False),
+    compress("feedback + factors of rank 4", "powersgd:4", 0.0, peers=False),
     compress("feedback + int8, nearest", "int8", 0.55),
     Row("feedback + int8, in place", "compress_accumulated/int8"),
     compress("feedback + int8, stochastic", "int8,stochastic", 0.40),
@@ -64,6 +68,7 @@ ROWS = [
     compress("fp16 cast", "fp16", 0.80),
     compress("bf16 cast", "bf16", 0.80),
     Row("mean of 8 ranks' top-k 1%", "decompress_8_ranks/topk:1%", 0.45, "mean of 8 x topk:1%"),
+    Row("mean of 8 ranks' factors of rank 4", "decompress_8_ranks/powersgd:4"),
     Row("SGD with momentum, ResNet-50", "optimizer_step/sgd/threads:1/manual_time", 0.90),
     Row("SGD, gradients known finite", "optimizer_step/sgd_known_finite/threads:1/manual_time", 0.90),
     Row("AdamW, ResNet-50", "optimizer_step/adamw/threads:1/manual_time", 0.90),
