@@ -23,48 +23,75 @@ namespace gradwire::bindings {
 namespace {
 
 using Arrays = py::typing::List<py::object>;
-using Scalars = py::typing::Dict<py::str, py::int_>;
+using Scalars = py::typing::Dict<py::str, py::typing::Dict<py::str, py::int_>>;
 using Tensors = py::typing::Dict<py::str, py::typing::Dict<py::str, py::object>>;
 
-// Copies all state into {"scalars": {name: int}, "tensors": {parameter: {name: array}}}.
+// dict[first][second] = value, of a dict of dicts.
+void put(py::dict& dict, std::string_view first, std::string_view second, const py::object& value) {
+  const py::str key{std::string(first)};
+  if (!dict.contains(key)) {
+    dict[key] = py::dict();
+  }
+  dict[key][py::str(std::string(second))] = value;
+}
+
+// dict[first][second]. Throws InvalidArgument where it is missing; `name` is the dict's.
+py::object get(const py::dict& dict, std::string_view name, std::string_view first,
+               std::string_view second) {
+  const py::str key{std::string(first)}, piece{std::string(second)};
+  check(dict.contains(key) && py::dict(dict[key]).contains(piece), name, "['", first, "']['",
+        second, "']: is missing, must be there");
+  return dict[key][piece];
+}
+
+// Copies all state into {parameter: {name: int}} and {parameter: {name: array}}, or views it.
 class StateReader : public StateVisitor {
  public:
+  // With an owner of the memory the arrays are views of it.
+  explicit StateReader(py::object owner = {}) : owner_(std::move(owner)) {}
+
   void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-    const py::str key{std::string(parameter)};
-    if (!tensors.contains(key)) {
-      tensors[key] = py::dict();
+    py::array array;
+    if (value.dtype == DType::kFloat32) {
+      array = array_over(value, {value.numel}, owner_ ? owner_ : py::none());
+    } else {  // halves of numbers: no numbers
+      array = py::array(py::dtype::of<uint16_t>(), {static_cast<py::ssize_t>(value.numel)},
+                        value.data, owner_ ? owner_ : py::none());
     }
-    tensors[key][py::str(std::string(name))] = copy_of(value);
+    put(tensors, parameter, name, owner_ ? array : array.attr("copy")());
   }
-  void scalar(std::string_view name, uint64_t& value) override {
-    scalars[py::str(std::string(name))] = value;
+  void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
+    if (owner_) {
+      put(scalars, parameter, name,
+          py::array(py::dtype::of<int64_t>(), py::array::ShapeContainer{}, &value, owner_));
+    } else {
+      put(scalars, parameter, name, py::int_(value));
+    }
   }
 
   Scalars scalars;
   Tensors tensors;
+
+ private:
+  py::object owner_;
 };
 
-// Finds every piece of state in a dict of that form and writes it once all of them were found.
+// Finds every piece of state in dicts of that form and writes it once all of them were found.
 class StateWriter : public StateVisitor {
  public:
   StateWriter(const py::dict& scalars, const py::dict& tensors)
       : scalars_(scalars), tensors_(tensors) {}
 
   void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-    const py::str key{std::string(parameter)}, piece{std::string(name)};
     const std::string what = concat("state['", parameter, "']['", name, "']");
-    check(tensors_.contains(key) && py::dict(tensors_[key]).contains(piece), what,
-          ": is missing, must be there");
-    const py::object saved = tensors_[key][piece];
+    const py::object saved = get(tensors_, "state", parameter, name);
     Array source = Array::input(saved, {what, value.dtype, value.numel});
     copies_.push_back({value, std::move(source)});
   }
-  void scalar(std::string_view name, uint64_t& value) override {
-    const py::str key{std::string(name)};
-    check(scalars_.contains(key), "scalars['", name, "']: is missing, must be there");
-    const py::object saved = scalars_[key];
+  void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
+    const py::object saved = get(scalars_, "scalars", parameter, name);
     const bool whole = py::isinstance<py::int_>(saved) && saved >= py::int_(0);
-    check(whole, "scalars['", name, "']: is ", std::string(py::repr(saved)),
+    check(whole, "scalars['", parameter, "']['", name, "']: is ", std::string(py::repr(saved)),
           ", must be a whole number from 0");
     values_.push_back({&value, saved.cast<uint64_t>()});
   }
@@ -86,10 +113,35 @@ class StateWriter : public StateVisitor {
   std::vector<std::pair<uint64_t*, uint64_t>> values_;
 };
 
-// weight_decay (unset: the spec's), learning_rate_scale, adapt, momentum (unset: the spec's).
-using GroupRow = std::tuple<std::optional<double>, double, bool, std::optional<double>>;
+// weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon; unset: the spec's.
+using Setting = std::optional<double>;
+using GroupRow = std::tuple<Setting, double, bool, Setting, Setting, Setting, Setting>;
 
-// An optimizer, and the arrays it steps on: it keeps them alive.
+std::vector<ParamGroup> groups_of(const std::vector<GroupRow>& rows) {
+  std::vector<ParamGroup> groups;
+  for (const auto& [weight_decay, scale, adapt, momentum, beta1, beta2, epsilon] : rows) {
+    groups.push_back({.weight_decay = weight_decay,
+                      .momentum = momentum,
+                      .learning_rate_scale = scale,
+                      .adapt = adapt,
+                      .beta1 = beta1,
+                      .beta2 = beta2,
+                      .epsilon = epsilon});
+  }
+  return groups;
+}
+
+// Where memory is that others keep alive, and of which dtype: 0 is none.
+using Address = std::pair<uintptr_t, std::string>;
+
+TensorView view_at(const Address& address, size_t numel) {
+  return {reinterpret_cast<void*>(address.first),
+          address.first == 0 ? 0 : numel,
+          parse_dtype(py::str(address.second)),
+          {}};
+}
+
+// An optimizer, and the arrays it steps on where it was given arrays: it keeps them alive.
 class BoundOptimizer {
  public:
   BoundOptimizer(const std::string& spec, const Arrays& parameters, const Arrays& gradients,
@@ -99,24 +151,53 @@ class BoundOptimizer {
     const size_t count = parameters.size();
     check(gradients.size() == count, "gradients: holds ", gradients.size(), " arrays, must hold ",
           count, " as parameters does");
-    check(names.size() == count && group_of.size() == count, "names: holds ", names.size(),
-          " and group_of ", group_of.size(), ", must hold ", count, " each");
-    std::set<std::string_view> seen;
-    for (const std::string& name : names) {
-      check(seen.insert(name).second, "names: '", name, "' is there twice, must be unique");
-    }
+    check_names(count, names, group_of);
     std::vector<Parameter> list;
     for (size_t i = 0; i < count; ++i) {
-      const Array& value = keep(parameters[i], concat("parameters[", i, "]"), std::nullopt);
-      const TensorView value_view = value.writable_view();
-      const Array& gradient = keep(gradients[i], concat("gradients[", i, "]"), value_view.numel);
-      list.push_back({names[i], value_view, gradient.writable_view(), group_of[i]});
+      const TensorView value = keep(parameters[i], concat("parameters[", i, "]"), std::nullopt);
+      const TensorView gradient = keep(gradients[i], concat("gradients[", i, "]"), value.numel);
+      list.push_back({names[i], value, gradient, group_of[i]});
     }
-    std::vector<ParamGroup> settings;
-    for (const auto& [weight_decay, scale, adapt, momentum] : groups) {
-      settings.push_back({weight_decay, momentum, scale, adapt});
+    optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), groups_of(groups));
+  }
+
+  BoundOptimizer(const std::string& spec, const std::vector<Address>& values,
+                 const std::vector<size_t>& numels, const std::vector<std::string>& names,
+                 const std::vector<size_t>& group_of, const std::vector<GroupRow>& groups,
+                 int threads)
+      : worker_(threads) {
+    check(numels.size() == values.size(), "numels: holds ", numels.size(), ", must hold ",
+          values.size(), " as values does");
+    check_names(values.size(), names, group_of);
+    std::vector<Parameter> list;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const TensorView value = view_at(values[i], numels[i]);
+      list.push_back({names[i], value, {}, group_of[i]});
+      places_.push_back({value, {}});
     }
-    optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), std::move(settings));
+    optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), groups_of(groups));
+  }
+
+  // Allocates nothing but what Python's lists need on their way.
+  void bind(const std::vector<uintptr_t>& values, const std::vector<Address>& gradients) {
+    check(values.size() == places_.size() && gradients.size() == places_.size(),
+          "bind: ", values.size(), " values and ", gradients.size(), " gradients, must be ",
+          places_.size(), " each");
+    worker_.alone([&] {
+      for (size_t i = 0; i < places_.size(); ++i) {
+        places_[i].value.data = reinterpret_cast<void*>(values[i]);
+        places_[i].gradient = view_at(gradients[i], places_[i].value.numel);
+      }
+      optimizer_->bind(places_);
+    });
+  }
+
+  void set_groups(const std::vector<GroupRow>& rows) {
+    worker_.alone([&] { optimizer_->set_groups(groups_of(rows)); });
+  }
+
+  void values_changed() {
+    worker_.run([&](Context& context) { optimizer_->values_changed(context); });
   }
 
   std::string spec() const { return to_string(optimizer_->spec()); }
@@ -139,6 +220,16 @@ class BoundOptimizer {
     });
   }
 
+  // The state itself; arrays keep this object alive.
+  static py::typing::Tuple<Scalars, Tensors> state_views(py::object self) {
+    auto& bound = self.cast<BoundOptimizer&>();
+    return bound.worker_.alone([&] {
+      StateReader reader(self);
+      bound.optimizer_->visit_state(reader);
+      return py::make_tuple(reader.scalars, reader.tensors);
+    });
+  }
+
   void load_state(const Scalars& scalars, const Tensors& tensors) {
     worker_.alone([&] {
       StateWriter writer(scalars, tensors);
@@ -148,12 +239,23 @@ class BoundOptimizer {
   }
 
  private:
-  const Array& keep(py::handle array, const std::string& what, std::optional<size_t> numel) {
-    arrays_.push_back(Array::output(array, {what, DType::kFloat32, numel}));
-    return arrays_.back();
+  static void check_names(size_t count, const std::vector<std::string>& names,
+                          const std::vector<size_t>& group_of) {
+    check(names.size() == count && group_of.size() == count, "names: holds ", names.size(),
+          " and group_of ", group_of.size(), ", must hold ", count, " each");
+    std::set<std::string_view> seen;
+    for (const std::string& name : names) {
+      check(seen.insert(name).second, "names: '", name, "' is there twice, must be unique");
+    }
+  }
+
+  TensorView keep(py::handle array, const std::string& what, std::optional<size_t> numel) {
+    arrays_.push_back(Array::output(array, {what, std::nullopt, numel}));
+    return arrays_.back().writable_view();
   }
 
   std::vector<Array> arrays_;
+  std::vector<Binding> places_;  // of addresses
   Worker worker_;
   std::unique_ptr<Optimizer> optimizer_;
 };
@@ -169,13 +271,28 @@ void bind_optimizers(py::module_& module) {
   py::class_<BoundOptimizer>(
       module, "Optimizer",
       "Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.\n\n"
-      "groups holds (weight_decay or None, learning_rate_scale, adapt, momentum or None); group_of "
-      "names one of them for each parameter.")
+      "groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon), "
+      "None where the spec's holds; group_of names one of them for each parameter.")
       .def(py::init<const std::string&, const Arrays&, const Arrays&,
                     const std::vector<std::string>&, const std::vector<size_t>&,
                     const std::vector<GroupRow>&, int>(),
            py::arg("spec"), py::arg("parameters"), py::arg("gradients"), py::arg("names"),
            py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1)
+      .def(py::init<const std::string&, const std::vector<Address>&, const std::vector<size_t>&,
+                    const std::vector<std::string>&, const std::vector<size_t>&,
+                    const std::vector<GroupRow>&, int>(),
+           py::arg("spec"), py::arg("values"), py::arg("numels"), py::arg("names"),
+           py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1,
+           "Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().")
+      .def(
+          "bind", &BoundOptimizer::bind, py::arg("values"), py::arg("gradients"),
+          "Tells where values are, by address, and gradients, by (address, dtype): an address of 0 "
+          "leaves the parameter out of steps.\n\nRaises:\n    InvalidArgument: memory is shared; "
+          "all stays as it was.")
+      .def("set_groups", &BoundOptimizer::set_groups, py::arg("groups"),
+           "Other settings for the groups, as many as before.")
+      .def("values_changed", &BoundOptimizer::values_changed,
+           "Takes values that others wrote for the masters of parameters of 16 bits.")
       .def_property_readonly("spec", &BoundOptimizer::spec, "The canonical spec text.")
       .def("step", &BoundOptimizer::step, py::arg("learning_rate"), py::arg("gradient_scale") = 1.0,
            py::arg("known_finite") = false,
@@ -185,7 +302,11 @@ void bind_optimizers(py::module_& module) {
            "in "
            "(0, 1].")
       .def("state", &BoundOptimizer::state,
-           "Copies of all state: ({name: int}, {parameter: {name: array}}).")
+           "Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).")
+      .def(
+          "state_views",
+          [](py::object self) { return BoundOptimizer::state_views(std::move(self)); },
+          "The same without copies: arrays over the state itself, counts as arrays of int64.")
       .def("load_state", &BoundOptimizer::load_state, py::arg("scalars"), py::arg("tensors"),
            "Takes over what state() returned; checks all of it before anything is changed.");
 }

@@ -104,12 +104,25 @@ void check_memory(const Layout& layout, std::string_view what) {
         what, ": address is not a multiple of ", layout.itemsize, ", must be aligned");
 }
 
-Layout inspect_elements(py::handle object, const Expected& expected) {
+// The dtype that NumPy's name is taken for.
+DType dtype_of(const Layout& layout, const Expected& expected) {
+  for (const DType known : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const bool wanted = expected.dtype.value_or(known) == known;
+    const bool bits = known == DType::kBFloat16 && layout.dtype == "uint16";
+    if (wanted && (bits || layout.dtype == to_string(known))) {
+      return known;
+    }
+  }
+  const std::string_view wanted =
+      expected.dtype ? to_string(*expected.dtype) : "float32, float16 or bfloat16";
+  const bool bits = expected.dtype.value_or(DType::kBFloat16) == DType::kBFloat16;
+  throw InvalidArgument(concat(expected.what, ": dtype is ", layout.dtype, ", must be ", wanted,
+                               bits ? " (ml_dtypes) or uint16 holding its bits" : ""));
+}
+
+Layout inspect_elements(py::handle object, const Expected& expected, DType& dtype) {
   Layout layout = inspect(object, expected.what);
-  const bool bits = expected.dtype == DType::kBFloat16 && layout.dtype == "uint16";
-  check(bits || layout.dtype == to_string(expected.dtype), expected.what, ": dtype is ",
-        layout.dtype, ", must be ", to_string(expected.dtype),
-        expected.dtype == DType::kBFloat16 ? " (ml_dtypes) or uint16 holding its bits" : "");
+  dtype = dtype_of(layout, expected);
   check_memory(layout, expected.what);
   check(!expected.numel || layout.numel() == *expected.numel, expected.what, ": has ",
         layout.numel(), " elements, must have ", expected.numel.value_or(0));
@@ -130,13 +143,16 @@ void check_writable(const Layout& layout, std::string_view what) {
 }  // namespace
 
 Array Array::input(py::handle object, const Expected& expected) {
-  return inspect_elements(object, expected).take(expected.dtype);
+  DType dtype{};
+  Layout layout = inspect_elements(object, expected, dtype);
+  return layout.take(dtype);
 }
 
 Array Array::output(py::handle object, const Expected& expected) {
-  Layout layout = inspect_elements(object, expected);
+  DType dtype{};
+  Layout layout = inspect_elements(object, expected, dtype);
   check_writable(layout, expected.what);
-  return layout.take(expected.dtype);
+  return layout.take(dtype);
 }
 
 Array Array::input_bytes(py::handle object, std::string_view what) {

@@ -18,8 +18,8 @@ namespace py = pybind11;
 /// What an argument must be; `what` is its name in messages.
 struct Expected {
   std::string_view what;
-  DType dtype = DType::kFloat32;
-  std::optional<size_t> numel;  ///< unset: any
+  std::optional<DType> dtype = DType::kFloat32;  ///< unset: any; uint16 is bfloat16 then
+  std::optional<size_t> numel;                   ///< unset: any
 };
 
 /// A view of a Python object's memory, and what keeps that memory alive and in its place. Made and

@@ -32,7 +32,9 @@ class Adam final : public SteppedOptimizer {
  public:
   Adam(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
        const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, {"exp_avg", "exp_avg_sq"}), rates_(set()) {}
+      : SteppedOptimizer(spec, parameters, groups, {"exp_avg", "exp_avg_sq"}),
+        factors_(set().items().size()),
+        rates_(set()) {}
 
  private:
   // The first pass only reads; moments are computed again by the second, which is cheaper than
@@ -40,9 +42,11 @@ class Adam final : public SteppedOptimizer {
   void step(const StepOptions& options, ThreadPool& pool) override {
     const bool clips = spec().max_grad_norm != 0.0;  // looks at every gradient then
     const float factor = gradient_factor(options, false, pool);
-    const cpu::AdamFactors shared = factors_of_step(steps() + 1, factor);
+    for (size_t i = 0; i < factors_.size(); ++i) {
+      factors_[i] = factors_of_step(set().items()[i], factor);
+    }
     set().for_each_block(pool, [&](const ParameterSet::Block& block) {
-      measure(block, shared, clips || options.known_finite);
+      measure(block, clips || options.known_finite);
     });
     const auto plain = [&](const ParameterSet::Item& item) {
       return options.learning_rate * item.learning_rate_scale;
@@ -54,7 +58,9 @@ class Adam final : public SteppedOptimizer {
         },
         plain);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
-      cpu::adam_update(operands(block), with_decay(shared, block), rates_.of(set(), block));
+      block.update([&](const ParameterSet::Piece& piece) {
+        cpu::adam_update(operands(block, piece), factors_of(block), rates_.of(set(), block));
+      });
     });
   }
 
@@ -64,39 +70,51 @@ class Adam final : public SteppedOptimizer {
     return spec().max_ratio == 0.0 ? norm / update : std::min(norm / update, spec().max_ratio);
   }
 
-  cpu::AdamFactors factors_of_step(uint64_t t, float factor) const {
-    return {.beta1 = static_cast<float>(spec().beta1),
-            .one_minus_beta1 = static_cast<float>(1.0 - spec().beta1),
-            .beta2 = static_cast<float>(spec().beta2),
-            .one_minus_beta2 = static_cast<float>(1.0 - spec().beta2),
-            .correction1 = static_cast<float>(1.0 / (1.0 - power(spec().beta1, t))),
-            .root_correction2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(spec().beta2, t))),
-            .epsilon = static_cast<float>(spec().epsilon),
-            .weight_decay = 0.0f,
+  static cpu::AdamFactors factors_of_step(const ParameterSet::Item& item, float factor) {
+    const uint64_t t = item.steps + 1;
+    return {.beta1 = static_cast<float>(item.beta1),
+            .one_minus_beta1 = static_cast<float>(1.0 - item.beta1),
+            .beta2 = static_cast<float>(item.beta2),
+            .one_minus_beta2 = static_cast<float>(1.0 - item.beta2),
+            .correction1 = static_cast<float>(1.0 / (1.0 - power(item.beta1, t))),
+            .root_correction2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(item.beta2, t))),
+            .epsilon = static_cast<float>(item.epsilon),
+            .weight_decay = item.weight_decay,
             .factor = factor};
   }
 
-  static cpu::AdamFactors with_decay(cpu::AdamFactors factors, const ParameterSet::Block& block) {
-    factors.weight_decay = block.item->weight_decay;
-    return factors;
+  const cpu::AdamFactors& factors_of(const ParameterSet::Block& block) const {
+    return factors_[static_cast<size_t>(block.item - set().items().data())];
   }
 
-  cpu::AdamBlock operands(const ParameterSet::Block& block) const {
-    return {block.value(), state(block, 0), state(block, 1), block.gradient()};
+  /// AdamW is LAMB without adaptation.
+  void check_groups(std::vector<ParamGroup>& groups) const override {
+    for (ParamGroup& group : groups) {
+      group.adapt = group.adapt && spec().name != "adamw";
+    }
   }
 
-  void measure(const ParameterSet::Block& block, const cpu::AdamFactors& shared, bool finite) {
+  cpu::AdamBlock operands(const ParameterSet::Block& block,
+                          const ParameterSet::Piece& piece) const {
+    return {piece.value, state(*block.item, piece, 0), state(*block.item, piece, 1),
+            piece.gradient};
+  }
+
+  void measure(const ParameterSet::Block& block, bool finite) {
     if (!block.item->adapt) {  // no norm is needed, but the gradient must be finite all the same
-      rates_.change_squares[block.index] = finite || cpu::all_finite(block.gradient())
-                                               ? 0.0
-                                               : std::numeric_limits<double>::infinity();
+      rates_.change_squares[block.index] =
+          finite || all_finite(block) ? 0.0 : std::numeric_limits<double>::infinity();
       return;
     }
-    rates_.value_squares[block.index] = cpu::sum_of_squares(block.value());
-    rates_.change_squares[block.index] =
-        cpu::adam_sum_of_squares(operands(block), with_decay(shared, block));
+    double& values = rates_.value_squares[block.index] = 0.0;
+    double& change = rates_.change_squares[block.index] = 0.0;
+    block.read([&](const ParameterSet::Piece& piece) {
+      values += cpu::sum_of_squares(piece.value);
+      change += cpu::adam_sum_of_squares(operands(block, piece), factors_of(block));
+    });
   }
 
+  std::vector<cpu::AdamFactors> factors_;  // per parameter
   LayerRates rates_;
 };
 

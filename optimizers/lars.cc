@@ -52,19 +52,23 @@ class Lars final : public SteppedOptimizer {
   double ratio(const ParameterSet::Item& item, double values, double change, double factor) const {
     const double decay = static_cast<double>(item.weight_decay);
     const double changed = spec().decayed_norm ? change : factor * change + decay * values;
-    return spec().trust_coefficient * values / (changed + spec().epsilon);
+    return spec().trust_coefficient * values / (changed + item.epsilon);
   }
 
   // The gradient's sum is not finite exactly when an element is not.
   void measure(const ParameterSet::Block& block, float factor) {
-    scales_.change_squares[block.index] =
-        spec().decayed_norm && block.item->adapt
-            ? cpu::decayed_sum_of_squares(block.value(), block.gradient(), factor,
-                                          block.item->weight_decay)
-            : cpu::sum_of_squares(block.gradient());
-    if (block.item->adapt) {
-      scales_.value_squares[block.index] = cpu::sum_of_squares(block.value());
+    double& change = scales_.change_squares[block.index] = 0.0;
+    if (!block.item->adapt) {
+      change = gradient_sum_of_squares(block);
+      return;
     }
+    double& values = scales_.value_squares[block.index] = 0.0;
+    block.read([&](const ParameterSet::Piece& piece) {
+      change += spec().decayed_norm ? cpu::decayed_sum_of_squares(piece.value, piece.gradient,
+                                                                  factor, block.item->weight_decay)
+                                    : cpu::sum_of_squares(piece.gradient);
+      values += cpu::sum_of_squares(piece.value);
+    });
   }
 
   void update(const ParameterSet::Block& block, float factor, float rate) const {
@@ -74,12 +78,14 @@ class Lars final : public SteppedOptimizer {
                                        .scale = scales_.of(set(), block),
                                        .momentum = block.item->momentum,
                                        .rate = rate};
-    const cpu::MomentumBlock operands{block.value(), state(block, 0), block.gradient()};
-    if (spec().nesterov) {
-      cpu::nesterov_step(operands, factors);
-    } else {
-      cpu::momentum_step(operands, factors);
-    }
+    block.update([&](const ParameterSet::Piece& piece) {
+      const cpu::MomentumBlock operands{piece.value, state(*block.item, piece, 0), piece.gradient};
+      if (spec().nesterov) {
+        cpu::nesterov_step(operands, factors);
+      } else {
+        cpu::momentum_step(operands, factors);
+      }
+    });
   }
 
   LayerRates scales_;  // of d: the ratio, times the learning rate where the momentum holds steps

@@ -15,13 +15,22 @@
 
 namespace gradwire {
 
-/// A parameter and its gradient: float32 views of equal numel. The memory is the caller's and stays
-/// where it is for the optimizer's life.
+/// A parameter and its gradient: views of equal numel, each of any dtype. The memory is the
+/// caller's and stays where it is for the optimizer's life. Steps are computed in float32; a value
+/// of 16 bits is what its float32 master, which the optimizer keeps, rounds to
+/// (OptimizerSpec::master).
 struct Parameter {
   std::string name;
   TensorView value;
   TensorView gradient;
   size_t group = 0;  ///< index into the groups given to make_optimizer
+};
+
+/// Where a parameter is for the steps to come. A gradient without memory (data null, numel 0): the
+/// parameter is left out of them, and neither it nor its state nor its count of steps changes.
+struct Binding {
+  TensorView value;
+  ConstTensorView gradient;
 };
 
 /// Settings that may differ between parameters; unset fields take the OptimizerSpec's.
@@ -30,6 +39,9 @@ struct ParamGroup {
   std::optional<double> momentum = std::nullopt;  ///< sgd, lars, larc; in [0, 1)
   double learning_rate_scale = 1.0;
   bool adapt = true;  ///< layer-wise adaptation (LARS, LARC, LAMB); false: ratio 1
+  std::optional<double> beta1 = std::nullopt;    ///< adamw, lamb; in [0, 1)
+  std::optional<double> beta2 = std::nullopt;    ///< adamw, lamb; in [0, 1)
+  std::optional<double> epsilon = std::nullopt;  ///< adamw, lamb, lars, larc; > 0
 };
 
 /// Parameters for which `applies` is true get `settings`.
@@ -44,6 +56,15 @@ struct GroupRule {
 std::vector<ParamGroup> assign_groups(std::span<Parameter> parameters,
                                       std::span<const GroupRule> rules);
 
+/// What is kept of the float32 master of a value of 16 bits. Both are exact: steps have the same
+/// bits as those of a float32 parameter.
+enum class MasterWeights : uint8_t {
+  /// Of a bfloat16 its master's other 16 bits, 2 bytes an element; the value is then the master
+  /// rounded to nearest with ties away from zero. Of a float16 as kFloat32.
+  kRemainder,
+  kFloat32,  ///< the master itself, 4 bytes an element; the value is rounded to nearest even
+};
+
 /// A validated request. parse_optimizer() reads "sgd", "sgd:momentum=0.9,nesterov=1",
 /// "lamb:weight_decay=0.01", "lamb:preset=apex,weight_decay=0.01". Filled by hand, fields are as
 /// here whatever the optimizer; default_spec() has the row's.
@@ -56,7 +77,8 @@ struct OptimizerSpec {
   double epsilon = 1e-6;      ///< > 0; adamw, lamb: outside the root; lars: in the denominator
   double weight_decay = 0.0;  ///< >= 0
   double trust_coefficient = 1e-3;  ///< eta of lars, larc; > 0
-  double max_grad_norm = 0.0;       ///< all gradients together are scaled down to it; 0: never
+  MasterWeights master = MasterWeights::kRemainder;
+  double max_grad_norm = 0.0;  ///< all gradients together are scaled down to it; 0: never
   // What implementations of lars and lamb differ in; as here they are their papers'.
   bool adapt_undecayed = true;   ///< parameters without weight decay are adapted as well
   double max_ratio = 0.0;        ///< lamb: the ratio is at most this; 0: unbounded
@@ -89,13 +111,15 @@ struct StepOptions {
   bool known_finite = false;
 };
 
-/// Sees every piece of state by name ("momentum", "exp_avg", "exp_avg_sq") and parameter, and the
-/// number of updates applied ("step"). It may write to what it sees, to restore a checkpoint.
+/// Sees every piece of state by parameter and name ("momentum", "exp_avg", "exp_avg_sq", "master",
+/// "remainder"), and each parameter's number of updates ("step"). It may write to what it sees, to
+/// restore a checkpoint. All are float32 but "remainder", 16 bits shown as bfloat16: the lower half
+/// of a master of which the value, which a checkpoint has as well, is the upper one.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
   virtual void tensor(std::string_view parameter, std::string_view name, TensorView value) = 0;
-  virtual void scalar(std::string_view name, uint64_t& value) = 0;  ///< e.g. "step"
+  virtual void scalar(std::string_view parameter, std::string_view name, uint64_t& value) = 0;
 };
 
 class Optimizer {
@@ -116,6 +140,22 @@ class Optimizer {
   void apply(double learning_rate, Context& context) {
     apply(StepOptions{.learning_rate = learning_rate}, context);
   }
+
+  /// Tells where the parameters are from the next apply() on, all of them in the order given to
+  /// make_optimizer(). Allocates nothing. The stream must be idle.
+  /// @throws InvalidArgument as make_optimizer() does, and for a value of another numel or dtype
+  /// than the parameter's; then all stays as it was.
+  virtual void bind(std::span<const Binding> places) = 0;
+
+  /// Other settings for the groups given to make_optimizer(), as many of them. The stream must be
+  /// idle.
+  /// @throws InvalidArgument as make_optimizer() does, and for a momentum where no group had one
+  /// when the optimizer was made, so that there is no state of it; then all stays as it was.
+  virtual void set_groups(std::vector<ParamGroup> groups) = 0;
+
+  /// Enqueues taking values as they are for their masters; needed where values of 16 bits were
+  /// written by others after the first step. Masters of the first step are the values it finds.
+  virtual void values_changed(Context& context) = 0;
 
   /// Shows all state, in parameter order, for checkpoints. The stream must be idle.
   virtual void visit_state(StateVisitor& visitor) = 0;
@@ -144,7 +184,7 @@ std::span<const OptimizerRow> optimizer_registry();
 /// Allocates all state; apply() allocates nothing.
 /// A parameter without elements is left out of steps and has no state.
 /// @throws InvalidArgument for a spec out of range, no parameters, value and gradient of different
-/// numel, a dtype other than float32, memory that is not the CPU's, a group
+/// numel, memory that is not the CPU's, a group
 /// index without a group (an empty `groups` means one default group).
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::vector<Parameter> parameters,

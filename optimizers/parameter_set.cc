@@ -4,113 +4,120 @@
 #include <cmath>
 #include <functional>
 
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/optimizers/parameter_checks.h"
 #include "gradwire/optimizers/step.h"
 
 namespace gradwire {
 namespace {
 
-constexpr size_t kStateAlignment = 16;  // floats: 64 bytes
+constexpr size_t kStateAlignment = 32;  // elements: 64 bytes, of 16 bits as well
 
-void check_view(const Parameter& parameter, std::string_view what, const TensorView& view) {
-  check(view.dtype == DType::kFloat32, "parameter '", parameter.name, "': ", what, " is ",
-        to_string(view.dtype), ", expected float32");
-  check(view.device.type == DeviceType::kCpu, "parameter '", parameter.name, "': ", what,
-        " is in CUDA memory, expected CPU memory");
-  check(view.data != nullptr || view.numel == 0, "parameter '", parameter.name, "': ", what,
-        " has no memory, expected a pointer to ", view.numel, " elements");
-}
-
-void check_parameter(const Parameter& parameter, size_t group_count) {
-  check(parameter.value.numel == parameter.gradient.numel, "parameter '", parameter.name,
-        "': the gradient has ", parameter.gradient.numel, " elements, expected ",
-        parameter.value.numel, " as the value has");
-  check_view(parameter, "value", parameter.value);
-  check_view(parameter, "gradient", parameter.gradient);
-  check(parameter.group < group_count, "parameter '", parameter.name, "': group is ",
-        parameter.group, ", must be below ", group_count, ", the number of groups");
-}
-
-void check_group(const ParamGroup& group, size_t index) {
-  const double decay = group.weight_decay.value_or(0.0);
-  check(std::isfinite(decay) && decay >= 0.0, "group ", index, ": weight_decay is ", decay,
-        ", must be >= 0");
-  const double momentum = group.momentum.value_or(0.0);
-  check(momentum >= 0.0 && momentum < 1.0, "group ", index, ": momentum is ", momentum,
-        ", must be in [0, 1)");
-  check(std::isfinite(group.learning_rate_scale) && group.learning_rate_scale >= 0.0, "group ",
-        index, ": learning_rate_scale is ", group.learning_rate_scale, ", must be >= 0");
-}
-
-// An update writes values while it reads gradients and other values: they must not share memory.
-void check_disjoint(const std::vector<Parameter>& parameters) {
-  struct Run {
-    const std::byte *begin, *end;
-    const Parameter* parameter;
-    bool written;
-  };
-  std::vector<Run> runs;
-  for (const Parameter& parameter : parameters) {
-    for (const TensorView* view : {&parameter.value, &parameter.gradient}) {
-      if (view->numel == 0) {
-        continue;
-      }
-      const auto* begin = static_cast<const std::byte*>(view->data);
-      runs.push_back({begin, begin + view->size_bytes(), &parameter, view == &parameter.value});
-    }
-  }
-  std::sort(runs.begin(), runs.end(),
-            [](const Run& a, const Run& b) { return std::less<>()(a.begin, b.begin); });
-  const Run* furthest = nullptr;          // of all runs so far
-  const Run* furthest_written = nullptr;  // of the values among them
-  for (const Run& run : runs) {
-    const Run* other = run.written ? furthest : furthest_written;
-    check(other == nullptr || !std::less<>()(run.begin, other->end), "parameter '",
-          run.parameter->name, "': its ", run.written ? "value" : "gradient",
-          " shares memory with the ", other != nullptr && other->written ? "value" : "gradient",
-          " of '", other != nullptr ? other->parameter->name : "", "', expected memory of its own");
-    if (furthest == nullptr || std::less<>()(furthest->end, run.end)) {
-      furthest = &run;
-    }
-    if (run.written &&
-        (furthest_written == nullptr || std::less<>()(furthest_written->end, run.end))) {
-      furthest_written = &run;
-    }
-  }
+constexpr size_t padded(size_t numel) {
+  return (numel + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
 }
 
 }  // namespace
 
 ParameterSet::ParameterSet(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
-                           const std::vector<ParamGroup>& groups) {
+                           const std::vector<ParamGroup>& groups)
+    : disjoint_(parameters.size()) {
   check(!parameters.empty(), spec.name, ": there are 0 parameters, expected at least 1");
+  items_.reserve(parameters.size());  // blocks keep pointers to items
+  for (const Parameter& parameter : parameters) {
+    const Binding place{parameter.value, parameter.gradient};
+    check_place(parameter.name, place);
+    check(parameter.group < groups.size(), "parameter '", parameter.name, "': group is ",
+          parameter.group, ", must be below ", groups.size(), ", the number of groups");
+    add(parameter);
+    disjoint_.add(items_.back().name, place);
+  }
+  disjoint_.check();
+  set_groups(spec, groups);
+  finite_.resize(blocks_.size());
+  make_masters(spec.master);
+}
+
+void ParameterSet::bind(std::span<const Binding> places) {
+  check(places.size() == items_.size(), "bind: ", places.size(), " places, expected ",
+        items_.size(), ", one of each parameter");
+  disjoint_.clear();
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Item& item = items_[i];
+    const TensorView& value = places[i].value;
+    check(value.numel == item.value.numel && value.dtype == item.value.dtype, "parameter '",
+          item.name, "': the value has ", value.numel, " elements of ", to_string(value.dtype),
+          ", expected ", item.value.numel, " of ", to_string(item.value.dtype), " as before");
+    check_place(item.name, places[i]);
+    disjoint_.add(item.name, places[i]);
+  }
+  disjoint_.check();
+  for (size_t i = 0; i < places.size(); ++i) {
+    items_[i].value = places[i].value;
+    items_[i].gradient = places[i].gradient;
+  }
+}
+
+void ParameterSet::set_groups(const OptimizerSpec& spec, const std::vector<ParamGroup>& groups) {
   for (size_t i = 0; i < groups.size(); ++i) {
     check_group(groups[i], i);
   }
-  items_.reserve(parameters.size());  // blocks keep pointers to items
-  for (const Parameter& parameter : parameters) {
-    check_parameter(parameter, groups.size());
-    add(spec, parameter, groups);
+  for (Item& item : items_) {
+    const ParamGroup& group = groups[item.group];
+    const double decay = group.weight_decay.value_or(spec.weight_decay);
+    item.weight_decay = to_rate(decay);
+    item.momentum = static_cast<float>(group.momentum.value_or(spec.momentum));
+    item.learning_rate_scale = group.learning_rate_scale;
+    item.adapt = group.adapt && (spec.adapt_undecayed || decay > 0.0);
+    item.beta1 = group.beta1.value_or(spec.beta1);
+    item.beta2 = group.beta2.value_or(spec.beta2);
+    item.epsilon = group.epsilon.value_or(spec.epsilon);
   }
-  check_disjoint(parameters);
-  finite_.resize(blocks_.size());
 }
 
-void ParameterSet::add(const OptimizerSpec& spec, const Parameter& parameter,
-                       const std::vector<ParamGroup>& groups) {
-  const ParamGroup& group = groups[parameter.group];
+void ParameterSet::count_step() {
+  for (Item& item : items_) {
+    item.steps += item.present() ? 1 : 0;
+  }
+}
+
+void ParameterSet::make_masters(MasterWeights kind) {
+  const auto has_remainder = [&](const Item& item) {
+    return item.value.dtype == DType::kBFloat16 && kind == MasterWeights::kRemainder;
+  };
+  // Twice: spans into the buffers once their sizes are known.
+  for (const bool measuring : {true, false}) {
+    size_t floats = 0, halves = 0;
+    for (Item& item : items_) {
+      if (item.value.dtype == DType::kFloat32) {
+        continue;
+      }
+      size_t& used = has_remainder(item) ? halves : floats;
+      if (!measuring && has_remainder(item)) {
+        item.remainder = remainders_.as<uint16_t>().subspan(used, item.value.numel);
+      } else if (!measuring) {
+        item.master = masters_.as<float>().subspan(used, item.value.numel);
+      }
+      used += padded(item.value.numel);
+    }
+    if (measuring) {
+      masters_ = Buffer(floats * sizeof(float));
+      remainders_ = Buffer(halves * sizeof(uint16_t));
+    }
+  }
+}
+
+void ParameterSet::add(const Parameter& parameter) {
   const size_t numel = parameter.value.numel;
-  const double decay = group.weight_decay.value_or(spec.weight_decay);
-  items_.push_back({.name = parameter.name,
-                    .value = parameter.value.as<float>(),
-                    .gradient = parameter.gradient.as<float>(),
-                    .weight_decay = to_rate(decay),
-                    .momentum = static_cast<float>(group.momentum.value_or(spec.momentum)),
-                    .learning_rate_scale = group.learning_rate_scale,
-                    .adapt = group.adapt && (spec.adapt_undecayed || decay > 0.0),
-                    .state_offset = state_numel_,
-                    .first_block = blocks_.size(),
-                    .block_count = (numel + kStepBlock - 1) / kStepBlock});
-  state_numel_ += (numel + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
+  Item& item = items_.emplace_back();
+  item.name = parameter.name;
+  item.value = parameter.value;
+  item.gradient = parameter.gradient;
+  item.group = parameter.group;
+  item.state_offset = state_numel_;
+  item.first_block = blocks_.size();
+  item.block_count = (numel + kStepBlock - 1) / kStepBlock;
+  state_numel_ += padded(numel);
   for (size_t offset = 0; offset < numel; offset += kStepBlock) {
     blocks_.push_back({.item = &items_.back(),
                        .index = blocks_.size(),
@@ -120,24 +127,94 @@ void ParameterSet::add(const OptimizerSpec& spec, const Parameter& parameter,
 }
 
 TensorView ParameterSet::state_view(const Buffer& buffer, const Item& item) const {
-  return view_of(buffer.as<float>().subspan(item.state_offset, item.value.size()));
+  return view_of(buffer.as<float>().subspan(item.state_offset, item.value.numel));
 }
 
 void ParameterSet::check_gradients(ThreadPool& pool) {
-  for_each_block(pool, [this](const Block& block) {
-    finite_[block.index] = cpu::all_finite(block.gradient()) ? 1 : 0;
-  });
+  std::fill(finite_.begin(), finite_.end(), uint8_t{1});
+  for_each_block(pool,
+                 [this](const Block& block) { finite_[block.index] = all_finite(block) ? 1 : 0; });
   const auto found = std::find(finite_.begin(), finite_.end(), 0);
   if (found == finite_.end()) {
     return;
   }
   const Block& block = blocks_[static_cast<size_t>(found - finite_.begin())];
-  const std::span<const float> gradient = block.gradient();
-  const auto element =
-      std::find_if(gradient.begin(), gradient.end(), [](float x) { return !std::isfinite(x); });
-  throw NonFiniteGradient(concat("gradient of parameter '", block.item->name, "': element ",
-                                 block.offset + static_cast<size_t>(element - gradient.begin()),
-                                 " is ", *element, ", expected finite values"));
+  block.read_gradient([&](std::span<const float> gradient, size_t begin) {
+    const auto element =
+        std::find_if(gradient.begin(), gradient.end(), [](float x) { return !std::isfinite(x); });
+    if (element != gradient.end()) {
+      throw NonFiniteGradient(concat("gradient of parameter '", block.item->name, "': element ",
+                                     begin + static_cast<size_t>(element - gradient.begin()),
+                                     " is ", *element, ", expected finite values"));
+    }
+  });
+}
+
+void ParameterSet::take_values(bool fresh, ThreadPool& pool) const {
+  const auto take = [&](size_t i) {
+    const Block& block = blocks_[i];
+    const Item& item = *block.item;
+    if (fresh && item.steps != 0) {
+      return;
+    }
+    if (!item.remainder.empty()) {
+      const auto lower = item.remainder.subspan(block.offset, block.count);
+      std::fill(lower.begin(), lower.end(), uint16_t{0});
+    } else if (!item.master.empty()) {
+      cpu::widen(item.value.subview(block.offset, block.count),
+                 item.master.subspan(block.offset, block.count));
+    }
+  };
+  if (masters_.size_bytes() + remainders_.size_bytes() != 0) {
+    pool.parallel_for(blocks_.size(), std::ref(take));
+  }
+}
+
+bool all_finite(const ParameterSet::Block& block) {
+  bool finite = true;
+  block.read_gradient(
+      [&](std::span<const float> gradient, size_t) { finite &= cpu::all_finite(gradient); });
+  return finite;
+}
+
+double gradient_sum_of_squares(const ParameterSet::Block& block) {
+  double sum = 0.0;
+  block.read_gradient(
+      [&](std::span<const float> gradient, size_t) { sum += cpu::sum_of_squares(gradient); });
+  return sum;
+}
+
+std::span<float> load_value(const ParameterSet::Item& item, size_t begin, size_t count,
+                            std::span<float, kStepPiece> scratch) {
+  if (item.value.dtype == DType::kFloat32) {
+    return item.value.as<float>().subspan(begin, count);
+  }
+  if (!item.master.empty()) {
+    return item.master.subspan(begin, count);
+  }
+  const std::span<float> out = scratch.first(count);
+  cpu::join_halves(item.value.as<bfloat16>().subspan(begin, count),
+                   item.remainder.subspan(begin, count), out);
+  return out;
+}
+
+std::span<const float> load_gradient(const ParameterSet::Item& item, size_t begin, size_t count,
+                                     std::span<float, kStepPiece> scratch) {
+  if (item.gradient.dtype == DType::kFloat32) {
+    return item.gradient.as<float>().subspan(begin, count);
+  }
+  const std::span<float> out = scratch.first(count);
+  cpu::widen(item.gradient.subview(begin, count), out);
+  return out;
+}
+
+void store_value(const ParameterSet::Item& item, size_t begin, std::span<const float> value) {
+  if (item.remainder.empty()) {
+    cpu::narrow(value, item.value.subview(begin, value.size()));
+  } else {
+    cpu::split_halves(value, item.value.as<bfloat16>().subspan(begin, value.size()),
+                      item.remainder.subspan(begin, value.size()));
+  }
 }
 
 void check_options(std::string_view optimizer, const StepOptions& options) {

@@ -3,29 +3,48 @@
 // of a step. Optimizers differ only in what they do to a block.
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 
 #include "gradwire/optimizers/optimizer.h"
+#include "gradwire/optimizers/parameter_checks.h"
 
 namespace gradwire {
 
 /// Elements of one block, except a parameter's last.
 inline constexpr size_t kStepBlock = 16384;
+/// Elements that are floats at once where memory holds something narrower. Loops sum by as many, so
+/// that a sum by pieces has the bits of the block's.
+inline constexpr size_t kStepPiece = 1024;
 
 class ParameterSet {
  public:
   struct Item {
     std::string name;
+    TensorView value;
+    ConstTensorView gradient;
+    size_t group = 0;
+    float weight_decay = 0.0f;
+    float momentum = 0.0f;
+    double learning_rate_scale = 1.0;
+    bool adapt = true;
+    double beta1 = 0.0, beta2 = 0.0, epsilon = 0.0;
+    uint64_t steps = 0;       // applied to it
+    size_t state_offset = 0;  // of the parameter's first element in every state buffer
+    size_t first_block = 0;
+    size_t block_count = 0;
+    std::span<float> master;        // what is stepped in the value's place, where not empty
+    std::span<uint16_t> remainder;  // of masters of which the value is the upper half
+
+    /// Whether the step has a gradient of it.
+    bool present() const { return gradient.data != nullptr; }
+  };
+  /// Elements [begin, begin + gradient.size()) of a parameter, as floats.
+  struct Piece {
+    size_t begin;
     std::span<float> value;
     std::span<const float> gradient;
-    float weight_decay;
-    float momentum;
-    double learning_rate_scale;
-    bool adapt;
-    size_t state_offset;  // of the parameter's first element in every state buffer
-    size_t first_block;
-    size_t block_count;
   };
   struct Block {
     const Item* item;
@@ -33,52 +52,119 @@ class ParameterSet {
     size_t offset;  // of the block's first element in the parameter
     size_t count;
 
-    std::span<float> value() const { return item->value.subspan(offset, count); }
-    std::span<const float> gradient() const { return item->gradient.subspan(offset, count); }
-    std::span<float> state(const Buffer& buffer) const {
-      return buffer.as<float>().subspan(item->state_offset + offset, count);
+    /// Calls body(Piece) for all of the block in order: once, where memory holds floats.
+    template <class Body>
+    void read(const Body& body) const {
+      visit<false>(body);
     }
+    /// As read(); what the body writes to a piece's values becomes the parameter's.
+    template <class Body>
+    void update(const Body& body) const {
+      visit<true>(body);
+    }
+    /// Calls body(gradient, begin) in pieces as read() has them.
+    template <class Body>
+    void read_gradient(const Body& body) const;
+
+   private:
+    template <bool kWrites, class Body>
+    void visit(const Body& body) const;
   };
 
   /// @throws InvalidArgument as make_optimizer() does for parameters and groups.
   ParameterSet(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
                const std::vector<ParamGroup>& groups);
+  /// As Optimizer's.
+  void bind(std::span<const Binding> places);
+  /// As Optimizer's, but for what state there is.
+  void set_groups(const OptimizerSpec& spec, const std::vector<ParamGroup>& groups);
+  void count_step();
   ParameterSet(const ParameterSet&) = delete;  // blocks point into it
   ParameterSet& operator=(const ParameterSet&) = delete;
 
   const std::vector<Item>& items() const { return items_; }
+  std::vector<Item>& items() { return items_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
   /// One zero per element; parameters begin at 64-byte boundaries.
   Buffer make_state() const { return Buffer(state_numel_ * sizeof(float)); }
   TensorView state_view(const Buffer& buffer, const Item& item) const;
 
-  /// Calls body(block) once for each block, on the pool's threads.
+  /// Calls body(block) once for each block of parameters that are present, on the pool's threads.
   template <class Body>
   void for_each_block(ThreadPool& pool, const Body& body) const {
-    const auto call = [&](size_t i) { body(blocks_[i]); };
+    const auto call = [&](size_t i) { call_for(blocks_[i], body); };
     pool.parallel_for(blocks_.size(), std::ref(call));  // a reference: nothing is allocated
   }
 
   /// As for_each_block, last block first: a second pass finds the end of the first in the cache.
   template <class Body>
   void for_each_block_backwards(ThreadPool& pool, const Body& body) const {
-    const auto call = [&](size_t i) { body(blocks_[blocks_.size() - 1 - i]); };
+    const auto call = [&](size_t i) { call_for(blocks_[blocks_.size() - 1 - i], body); };
     pool.parallel_for(blocks_.size(), std::ref(call));
   }
 
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
   void check_gradients(ThreadPool& pool);
 
+  /// Makes the masters those of the values as they are; with `fresh` of parameters without a step.
+  void take_values(bool fresh, ThreadPool& pool) const;
+
  private:
-  void add(const OptimizerSpec& spec, const Parameter& parameter,
-           const std::vector<ParamGroup>& groups);
+  template <class Body>
+  static void call_for(const Block& block, const Body& body) {
+    if (block.item->present()) {
+      body(block);
+    }
+  }
+  void add(const Parameter& parameter);
+  void make_masters(MasterWeights kind);
 
   std::vector<Item> items_;
   std::vector<Block> blocks_;
   std::vector<uint8_t> finite_;  // per block
+  DisjointMemory disjoint_;
   size_t state_numel_ = 0;
+  Buffer masters_, remainders_;
 };
+
+bool all_finite(const ParameterSet::Block& block);
+/// Of the block's gradient; not finite exactly where an element is not.
+double gradient_sum_of_squares(const ParameterSet::Block& block);
+
+/// Elements [begin, begin + count) as floats: where they are, or written to `scratch`.
+std::span<float> load_value(const ParameterSet::Item& item, size_t begin, size_t count,
+                            std::span<float, kStepPiece> scratch);
+std::span<const float> load_gradient(const ParameterSet::Item& item, size_t begin, size_t count,
+                                     std::span<float, kStepPiece> scratch);
+/// Rounds what load_value() gave, and was changed, to the parameter's own type.
+void store_value(const ParameterSet::Item& item, size_t begin, std::span<const float> value);
+
+template <bool kWrites, class Body>
+void ParameterSet::Block::visit(const Body& body) const {
+  const bool floats = item->value.dtype == DType::kFloat32;
+  const bool whole = floats && item->gradient.dtype == DType::kFloat32;
+  const size_t step = whole ? count : kStepPiece;
+  alignas(64) std::array<float, kStepPiece> values, gradients;
+  for (size_t at = 0; at < count; at += step) {
+    const size_t begin = offset + at, size = std::min(step, count - at);
+    const Piece piece{begin, load_value(*item, begin, size, values),
+                      load_gradient(*item, begin, size, gradients)};
+    body(piece);
+    if (kWrites && !floats) {
+      store_value(*item, begin, piece.value);
+    }
+  }
+}
+
+template <class Body>
+void ParameterSet::Block::read_gradient(const Body& body) const {
+  const size_t step = item->gradient.dtype == DType::kFloat32 ? count : kStepPiece;
+  alignas(64) std::array<float, kStepPiece> gradients;
+  for (size_t at = 0; at < count; at += step) {
+    body(load_gradient(*item, offset + at, std::min(step, count - at), gradients), offset + at);
+  }
+}
 
 /// @throws InvalidArgument unless the learning rate is one that float can hold and >= 0, and the
 /// gradients' scale in (0, 1].

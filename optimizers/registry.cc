@@ -7,16 +7,17 @@
 namespace gradwire {
 namespace {
 
-constexpr std::string_view kSgdKeys[] = {"momentum", "nesterov", "weight_decay", "max_grad_norm"};
-constexpr std::string_view kAdamKeys[] = {"beta1", "beta2", "epsilon", "weight_decay",
-                                          "max_grad_norm"};
+constexpr std::string_view kSgdKeys[] = {"momentum", "nesterov", "weight_decay", "max_grad_norm",
+                                         "master"};
+constexpr std::string_view kAdamKeys[] = {"beta1",        "beta2",         "epsilon",
+                                          "weight_decay", "max_grad_norm", "master"};
 constexpr std::string_view kLarsKeys[] = {"momentum",      "nesterov",        "trust_coefficient",
                                           "epsilon",       "weight_decay",    "rate_in_momentum",
                                           "clip_rate",     "adapt_undecayed", "decayed_norm",
-                                          "decay_at_zero", "max_grad_norm"};
-constexpr std::string_view kLambKeys[] = {"beta1",        "beta2",         "epsilon",
-                                          "weight_decay", "max_grad_norm", "max_ratio",
-                                          "min_norm",     "max_norm",      "adapt_undecayed"};
+                                          "decay_at_zero", "max_grad_norm",   "master"};
+constexpr std::string_view kLambKeys[] = {
+    "beta1",     "beta2",    "epsilon",  "weight_decay",    "max_grad_norm",
+    "max_ratio", "min_norm", "max_norm", "adapt_undecayed", "master"};
 
 constexpr OptimizerPreset kLarsPresets[] = {
     {"paper", "", "arXiv 1708.03888, algorithm 1; MLPerf's ResNet-50 reference"},

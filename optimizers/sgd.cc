@@ -25,7 +25,8 @@ class Sgd final : public SteppedOptimizer {
  public:
   Sgd(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
       const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, states_of(spec, groups)) {}
+      : SteppedOptimizer(spec, parameters, groups, states_of(spec, groups)),
+        has_momentum_(!states_of(spec, groups).empty()) {}
 
  private:
   void step(const StepOptions& options, ThreadPool& pool) override {
@@ -40,18 +41,28 @@ class Sgd final : public SteppedOptimizer {
     });
   }
 
-  void update(const ParameterSet::Block& block, const cpu::MomentumFactors& factors) const {
-    if (factors.momentum == 0.0f) {
-      cpu::plain_step({block.value(), {}, block.gradient()}, factors);
-      return;
-    }
-    const cpu::MomentumBlock operands{block.value(), state(block, 0), block.gradient()};
-    if (spec().nesterov) {
-      cpu::nesterov_step(operands, factors);
-    } else {
-      cpu::momentum_step(operands, factors);
-    }
+  void check_groups(std::vector<ParamGroup>& groups) const override {
+    check(has_momentum_ || states_of(spec(), groups).empty(),
+          "sgd: a group has a momentum, expected 0 as in all groups when the optimizer was made: "
+          "there is no state for it");
   }
+
+  void update(const ParameterSet::Block& block, const cpu::MomentumFactors& factors) const {
+    block.update([&](const ParameterSet::Piece& piece) {
+      if (factors.momentum == 0.0f) {
+        cpu::plain_step({piece.value, {}, piece.gradient}, factors);
+        return;
+      }
+      const cpu::MomentumBlock operands{piece.value, state(*block.item, piece, 0), piece.gradient};
+      if (spec().nesterov) {
+        cpu::nesterov_step(operands, factors);
+      } else {
+        cpu::momentum_step(operands, factors);
+      }
+    });
+  }
+
+  const bool has_momentum_;
 };
 
 }  // namespace

@@ -24,15 +24,27 @@ struct Field {
   bool (*accepts)(double);
   double (*get)(const OptimizerSpec&);
   void (*set)(OptimizerSpec&, double);
+  std::span<const std::string_view> names = {};  // of the values 0, 1, ..: written in their place
 };
 
+constexpr std::string_view kMasterNames[] = {"remainder", "float32"};
+
 template <auto Member>
-constexpr Field field(std::string_view key, std::string_view range, bool (*accepts)(double)) {
-  return {key, range, accepts,
+constexpr Field field(std::string_view key, std::string_view range, bool (*accepts)(double),
+                      std::span<const std::string_view> names = {}) {
+  return {key,
+          range,
+          accepts,
           [](const OptimizerSpec& spec) { return static_cast<double>(spec.*Member); },
           [](OptimizerSpec& spec, double value) {
-            spec.*Member = static_cast<std::remove_reference_t<decltype(spec.*Member)>>(value);
-          }};
+            using Value = std::remove_reference_t<decltype(spec.*Member)>;
+            if constexpr (std::is_enum_v<Value>) {
+              spec.*Member = static_cast<Value>(static_cast<uint8_t>(value));
+            } else {
+              spec.*Member = static_cast<Value>(value);
+            }
+          },
+          names};
 }
 
 constexpr std::array kFields{
@@ -43,6 +55,7 @@ constexpr std::array kFields{
     field<&OptimizerSpec::epsilon>("epsilon", "> 0", is_positive),
     field<&OptimizerSpec::weight_decay>("weight_decay", ">= 0", is_not_negative),
     field<&OptimizerSpec::trust_coefficient>("trust_coefficient", "> 0", is_positive),
+    field<&OptimizerSpec::master>("master", "remainder or float32", is_switch, kMasterNames),
     field<&OptimizerSpec::max_grad_norm>("max_grad_norm", ">= 0", is_not_negative),
     field<&OptimizerSpec::adapt_undecayed>("adapt_undecayed", "0 or 1", is_switch),
     field<&OptimizerSpec::max_ratio>("max_ratio", ">= 0", is_not_negative),
@@ -83,7 +96,13 @@ void check_range(std::string_view optimizer, const Field& which, double value) {
   check(which.accepts(value), optimizer, ": ", which.key, " is ", value, ", must be ", which.range);
 }
 
-double parse_number(std::string_view optimizer, const Field& which, std::string_view text) {
+double parse_value(std::string_view optimizer, const Field& which, std::string_view text) {
+  if (!which.names.empty()) {
+    const auto name = std::find(which.names.begin(), which.names.end(), text);
+    check(name != which.names.end(), optimizer, ": ", which.key, " is '", text, "', must be ",
+          which.range);
+    return static_cast<double>(name - which.names.begin());
+  }
   double value = 0.0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -96,6 +115,11 @@ double parse_number(std::string_view optimizer, const Field& which, std::string_
 std::string shortest(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
+
+std::string text_of(const Field& which, double value) {
+  return which.names.empty() ? shortest(value)
+                             : std::string(which.names[static_cast<size_t>(value)]);
 }
 
 /// Calls item(key, value) for each of "key=value,key=value", at least once; value is nothing
@@ -120,7 +144,7 @@ void set_keys(const OptimizerRow& row, std::string_view text, OptimizerSpec& spe
   }
   for_each_item(text, [&](std::string_view key, std::optional<std::string_view> value) {
     const Field& which = field_of(key);
-    which.set(spec, parse_number(row.name, which, value.value_or("")));
+    which.set(spec, parse_value(row.name, which, value.value_or("")));
   });
 }
 
@@ -190,9 +214,9 @@ OptimizerSpec parse_optimizer(std::string_view text) {
     }
     const Field& which = known_field(row, key);
     check(value.has_value(), row.name, ": '", key, "' has no value, expected ", which.key,
-          "=NUMBER, ", which.range);
+          which.names.empty() ? "=NUMBER, " : "=NAME, ", which.range);
     once(which.key);
-    const double number = parse_number(row.name, which, *value);
+    const double number = parse_value(row.name, which, *value);
     check_range(row.name, which, number);
     which.set(spec, number);
   });
@@ -206,7 +230,7 @@ std::string to_string(const OptimizerSpec& spec) {
     const Field& which = field_of(key);
     if (which.get(spec) != which.get(defaults)) {
       text += (text.size() == spec.name.size() ? ":" : ",");
-      text += concat(key, "=", shortest(which.get(spec)));
+      text += concat(key, "=", text_of(which, which.get(spec)));
     }
   }
   return text;

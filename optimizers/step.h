@@ -3,11 +3,21 @@
 // pure function of its block, so that bits depend neither on threads nor on the instruction set.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+
+#include "gradwire/kernels/core/dtype.h"
 
 namespace gradwire::cpu {
 
 bool all_finite(std::span<const float> x);
+
+/// A float as a bfloat16, rounded to nearest with ties away from zero, and its own lower 16 bits:
+/// together they are the float again, bit for bit, because rounding up shows in the lower half's
+/// first bit.
+void split_halves(std::span<const float> x, std::span<bfloat16> upper, std::span<uint16_t> lower);
+void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lower,
+                 std::span<float> out);
 
 /// Summed per 1024 elements in 32 strided float lanes folded pairwise, then in double. Where
 /// squares leave float's range (values above 1e19, or a sum below 1e-30) those 1024 are summed in

@@ -16,7 +16,7 @@ namespace gradwire::cpu {
 namespace {
 
 constexpr size_t kLanes = 32;
-constexpr size_t kChunk = 1024;
+constexpr size_t kChunk = 1024;  // kStepPiece is as large
 // Above the largest finite float there is no need to look at a sum in float; below this one,
 // squares may have been subnormal and lost bits.
 constexpr float kSmallestSum = 0x1p-100f;
@@ -78,6 +78,32 @@ bool all_finite(std::span<const float> x) {
     largest = std::max(largest, std::bit_cast<uint32_t>(data[i]) & 0x7FFFFFFFu);
   }
   return largest < 0x7F800000u;
+}
+
+GRADWIRE_CLONES
+void split_halves(std::span<const float> x, std::span<bfloat16> upper, std::span<uint16_t> lower) {
+  const float* __restrict const from = x.data();
+  bfloat16* __restrict const high = upper.data();
+  uint16_t* __restrict const low = lower.data();
+  const size_t count = x.size();
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(from[i]);
+    high[i].bits = static_cast<uint16_t>((bits + 0x8000u) >> 16);
+    low[i] = static_cast<uint16_t>(bits);
+  }
+}
+
+GRADWIRE_CLONES
+void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lower,
+                 std::span<float> out) {
+  const bfloat16* __restrict const high = upper.data();
+  const uint16_t* __restrict const low = lower.data();
+  float* __restrict const to = out.data();
+  const size_t count = out.size();
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t rounded_up = low[i] >> 15;
+    to[i] = std::bit_cast<float>(((high[i].bits - rounded_up) << 16) | low[i]);
+  }
 }
 
 GRADWIRE_CLONES

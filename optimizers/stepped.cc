@@ -11,7 +11,12 @@ SteppedOptimizer::SteppedOptimizer(const OptimizerSpec& spec,
                                    const std::vector<Parameter>& parameters,
                                    const std::vector<ParamGroup>& groups,
                                    std::vector<std::string_view> states)
-    : spec_(spec), set_(spec, parameters, groups), names_(std::move(states)) {
+    : spec_(spec),
+      set_(spec, parameters, groups),
+      names_(std::move(states)),
+      group_count_(groups.size()) {
+  ThreadPool alone(1);
+  set_.take_values(false, alone);
   if (spec.max_grad_norm != 0.0) {
     gradient_squares_.resize(set_.blocks().size());
   }
@@ -23,9 +28,21 @@ SteppedOptimizer::SteppedOptimizer(const OptimizerSpec& spec,
 void SteppedOptimizer::apply(const StepOptions& options, Context& context) {
   check_options(spec_.name, options);
   context.stream.enqueue([this, options, &pool = context.stream.pool()] {
+    set_.take_values(true, pool);  // what was loaded since this optimizer was made
     step(options, pool);
-    ++steps_;
+    set_.count_step();
   });
+}
+
+void SteppedOptimizer::values_changed(Context& context) {
+  context.stream.enqueue([this, &pool = context.stream.pool()] { set_.take_values(false, pool); });
+}
+
+void SteppedOptimizer::set_groups(std::vector<ParamGroup> groups) {
+  check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
+        " groups, expected ", group_count_, " as before");
+  check_groups(groups);
+  set_.set_groups(spec_, groups);
 }
 
 float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, ThreadPool& pool) {
@@ -37,11 +54,11 @@ float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, 
     return static_cast<float>(factor);
   }
   set_.for_each_block(pool, [this](const ParameterSet::Block& block) {
-    gradient_squares_[block.index] = cpu::sum_of_squares(block.gradient());
+    gradient_squares_[block.index] = gradient_sum_of_squares(block);
   });
   double squares = 0.0;
   for (const ParameterSet::Item& item : set_.items()) {
-    squares += sum_of_blocks(item, gradient_squares_);
+    squares += item.present() ? sum_of_blocks(item, gradient_squares_) : 0.0;
   }
   if (!std::isfinite(squares)) {
     set_.check_gradients(pool);
@@ -51,10 +68,16 @@ float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, 
 }
 
 void SteppedOptimizer::visit_state(StateVisitor& visitor) {
-  visitor.scalar("step", steps_);
-  for (const ParameterSet::Item& item : set_.items()) {
+  for (ParameterSet::Item& item : set_.items()) {
+    visitor.scalar(item.name, "step", item.steps);
     for (size_t i = 0; i < names_.size(); ++i) {
       visitor.tensor(item.name, names_[i], set_.state_view(buffers_[i], item));
+    }
+    if (!item.master.empty()) {
+      visitor.tensor(item.name, "master", view_of(item.master));
+    } else if (!item.remainder.empty()) {
+      visitor.tensor(item.name, "remainder",
+                     {item.remainder.data(), item.remainder.size(), DType::kBFloat16, {}});
     }
   }
 }

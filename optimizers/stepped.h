@@ -17,6 +17,9 @@ class SteppedOptimizer : public Optimizer {
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) final;
   void visit_state(StateVisitor& visitor) final;
+  void values_changed(Context& context) final;
+  void bind(std::span<const Binding> places) final { set_.bind(places); }
+  void set_groups(std::vector<ParamGroup> groups) final;
 
  protected:
   /// `states`: the names of the state buffers, which begin as zeros. They outlive this.
@@ -29,23 +32,24 @@ class SteppedOptimizer : public Optimizer {
   /// together down to max_grad_norm. Looks at every gradient where `check` is set or it must.
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
   float gradient_factor(const StepOptions& options, bool check, ThreadPool& pool);
-  /// How many steps were applied.
-  uint64_t steps() const { return steps_; }
-  /// The block's elements of the state of this place among the names.
-  std::span<float> state(const ParameterSet::Block& block, size_t place) const {
-    return block.state(buffers_[place]);
+  /// The piece's elements of the state of this place among the names.
+  std::span<float> state(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
+                         size_t place) const {
+    return buffers_[place].as<float>().subspan(item.state_offset + piece.begin, piece.value.size());
   }
 
  private:
   /// Applies one step, or throws and changes nothing.
   virtual void step(const StepOptions& options, ThreadPool& pool) = 0;
+  /// Throws where there is no state for what the groups ask for, or changes them to what is meant.
+  virtual void check_groups(std::vector<ParamGroup>&) const {}
 
   const OptimizerSpec spec_;
   ParameterSet set_;
   std::vector<double> gradient_squares_;  // per block, where gradients are clipped
   const std::vector<std::string_view> names_;
   std::vector<Buffer> buffers_;
-  uint64_t steps_ = 0;
+  const size_t group_count_;
 };
 
 /// Step sizes of layer-wise optimizers, which follow two norms per parameter: of its values, and of
@@ -68,6 +72,9 @@ class LayerRates {
   void set(ParameterSet& set, ThreadPool& pool, const Rate& rate, const PlainRate& plain) {
     for (size_t i = 0; i < rates_.size(); ++i) {
       const ParameterSet::Item& item = set.items()[i];
+      if (!item.present()) {
+        continue;
+      }
       const double change_square = sum_of_blocks(item, change_squares);
       if (!std::isfinite(change_square)) {
         set.check_gradients(pool);

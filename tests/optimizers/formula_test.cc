@@ -53,9 +53,9 @@ void expect_formula(const OptimizerSpec& spec, const Formula& formula, std::stri
     model.fill_gradients(static_cast<unsigned>(t));
     step(*optimizer, kLearningRate, 2);
     const State state = read_state(*optimizer);
-    EXPECT_EQ(state.scalars.at("step"), static_cast<uint64_t>(t));
     for (size_t i = 0; i < exact.size(); ++i) {
       const std::string name = "layer" + std::to_string(i);
+      EXPECT_EQ(state.scalars.at(name + "/step"), static_cast<uint64_t>(t));
       formula(exact[i], widened(model.gradients[i]), t, groups[i % groups.size()]);
       expect_close(model.values[i], exact[i].w, name + " value");
       if (!a.empty()) {

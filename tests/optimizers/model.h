@@ -68,7 +68,7 @@ struct Model {
   std::vector<std::vector<float>> gradients;
 };
 
-/// All state by "parameter/name", and the scalars.
+/// All state by "parameter/name".
 struct State {
   std::map<std::string, std::vector<float>> tensors;
   std::map<std::string, uint64_t> scalars;
@@ -81,8 +81,8 @@ inline State read_state(Optimizer& optimizer) {
       state.tensors[std::string(parameter) + "/" + std::string(name)].assign(elements.begin(),
                                                                              elements.end());
     }
-    void scalar(std::string_view name, uint64_t& value) override {
-      state.scalars[std::string(name)] = value;
+    void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
+      state.scalars[std::string(parameter) + "/" + std::string(name)] = value;
     }
     State state;
   } reader;
@@ -99,8 +99,8 @@ inline void write_state(Optimizer& optimizer, const State& state) {
       check(elements.size() == value.numel, "state of another size");
       std::memcpy(value.data, elements.data(), value.size_bytes());
     }
-    void scalar(std::string_view name, uint64_t& value) override {
-      value = from.scalars.at(std::string(name));
+    void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
+      value = from.scalars.at(std::string(parameter) + "/" + std::string(name));
     }
     const State& from;
   } writer(state);

@@ -39,14 +39,14 @@ TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
   EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb");
   EXPECT_EQ(refusal("sgd:beta1=0.9"),
             "sgd key: unknown name 'beta1', known: momentum in [0, 1), nesterov 0 or 1, "
-            "weight_decay >= 0, max_grad_norm >= 0");
+            "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32");
   EXPECT_EQ(refusal("adamw:eta=1"),
             "adamw key: unknown name 'eta', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
-            "weight_decay >= 0, max_grad_norm >= 0");
+            "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32");
   EXPECT_EQ(refusal("lamb:"),
             "lamb key: unknown name '', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
             "weight_decay >= 0, max_grad_norm >= 0, max_ratio >= 0, min_norm >= 0, max_norm >= 0, "
-            "adapt_undecayed 0 or 1, preset");
+            "adapt_undecayed 0 or 1, master remainder or float32, preset");
   EXPECT_EQ(refusal("lamb:preset=fast"),
             "lamb preset: unknown name 'fast', known: paper, paper-v1, apex, nvlamb, tf-addons, "
             "timm, lambc, optax");
@@ -63,6 +63,22 @@ TEST(OptimizerSpecText, APresetStandsForItsKeysAndOthersChangeIt) {
   EXPECT_EQ(parse_optimizer("lamb:max_grad_norm=2,preset=apex").max_grad_norm, 2.0);
   EXPECT_EQ(refusal("lamb:preset=apex,preset=apex"), "lamb: preset is given twice, expected once");
   EXPECT_EQ(refusal("sgd:preset=timm").substr(0, 29), "sgd key: unknown name 'preset");
+}
+
+TEST(OptimizerSpecText, MastersAreWrittenByName) {
+  EXPECT_EQ(parse_optimizer("sgd:master=float32").master, MasterWeights::kFloat32);
+  EXPECT_EQ(to_string(parse_optimizer("lamb:master=float32")), "lamb:master=float32");
+  EXPECT_EQ(to_string(parse_optimizer("adamw:master=remainder")), "adamw");
+  EXPECT_EQ(refusal("sgd:master=1"), "sgd: master is '1', must be remainder or float32");
+  EXPECT_EQ(refusal("sgd:master"),
+            "sgd: 'master' has no value, expected master=NAME, remainder or float32");
+  EXPECT_EQ(message_of<InvalidArgument>([] {
+              to_string(OptimizerSpec{});
+              std::vector<float> w(1), g(1);
+              make_optimizer({.master = static_cast<MasterWeights>(7)},
+                             {{"w", view_of(std::span(w)), view_of(std::span(g))}});
+            }),
+            "sgd: master is 7, must be remainder or float32");
 }
 
 TEST(OptimizerSpecText, DefaultsAreTheRows) {

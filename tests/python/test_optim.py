@@ -268,9 +268,10 @@ def damaged_states(state):
     for key in state:
         yield f"state\\['{key}'\\].*missing", {k: v for k, v in state.items() if k != key}
     yield "spec.*must be 'lamb'", dict(state, spec="sgd")
-    yield "scalars\\['step'\\].*missing", dict(state, scalars={})
-    yield "scalars\\['step'\\]: is -1", dict(state, scalars={"step": -1})
-    yield "scalars\\['step'\\]: is 'x'", dict(state, scalars={"step": "x"})
+    yield "scalars\\['a'\\]\\['step'\\].*missing", dict(state, scalars={})
+    for bad in (-1, "x"):
+        yield (f"scalars\\['b'\\]\\['step'\\]: is {bad!r}",
+               dict(state, scalars={"a": {"step": 9}, "b": {"step": bad}}))
     only_a = {"a": state["tensors"]["a"]}
     yield "state\\['b'\\]\\['exp_avg'\\].*missing", dict(state, tensors=only_a)
     short = dict(state["tensors"], b={"exp_avg": np.ones(2, np.float32),
@@ -287,7 +288,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing():
     before = optimizer.state_dict()
     nines = {name: {k: np.full(3, 9, np.float32) for k in pieces}
              for name, pieces in before["tensors"].items()}
-    changed = dict(before, scalars={"step": 9}, tensors=nines)
+    changed = dict(before, scalars={n: {"step": 9} for n in "ab"}, tensors=nines)
     for message, state in damaged_states(changed):
         with pytest.raises(gradwire.InvalidArgument, match=message):
             optimizer.load_state_dict(state)

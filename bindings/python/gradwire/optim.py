@@ -1,7 +1,7 @@
 """Optimizers for large batches, stepping in place on NumPy arrays."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _core
 from .errors import InvalidArgument
@@ -20,6 +20,8 @@ class ParamGroup:
         adapt: layer-wise adaptation (LARS, LARC, LAMB); False gives ratio 1, as for biases.
         momentum: instead of the optimizer's (SGD, LARS, LARC); None leaves it. 0 where a compressor
             keeps a velocity ("dgc:0.1%").
+        beta1, beta2: instead of the optimizer's (AdamW, LAMB); None leaves them.
+        epsilon: instead of the optimizer's (AdamW, LAMB, LARS, LARC); None leaves it.
     """
 
     parameters: Sequence[int]
@@ -27,6 +29,9 @@ class ParamGroup:
     learning_rate_scale: float = 1.0
     adapt: bool = True
     momentum: Optional[float] = None
+    beta1: Optional[float] = None
+    beta2: Optional[float] = None
+    epsilon: Optional[float] = None
 
 
 class Optimizer:
@@ -34,9 +39,10 @@ class Optimizer:
 
     Args:
         spec: name and settings.
-        parameters: float32 arrays in C order, changed in place by step().
-        gradients: one array per parameter, of the same size; read by every step(), so write the
-            next gradient into the same memory.
+        parameters: arrays in C order, changed in place by step(): float32, or float16 or bfloat16
+            (ml_dtypes, or uint16 holding its bits), of which the optimizer keeps exact masters.
+        gradients: one array per parameter, of the same size and of any of these dtypes; read by
+            every step(), so write the next gradient into the same memory.
         lr: learning rate of steps that are given none.
         groups: settings of some parameters, as ParamGroup or dicts of its fields.
         names: of the parameters, for messages and checkpoints; "0", "1", ... by default.
@@ -65,8 +71,7 @@ class Optimizer:
             list(gradients),
             [str(i) for i in range(len(parameters))] if names is None else list(names),
             _places(rows, len(parameters)),
-            [(None, 1.0, True, None)]
-            + [(g.weight_decay, g.learning_rate_scale, g.adapt, g.momentum) for g in rows],
+            [_row(ParamGroup(()))] + [_row(g) for g in rows],
             threads,
         )
 
@@ -93,6 +98,13 @@ class Optimizer:
                 in (0, 1].
         """
         self._core.step(self.lr if lr is None else lr, gradient_scale, known_finite)
+
+    def values_changed(self) -> None:
+        """Takes values of 16 bits as they are for their masters.
+
+        Needed where others wrote parameters (a checkpoint, a broadcast) after the first step.
+        """
+        self._core.values_changed()
 
     def state_dict(self) -> Dict[str, Any]:
         """Copies of everything a checkpoint needs besides the parameters."""
@@ -123,7 +135,8 @@ class SGD(Optimizer):
 
     d = g + weight_decay * w, v = momentum * v + d, w -= lr * v, with `nesterov`
     w -= lr * (d + momentum * v). `max_grad_norm` is what the norm of all gradients together is
-    brought down to, 0: nothing. Other arguments: see Optimizer.
+    brought down to, 0: nothing. `master` says what is kept of the exact value of a bfloat16
+    parameter: "remainder", its other 16 bits, or "float32". Other arguments: see Optimizer.
     """
 
     def __init__(
@@ -136,6 +149,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
+        master: str = "remainder",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -144,6 +158,7 @@ class SGD(Optimizer):
             nesterov=nesterov,
             weight_decay=weight_decay,
             max_grad_norm=max_grad_norm,
+            master=master,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -152,7 +167,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
 
     w -= lr * (m / (sqrt(v) + epsilon) + weight_decay * w) with bias-corrected moments m and v;
-    `max_grad_norm` as in SGD. Other arguments: see Optimizer.
+    `max_grad_norm` and `master` as in SGD. Other arguments: see Optimizer.
     """
 
     def __init__(
@@ -166,6 +181,7 @@ class AdamW(Optimizer):
         epsilon: float = 1e-8,
         weight_decay: float = 0.01,
         max_grad_norm: float = 0.0,
+        master: str = "remainder",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -175,6 +191,7 @@ class AdamW(Optimizer):
             epsilon=epsilon,
             weight_decay=weight_decay,
             max_grad_norm=max_grad_norm,
+            master=master,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -203,6 +220,7 @@ class LARS(Optimizer):
         epsilon: Optional[float] = None,
         preset: Optional[str] = None,
         max_grad_norm: float = 0.0,
+        master: str = "remainder",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -214,6 +232,7 @@ class LARS(Optimizer):
             trust_coefficient=trust_coefficient,
             epsilon=epsilon,
             max_grad_norm=max_grad_norm,
+            master=master,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -251,6 +270,7 @@ class LAMB(Optimizer):
         preset: Optional[str] = None,
         max_grad_norm: Optional[float] = None,
         max_ratio: Optional[float] = None,
+        master: str = "remainder",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -262,6 +282,7 @@ class LAMB(Optimizer):
             weight_decay=weight_decay,
             max_grad_norm=max_grad_norm,
             max_ratio=max_ratio,
+            master=master,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -279,7 +300,7 @@ def _spec(name: str, **settings: Union[None, float, bool, str]) -> str:
 
 
 def _text(key: str, value: Union[float, bool, str]) -> str:
-    if key == "preset":
+    if key in ("preset", "master"):
         return str(value)
     return _number(key, value)
 
@@ -291,6 +312,18 @@ def _number(key: str, value: Union[float, bool, str]) -> str:
         return repr(float(value))
     except (TypeError, ValueError):
         raise InvalidArgument(f"{key}: is {value!r}, must be a number") from None
+
+
+def _row(group: ParamGroup) -> Tuple[Any, ...]:
+    return (
+        group.weight_decay,
+        group.learning_rate_scale,
+        group.adapt,
+        group.momentum,
+        group.beta1,
+        group.beta2,
+        group.epsilon,
+    )
 
 
 def _group_of_dict(fields: Dict[str, Any]) -> ParamGroup:

@@ -1,5 +1,6 @@
-"""gradwire over torch.distributed: a process group as the carrier of a transport.
+"""gradwire for PyTorch: optimizers, and a process group as the carrier of a transport.
 
+    optimizer = gradwire.torch.LAMB(model.parameters(), lr=1e-3, weight_decay=0.01)
     transport = gradwire.torch.transport()          # a group of its own over all ranks
     reducer = gradwire.Reducer(plan, transport)
 
@@ -14,5 +15,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from .carrier import transport
+from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
 
-__all__ = ["transport"]
+__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer", "transport"]

@@ -1,0 +1,334 @@
+"""What gradwire's optimizers for torch share: a core of C++ behind a torch.optim.Optimizer."""
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+
+import torch
+
+from .. import _core
+from ..errors import InvalidArgument
+from ..optim import ParamGroup, _row
+
+__all__ = ["Optimizer", "Params"]
+
+Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
+
+_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+# What torch.optim calls the state that gradwire calls so: checkpoints of torch's own load.
+_TORCH_NAMES = {"momentum": "momentum_buffer"}
+
+
+class Optimizer(torch.optim.Optimizer):
+    """What SGD, AdamW, LARS, LARC and LAMB share.
+
+    Args:
+        params: as torch.optim's: tensors, (name, tensor) pairs or param groups; float32, float16 or
+            bfloat16 in CPU memory, of dense layout (channels_last, for example, is fine).
+        spec: of the optimizer, with what all groups share.
+        defaults: what a param group may have of its own, and change between steps: "lr",
+            "weight_decay", "adapt", and "momentum", or "betas" and "eps".
+        threads: of the loops; torch.get_num_threads() by default. Results do not depend on it.
+
+    Raises:
+        InvalidArgument: for a bad spec or setting, and for parameters as above.
+    """
+
+    # GradScaler hands over its scale and what it found instead of passing over gradients itself.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self, params: Params, spec: str, defaults: Dict[str, Any], threads: Optional[int] = None
+    ) -> None:
+        self._spec = _core.canonical_optimizer(spec)
+        self._threads = torch.get_num_threads() if threads is None else threads
+        self._forget()
+        super().__init__(params, defaults)
+
+    @property
+    def spec(self) -> str:
+        """The canonical text of what all groups share."""
+        return self._spec
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """As torch.optim's; state of the parameters there were stays.
+
+        Raises:
+            InvalidArgument: for a parameter or a setting that cannot be stepped; nothing is added.
+        """
+        super().add_param_group(param_group)
+        try:
+            for parameter in self.param_groups[-1]["params"]:
+                _check_parameter(parameter)
+            _row_of(self.param_groups[-1])
+        except InvalidArgument:
+            del self.param_groups[-1]
+            raise
+        self._forget()
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
+        """Updates all parameters that have a gradient.
+
+        Args:
+            closure: computes the loss again and returns it, as torch.optim's.
+
+        Returns:
+            What the closure returned, else None.
+
+        Raises:
+            NonFiniteGradient: a gradient holds NaN or infinity, and no GradScaler found it before.
+            InvalidArgument: a setting of a group is out of range, a gradient is sparse or elsewhere
+                than its parameter. Nothing was changed in either case.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found is not None and found.item() > 0:
+            return loss
+        rows = [_row_of(group) for group in self.param_groups]
+        core, kept = self._ready(rows)
+        factor = 1.0 if scale is None else 1.0 / float(scale.item())
+        if factor > 1.0:  # a scale below 1 could make finite gradients infinite as they are read
+            torch._foreach_mul_([g for g in kept if g is not None], factor)
+            factor = 1.0
+        if rows != self._rows:
+            core.set_groups(rows)
+            self._rows = rows
+        core.step(1.0, factor)
+        return loss
+
+    def values_changed(self) -> None:
+        """Takes parameters of 16 bits as they are for their exact masters.
+
+        Needed where others wrote parameters (a checkpoint, a broadcast) after the first step and
+        this optimizer's own state was not loaded with them.
+        """
+        if self._core is not None:
+            core, _ = self._ready(self._rows)
+            core.values_changed()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Takes over what state_dict() returned, of this class or of torch.optim's SGD or AdamW.
+
+        State keeps its own dtype: float32, whatever the parameter's.
+
+        Raises:
+            InvalidArgument: state is missing or of another shape or dtype; nothing was changed.
+        """
+        states: Dict[torch.Tensor, Dict[str, Any]] = {}
+
+        def take(_: torch.optim.Optimizer, final: Dict[str, Any]) -> None:  # behind others' hooks
+            groups = final["param_groups"]
+            saved = [i for group in groups for i in group["params"]]
+            mine = [p for group in self.param_groups for p in group["params"]]
+            for group in groups:
+                _check_saved_group(self._spec, group)
+            if len(saved) == len(mine):  # torch has the message for the other case
+                for i, parameter in zip(saved, mine):
+                    if final["state"].get(i):
+                        states[parameter] = self._checked_state(parameter, final["state"][i])
+
+        handle = self.register_load_state_dict_pre_hook(take)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        self.state.clear()
+        self.state.update(states)
+        self._forget()
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # Not the core: it is made again from the state.
+        return {**super().__getstate__(), "_spec": self._spec, "_threads": self._threads}
+
+    def _forget(self) -> None:
+        """The core is to be made again, from the groups and the state there are."""
+        self._core: Optional[_core.Optimizer] = None
+        self._rows: List[Tuple[Any, ...]] = []
+        self._layouts: List[Tuple[Any, ...]] = []
+
+    def _all(self) -> List[torch.Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _ready(
+        self, rows: List[Tuple[Any, ...]]
+    ) -> Tuple[_core.Optimizer, List[Optional[torch.Tensor]]]:
+        """The core, told where everything is, and gradients that must live until the step ends."""
+        parameters = self._all()
+        layouts = [(p.dtype, p.device.type, p.shape, p.stride()) for p in parameters]
+        gradients = [None if p.grad is None else _gradient_like(p, p.grad) for p in parameters]
+        core = self._core
+        without = _momentum_free(self._spec, self._rows) and not _momentum_free(self._spec, rows)
+        if core is None or layouts != self._layouts or without:
+            core = self._build(parameters, rows)
+            self._core, self._rows, self._layouts = core, rows, layouts
+        core.bind(
+            [p.data_ptr() for p in parameters],
+            [
+                (0, "float32") if g is None else (g.data_ptr(), _DTYPES[g.dtype])
+                for g in gradients
+            ],
+        )
+        return core, gradients
+
+    def _build(
+        self, parameters: List[torch.Tensor], rows: List[Tuple[Any, ...]]
+    ) -> _core.Optimizer:
+        """A core with the state there is; that state becomes views of the core's."""
+        for parameter in parameters:
+            _check_parameter(parameter)
+        names = [str(i) for i in range(len(parameters))]
+        named = [n for group in self.param_groups for n in group.get("param_names", ())]
+        if len(named) == len(parameters) and len(set(named)) == len(named):
+            names = named
+        core = _core.Optimizer(
+            self._spec,
+            [(p.data_ptr(), _DTYPES[p.dtype]) for p in parameters],
+            [p.numel() for p in parameters],
+            names,
+            [i for i, group in enumerate(self.param_groups) for _ in group["params"]],
+            rows,
+            self._threads,
+        )
+        scalars, tensors = core.state_views()
+        fresh: Dict[torch.Tensor, Dict[str, torch.Tensor]] = {}
+        for parameter, name in zip(parameters, names):
+            views = {k: torch.from_numpy(v) for k, v in scalars[name].items()}
+            for key, array in tensors.get(name, {}).items():
+                # In the parameter's order of elements, which is the core's.
+                views[_TORCH_NAMES.get(key, key)] = torch.as_strided(
+                    torch.from_numpy(array), parameter.shape, parameter.stride()
+                )
+            for key, value in self.state.get(parameter, {}).items():
+                if key in views:
+                    views[key].copy_(value)
+            fresh[parameter] = views
+        self.state.clear()
+        self.state.update(fresh)
+        return core
+
+    def _checked_state(self, parameter: torch.Tensor, saved: Dict[str, Any]) -> Dict[str, Any]:
+        name = self._spec.split(":")[0]
+        adam = name in ("adamw", "lamb")
+        known = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
+        # torch's SGD counts no steps, but what has state was stepped.
+        state: Dict[str, Any] = {"step": torch.tensor(1, dtype=torch.int64)}
+        for key, value in saved.items():
+            what = f"state['{key}']"
+            if value is None and key == "momentum_buffer":
+                continue
+            if key == "step":
+                count = float(value)
+                if count < 0 or count != int(count):
+                    raise InvalidArgument(f"{what}: is {count}, must be a whole number from 0")
+                state[key] = torch.tensor(int(count), dtype=torch.int64)
+                continue
+            if key not in (*known, "master", "remainder"):
+                raise InvalidArgument(
+                    f"{what}: is no state of {name}, must be step or one of {', '.join(known)}"
+                )
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
+            if shape != tuple(parameter.shape):
+                raise InvalidArgument(
+                    f"{what}: is {shape}, must have its parameter's shape {tuple(parameter.shape)}"
+                )
+            wanted = (torch.uint16,) if key == "remainder" else tuple(_DTYPES)
+            if value.dtype not in wanted:
+                raise InvalidArgument(f"{what}: is {value.dtype}, must be {wanted[0]}")
+            state[key] = value.detach().clone()
+        missing = [] if name == "sgd" else [key for key in known if key not in state]
+        if missing and int(state["step"]) > 0:
+            raise InvalidArgument(
+                f"state['{missing[0]}']: is missing, must be there; there are {', '.join(saved)}"
+            )
+        return state
+
+
+def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
+    """Whether a core of these groups keeps no momentum."""
+    return spec.split(":")[0] == "sgd" and all(row[3] == 0.0 for row in rows)
+
+
+def _check_saved_group(spec: str, group: Dict[str, Any]) -> None:
+    """Refuses what torch.optim's groups may ask for and no formula here has."""
+    for key in ("amsgrad", "maximize", "dampening"):
+        if group.get(key):
+            raise InvalidArgument(f"param_groups: {key} is {group[key]}, must be {type(group[key])()}")
+    nesterov = "nesterov=1" in spec
+    if bool(group.get("nesterov", nesterov)) != nesterov:
+        raise InvalidArgument(
+            f"param_groups: nesterov is {group['nesterov']}, must be {nesterov}, this optimizer's"
+        )
+
+
+def _check_parameter(parameter: torch.Tensor) -> None:
+    what = f"parameter of shape {tuple(parameter.shape)}"
+    if parameter.dtype not in _DTYPES:
+        raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
+    if parameter.device.type != "cpu":
+        raise InvalidArgument(
+            f"{what}: is on {parameter.device}, must be in CPU memory: gradwire's optimizers have "
+            "no GPU kernels yet"
+        )
+    if parameter.layout != torch.strided or not _is_dense(parameter):
+        raise InvalidArgument(
+            f"{what}: its elements do not fill one piece of memory, must be a dense tensor"
+        )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill numel() places of memory, in any order."""
+    expected = 1
+    extents = [(s, n) for s, n in zip(tensor.stride(), tensor.shape) if n != 1]
+    for stride, extent in sorted(extents):
+        if stride != expected:
+            return tensor.numel() == 0
+        expected *= extent
+    return True
+
+
+def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient in the parameter's order of elements."""
+    if gradient.layout != torch.strided:
+        raise InvalidArgument(
+            f"gradient of a parameter of shape {tuple(parameter.shape)}: its layout is "
+            f"{gradient.layout}, must be strided; grad.to_dense() makes it so"
+        )
+    if gradient.device != parameter.device or gradient.dtype not in _DTYPES:
+        raise InvalidArgument(
+            f"gradient of a parameter of shape {tuple(parameter.shape)}: is {gradient.dtype} on "
+            f"{gradient.device}, must be float32, float16 or bfloat16 on {parameter.device}"
+        )
+    same = all(
+        n == 1 or a == b
+        for a, b, n in zip(gradient.stride(), parameter.stride(), parameter.shape)
+    )
+    if same:
+        return gradient
+    ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=gradient.dtype)
+    return ordered.copy_(gradient)
+
+
+def _row_of(group: Dict[str, Any]) -> Tuple[Any, ...]:
+    lr = float(group["lr"])
+    if not 0.0 <= lr < float("inf"):
+        raise InvalidArgument(f"lr: is {lr}, must be finite and >= 0")
+    beta1, beta2 = group.get("betas", (None, None))
+    momentum = group.get("momentum")
+    return _row(
+        ParamGroup(
+            (),
+            weight_decay=float(group["weight_decay"]),
+            learning_rate_scale=lr,
+            adapt=bool(group.get("adapt", True)),
+            momentum=None if momentum is None else float(momentum),
+            beta1=None if beta1 is None else float(beta1),
+            beta2=None if beta2 is None else float(beta2),
+            epsilon=None if group.get("eps") is None else float(group["eps"]),
+        )
+    )
