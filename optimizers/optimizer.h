@@ -127,8 +127,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
   virtual const OptimizerSpec& spec() const = 0;
 
-  /// Enqueues what must be ready before the exchange. Those that exchange the gradient itself, all
-  /// rows of today's registry, do nothing.
+  /// Enqueues what must be ready before the exchange: where the row says `prepares`, it writes to
+  /// the gradients' memory what is to be exchanged. Others exchange the gradients as they are.
   virtual void prepare(Context& context) = 0;
 
   /// Enqueues the update of all parameters from their gradients. When a gradient holds NaN or
@@ -176,6 +176,7 @@ struct OptimizerRow {
   std::span<const std::string_view> keys;  ///< of OptimizerSpec, that this optimizer reads
   std::string_view defaults;               ///< as in a spec, what differs from OptimizerSpec's
   std::span<const OptimizerPreset> presets;
+  bool prepares;  ///< prepare() writes what is exchanged to the gradients' memory
   std::unique_ptr<Optimizer> (*make)(const OptimizerSpec&, std::vector<Parameter>,
                                      std::vector<ParamGroup>);
 };

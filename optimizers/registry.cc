@@ -43,6 +43,13 @@ constexpr OptimizerPreset kLambPresets[] = {
     {"optax", "", "optax, lamb"},
 };
 
+constexpr std::string_view kOuterKeys[] = {"momentum", "nesterov", "max_grad_norm"};
+constexpr OptimizerPreset kOuterPresets[] = {
+    {"paper", "", "arXiv 2311.08105: learning rate 0.7"},
+    {"sparseloco", "momentum=0,nesterov=0", "arXiv 2508.15706: learning rate 1"},
+    {"local-sgd", "momentum=0,nesterov=0", "Stich, arXiv 1805.09767: learning rate 1"},
+};
+
 constexpr OptimizerRow kRows[] = {
     {.name = "sgd",
      .summary = "stochastic gradient descent with heavy-ball or Nesterov momentum",
@@ -52,6 +59,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kSgdKeys,
      .defaults = "",
      .presets = {},
+     .prepares = false,
      .make = make_sgd},
     {.name = "adamw",
      .summary = "Adam with weight decay that does not pass through the moments",
@@ -61,6 +69,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kAdamKeys,
      .defaults = "epsilon=1e-8,weight_decay=0.01",
      .presets = {},
+     .prepares = false,
      .make = make_adamw},
     {.name = "lars",
      .summary = "SGD whose learning rate follows each layer's ratio of weight to gradient norm",
@@ -70,6 +79,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kLarsKeys,
      .defaults = "",
      .presets = kLarsPresets,
+     .prepares = false,
      .make = make_lars},
     {.name = "larc",
      .summary = "LARS that never takes a layer's rate above the learning rate",
@@ -79,6 +89,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kLarsKeys,
      .defaults = kLarcDefaults,
      .presets = {},
+     .prepares = false,
      .make = make_lars},
     {.name = "lamb",
      .summary = "Adam whose update is scaled to each layer's weight norm",
@@ -90,7 +101,21 @@ constexpr OptimizerRow kRows[] = {
      .keys = kLambKeys,
      .defaults = "",
      .presets = kLambPresets,
+     .prepares = false,
      .make = make_lamb},
+    {.name = "diloco",
+     .summary =
+         "the outer step of training with local steps, on what these have moved parameters by",
+     .formula = "D = the mean of theta - theta_i over ranks; v = mu v + D; "
+                "theta -= lr (D + mu v) (nesterov=0: theta -= lr v)",
+     .source =
+         "Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, "
+         "arXiv 2311.08105",
+     .keys = kOuterKeys,
+     .defaults = "nesterov=1",
+     .presets = kOuterPresets,
+     .prepares = true,
+     .make = make_outer},
 };
 
 }  // namespace

@@ -14,5 +14,7 @@ std::unique_ptr<Optimizer> make_lars(const OptimizerSpec& spec, std::vector<Para
                                      std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_lamb(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                      std::vector<ParamGroup> groups);
+std::unique_ptr<Optimizer> make_outer(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                      std::vector<ParamGroup> groups);
 
 }  // namespace gradwire

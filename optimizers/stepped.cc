@@ -35,7 +35,10 @@ void SteppedOptimizer::apply(const StepOptions& options, Context& context) {
 }
 
 void SteppedOptimizer::values_changed(Context& context) {
-  context.stream.enqueue([this, &pool = context.stream.pool()] { set_.take_values(false, pool); });
+  context.stream.enqueue([this, &pool = context.stream.pool()] {
+    set_.take_values(false, pool);
+    values_taken();
+  });
 }
 
 void SteppedOptimizer::set_groups(std::vector<ParamGroup> groups) {

@@ -13,12 +13,12 @@ namespace gradwire {
 class SteppedOptimizer : public Optimizer {
  public:
   const OptimizerSpec& spec() const final { return spec_; }
-  void prepare(Context&) final {}
+  void prepare(Context&) override {}
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) final;
   void visit_state(StateVisitor& visitor) final;
   void values_changed(Context& context) final;
-  void bind(std::span<const Binding> places) final { set_.bind(places); }
+  void bind(std::span<const Binding> places) override { set_.bind(places); }
   void set_groups(std::vector<ParamGroup> groups) final;
 
  protected:
@@ -41,6 +41,8 @@ class SteppedOptimizer : public Optimizer {
  private:
   /// Applies one step, or throws and changes nothing.
   virtual void step(const StepOptions& options, ThreadPool& pool) = 0;
+  /// Called where values that others wrote become the masters.
+  virtual void values_taken() {}
   /// Throws where there is no state for what the groups ask for, or changes them to what is meant.
   virtual void check_groups(std::vector<ParamGroup>&) const {}
 

@@ -35,8 +35,9 @@ TEST(OptimizerSpecText, WritesWhatDiffersFromTheDefaultsAndReadsItBack) {
 }
 
 TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
-  EXPECT_EQ(refusal("adam"), "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb");
-  EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb");
+  EXPECT_EQ(refusal("adam"),
+            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb, diloco");
+  EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb, diloco");
   EXPECT_EQ(refusal("sgd:beta1=0.9"),
             "sgd key: unknown name 'beta1', known: momentum in [0, 1), nesterov 0 or 1, "
             "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32");
@@ -118,12 +119,12 @@ TEST(OptimizerRegistry, MakesWhatItListsAndChecksSpecsMadeByHand) {
     for (std::string_view text : {row.summary, row.formula, row.source}) {
       EXPECT_FALSE(text.empty());
     }
-    OptimizerSpec bad{.name = std::string(row.name), .weight_decay = -1.0};
+    OptimizerSpec bad{.name = std::string(row.name), .max_grad_norm = -1.0};
     EXPECT_EQ(message_of<InvalidArgument>([&] { make_optimizer(bad, model.parameters()); }),
-              std::string(row.name) + ": weight_decay is -1, must be >= 0");
+              std::string(row.name) + ": max_grad_norm is -1, must be >= 0");
   }
   EXPECT_EQ(message_of<InvalidArgument>([] { make_optimizer({.name = "adam"}, {}); }),
-            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb");
+            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb, diloco");
 }
 
 TEST(Schedule, WarmupClimbsInEqualStepsToTheBase) {
