@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "gradwire/kernels/core/error.h"
+
 namespace trainer {
 namespace {
 
@@ -153,6 +155,14 @@ void EventWriter::write(const JsonLine& line) {
   const std::string text = line.text() + "\n";
   const std::lock_guard lock(mutex_);
   write_all(descriptor_, text, "events: cannot write to '" + path_ + "'");
+}
+
+std::string of_rank(const std::filesystem::path& file, int rank) {
+  if (rank == 0) {
+    return file.string();
+  }
+  const std::string name = gradwire::concat(file.stem().string(), ".rank", rank);
+  return (file.parent_path() / name).string() + file.extension().string();
 }
 
 void write_file(const std::string& path, std::string_view text) {

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -64,6 +65,9 @@ class EventWriter {
   int descriptor_ = -1;
   std::mutex mutex_;
 };
+
+/// Rank 0's file as it was named, "trace.rank2.json" beside it.
+std::string of_rank(const std::filesystem::path& file, int rank);
 
 /// Writes a whole file or nothing: a temporary beside it, then a rename. Symbolic links are
 /// followed; what exists and is no regular file (a device, a pipe) is written to directly.

@@ -89,6 +89,28 @@ void set_schedule(Options& o, std::string_view text) {
   o.schedule = text == "constant" ? Schedule::kConstant : Schedule::kPolynomial;
 }
 
+/// An optimizer of gradients, or of what local steps moved.
+gradwire::OptimizerSpec parse_optimizer_that(bool prepares, std::string_view text) {
+  const gradwire::OptimizerSpec spec = gradwire::parse_optimizer(text);
+  std::string known;
+  for (const gradwire::OptimizerRow& row : gradwire::optimizer_registry()) {
+    if (row.name == spec.name && row.prepares == prepares) {
+      return spec;
+    }
+    if (row.prepares == prepares) {
+      known += concat(known.empty() ? "" : ", ", row.name);
+    }
+  }
+  reject(text,
+         concat(prepares ? "an optimizer of local steps: " : "an optimizer of gradients: ", known));
+}
+
+void set_optimizer(Options& o, std::string_view text) {
+  o.optimizer = parse_optimizer_that(false, text);
+}
+
+void set_outer(Options& o, std::string_view text) { o.outer = parse_optimizer_that(true, text); }
+
 struct OptionRow {
   std::string_view name;
   std::string_view value;
@@ -132,9 +154,15 @@ constexpr OptionRow kRows[] = {
     {"optimizer", "SPEC",
      "e.g. sgd:momentum=0.9, adamw, lars, larc, lamb; without its momentum for what the method "
      "gives one [sgd]",
-     [](Options& o, View v) { o.optimizer = gradwire::parse_optimizer(v); }},
+     set_optimizer},
     {"learning-rate", "X", "after warm-up [by optimizer]",
      [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
+    {"local-steps", "H",
+     "each rank steps alone so often; then what that moved is exchanged and stepped on [1]",
+     [](Options& o, View v) { o.local_steps = parse_number<uint64_t>(v, 1, 1000000); }},
+    {"outer", "SPEC", "steps on it: diloco, diloco:preset=sparseloco, … [diloco]", set_outer},
+    {"outer-rate", "X", "its learning rate [0.7, without momentum 1]",
+     [](Options& o, View v) { o.outer_learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
     {"schedule", "NAME", "constant, or polynomial decay to 0 [constant]", set_schedule},
     {"warmup-steps", "N", "linear warm-up [20]",
      [](Options& o, View v) { o.warmup_steps = parse_number<uint64_t>(v, 0, kAnyCount); }},
@@ -197,6 +225,9 @@ void complete(Options& o) {
   if (o.learning_rate == 0) {
     o.learning_rate = default_learning_rate(o.optimizer);
   }
+  if (o.outer_learning_rate == 0) {
+    o.outer_learning_rate = default_outer_rate(o.outer);
+  }
   if (o.threads == 0) {
     o.threads = gradwire::default_threads(o.group.world_size);
   }
@@ -224,6 +255,10 @@ double parse_rate(std::string_view text) {
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
   const std::string_view name = optimizer.name;
   return name == "lars" ? 3.0 : name == "lamb" ? 0.005 : name == "adamw" ? 0.001 : 0.05;
+}
+
+double default_outer_rate(const gradwire::OptimizerSpec& outer) {
+  return outer.momentum == 0.0 ? 1.0 : 0.7;
 }
 
 ParameterGroups parameter_groups(const Options& options) {

@@ -23,7 +23,7 @@ class BadArguments : public std::runtime_error {
 enum class Schedule : uint8_t { kConstant, kPolynomial };
 
 struct Options {
-  Options() { group.world_size = 4; }
+  Options() : outer(gradwire::default_spec("diloco")) { group.world_size = 4; }
 
   std::string transport = "in_process";  ///< in_process: all ranks are threads of this process
   gradwire::TransportOptions group;
@@ -33,7 +33,10 @@ struct Options {
   std::string exchange = "auto";
   size_t bucket_kib = 1024;
   gradwire::OptimizerSpec optimizer;
-  double learning_rate = 0;  ///< 0: default_learning_rate(optimizer)
+  double learning_rate = 0;        ///< 0: default_learning_rate(optimizer)
+  uint64_t local_steps = 1;        ///< exchanged is what so many steps of the optimizer moved
+  gradwire::OptimizerSpec outer;   ///< steps on that, where local_steps is above 1
+  double outer_learning_rate = 0;  ///< 0: default_outer_rate(outer)
   Schedule schedule = Schedule::kConstant;
   uint64_t warmup_steps = 20;
   size_t batch_size = 32;  ///< per rank
@@ -73,6 +76,9 @@ ParameterGroups parameter_groups(const Options& options);
 
 /// What --learning-rate is when left out: found by trying on small images (README.md).
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer);
+
+/// What --outer-rate is when left out: the papers', 0.7 with momentum and 1 without.
+double default_outer_rate(const gradwire::OptimizerSpec& outer);
 
 /// The text of --help.
 std::string help_text();

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -42,6 +44,24 @@ void handle(int signal, void (*handler)(int)) {
 }
 
 }  // namespace
+
+void keep_to(const std::vector<int>& cpus) {
+  if (cpus.empty()) {
+    return;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::string names;
+  for (const int cpu : cpus) {
+    CPU_SET(static_cast<size_t>(cpu), &set);
+    names += gradwire::concat(names.empty() ? "" : ",", cpu);
+  }
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
+    throw gradwire::InvalidArgument(
+        gradwire::concat("--compute-cpus ", names, ": ", std::strerror(errno),
+                         ", expected processors that this process may use"));
+  }
+}
 
 double process_cpu_ms() {
   timespec time{};

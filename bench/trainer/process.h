@@ -59,6 +59,11 @@ class SignalWatch {
 /// must still be the parent. @throws Interrupted when the parent has gone already.
 void die_with_parent(long expected_parent);
 
+/// The calling thread computes on these processors from now on, unless there are none. Those it has
+/// started, which exchange, keep all of them. @throws gradwire::InvalidArgument naming them when
+/// this process may not use them.
+void keep_to(const std::vector<int>& cpus);
+
 /// tx_bytes of `interface` in the process's own network namespace (/proc/self/net/dev).
 /// @throws gradwire::InvalidArgument listing the interfaces when there is none of that name.
 uint64_t interface_bytes_sent(std::string_view interface);

@@ -1,13 +1,9 @@
 #include "bench/trainer/train.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
 #include <new>
 #include <optional>
 
@@ -57,35 +53,6 @@ size_t rows(const Options& options) { return std::max<size_t>(options.batch_size
   }
 }
 
-// The calling thread computes on these processors from now on. Those it has started, which
-// exchange, keep all of them.
-void keep_to(const std::vector<int>& cpus) {
-  if (cpus.empty()) {
-    return;
-  }
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::string names;
-  for (const int cpu : cpus) {
-    CPU_SET(static_cast<size_t>(cpu), &set);
-    names += gradwire::concat(names.empty() ? "" : ",", cpu);
-  }
-  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
-    throw gradwire::InvalidArgument(
-        gradwire::concat("--compute-cpus ", names, ": ", std::strerror(errno),
-                         ", expected processors that this process may use"));
-  }
-}
-
-/// Rank 0's file as it was named, "trace.rank2.json" beside it.
-std::string of_rank(const std::filesystem::path& file, int rank) {
-  if (rank == 0) {
-    return file.string();
-  }
-  const std::string name = gradwire::concat(file.stem().string(), ".rank", rank);
-  return (file.parent_path() / name).string() + file.extension().string();
-}
-
 // Ranks that are threads have the same options and data anyhow.
 void compare_settings(const RankInputs& in) {
   if (in.options.transport != "in_process") {
@@ -104,7 +71,11 @@ class Training {
 
  private:
   void join();
-  void make_optimizer();
+  void make_optimizers();
+  /// Whether all ranks have the same parameters behind step `steps_`.
+  bool together() const;
+  void exchange();
+  void outer_step();
   void step();
   void after_step();
   void evaluate_now();
@@ -129,6 +100,7 @@ class Training {
   std::optional<gradwire::Reducer> reducer_;
   std::vector<float> local_gradients_;  // without an exchange
   std::unique_ptr<gradwire::Optimizer> optimizer_;
+  std::unique_ptr<gradwire::Optimizer> outer_;  // with local steps
   std::vector<uint8_t> labels_;
   std::vector<ParamId> ready_;  // gradients held back until backward has ended
   std::string interface_;       // empty: not counted
@@ -181,13 +153,13 @@ void Training::join() {
     local_gradients_.resize(model_.parameter_count());
   }
   keep_to(options_.compute_cpus);
-  make_optimizer();
+  make_optimizers();
   write_start();
   in_.transport.barrier({.what = "start"}, context_);
   context_.stream.wait();
 }
 
-void Training::make_optimizer() {
+void Training::make_optimizers() {
   std::vector<gradwire::Parameter> parameters;
   size_t offset = 0;
   for (ParamId p = 0; p < model_.parameters().size(); ++p) {
@@ -201,6 +173,9 @@ void Training::make_optimizer() {
     const auto& info = model_.parameters()[p];
     parameters.push_back(
         {info.name, gradwire::view_of(value), gradient, info.shape.size() == 1 ? 1u : 0u});
+  }
+  if (reducer_.has_value() && options_.local_steps > 1) {
+    outer_ = gradwire::make_optimizer(options_.outer, parameters, {{}, {}});
   }
   const ParameterGroups groups = parameter_groups(options_);
   optimizer_ = gradwire::make_optimizer(options_.optimizer, std::move(parameters),
@@ -221,6 +196,26 @@ uint64_t Training::interface_bytes() const {
   return interface_.empty() ? 0 : interface_bytes_sent(interface_);
 }
 
+bool Training::together() const {
+  return outer_ == nullptr || steps_ % options_.local_steps == 0 || steps_ >= total_steps_;
+}
+
+void Training::exchange() {
+  for (const ParamId p : ready_) {
+    reducer_->grad_ready(p);
+  }
+  reducer_->wait();
+}
+
+// The gradients' memory, which the optimizer has read, takes what the local steps moved.
+void Training::outer_step() {
+  outer_->prepare(context_);
+  context_.stream.wait();
+  exchange();
+  outer_->apply(options_.outer_learning_rate, context_);
+  context_.stream.wait();
+}
+
 void Training::step() {
   StepMetrics metrics;
   const uint64_t interface_before = interface_bytes();
@@ -231,34 +226,36 @@ void Training::step() {
   const auto forward_end = Clock::now();
   ready_.clear();
   model_.backward(labels_, [&](ParamId p) {
-    if (reducer_.has_value() && options_.overlap) {
+    if (reducer_.has_value() && options_.overlap && outer_ == nullptr) {
       reducer_->grad_ready(p);
     } else {
       ready_.push_back(p);
     }
   });
   const auto backward_end = Clock::now();
-  if (reducer_.has_value()) {
-    for (const ParamId p : ready_) {
-      reducer_->grad_ready(p);
-    }
-    reducer_->wait();
+  if (reducer_.has_value() && outer_ == nullptr) {
+    exchange();
     metrics.add_trace(reducer_->trace().last());
   }
   const auto exchange_end = Clock::now();
   optimizer_->prepare(context_);
   optimizer_->apply(learning_rate(steps_), context_);
   context_.stream.wait();
+  const auto local_end = Clock::now();
+  ++steps_;
+  if (outer_ != nullptr && together()) {
+    outer_step();
+    metrics.add_trace(reducer_->trace().last());
+  }
   const auto end = Clock::now();
   metrics.step_ms = milliseconds(end - begin);
   metrics.backward_ms = milliseconds(backward_end - forward_end);
-  metrics.compute_ms = milliseconds((backward_end - begin) + (end - exchange_end));
-  metrics.exposed_exchange_ms = milliseconds(exchange_end - backward_end);
+  metrics.compute_ms = milliseconds((backward_end - begin) + (local_end - exchange_end));
+  metrics.exposed_exchange_ms = milliseconds((exchange_end - backward_end) + (end - local_end));
   metrics.cpu_ms = process_cpu_ms() - cpu_before;
   if (!interface_.empty()) {
     metrics.interface_bytes_sent = static_cast<double>(interface_bytes() - interface_before);
   }
-  ++steps_;
   seconds_ += metrics.step_ms / 1000;
   metrics_.add(metrics);
   write_step(metrics, loss);
@@ -267,6 +264,9 @@ void Training::step() {
 void Training::after_step() {
   const bool epoch_end = steps_ % steps_per_epoch_ == 0;
   finished_ = steps_ >= total_steps_;
+  if (!together()) {
+    return;  // ranks are compared, and evaluated, where they are the same
+  }
   const bool due = options_.eval_every == 0 ? epoch_end : steps_ % options_.eval_every == 0;
   if (due || finished_) {
     evaluate_now();
@@ -345,6 +345,9 @@ void Training::write_start() {
           .add("exchange", plan_.buckets.front().exchange)
           .add("optimizer", gradwire::to_string(options_.optimizer))
           .add("learning_rate", options_.learning_rate)
+          .add("local_steps", options_.local_steps)
+          .add("outer", outer_ ? std::optional(gradwire::to_string(options_.outer)) : std::nullopt)
+          .add("outer_learning_rate", options_.outer_learning_rate)
           .add("parameters", model_.parameter_count())
           .add("train_examples", in_.data.train.count)
           .add("test_examples", in_.data.test.count)

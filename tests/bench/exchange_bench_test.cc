@@ -25,11 +25,17 @@ class ExchangeBench : public testing::Test {
   std::vector<std::string> run(const std::vector<std::string>& cases, int ranks, int code) {
     std::vector<std::unique_ptr<Process>> processes;
     for (int r = 0; r < ranks; ++r) {
-      std::vector<std::string> command{GRADWIRE_EXCHANGE_BENCH, "--rank",  std::to_string(r),
-                                       "--world-size",          std::to_string(ranks),
-                                       "--store",               "file:" + folder_.file("store"),
-                                       "--interface",           "lo",
-                                       "--timeout-s",           "20"};
+      std::vector<std::string> command{GRADWIRE_EXCHANGE_BENCH,
+                                       "--rank",
+                                       std::to_string(r),
+                                       "--world-size",
+                                       std::to_string(ranks),
+                                       "--store",
+                                       "file:" + folder_.file("store"),
+                                       "--interface",
+                                       "lo",
+                                       "--timeout-s",
+                                       "20"};
 #ifdef GRADWIRE_GLOO_PLUGIN
       command.insert(command.end(), {"--plugin", GRADWIRE_GLOO_PLUGIN});
 #endif
@@ -64,12 +70,12 @@ std::vector<double> numbers(const std::string& line, const std::string& name) {
 }
 
 TEST_F(ExchangeBench, CountsWhatTheFormulasSay) {
-  auto lines =
-      run({"what=all_reduce:ring;numel=30001;repetitions=2", "what=all_reduce:rabenseifner;numel=99",
-           "what=all_gather:bruck;numel=3000", "what=all_to_all;numel=30000",
-           "what=two_shot;spec=topk:1%;numel=100000;support=skewed;mean=none",
-           "what=gather;spec=topk:1%;numel=100000;support=overlap", "what=ring;numel=5000"},
-          3, 0);
+  auto lines = run(
+      {"what=all_reduce:ring;numel=30001;repetitions=2", "what=all_reduce:rabenseifner;numel=99",
+       "what=all_gather:bruck;numel=3000", "what=all_to_all;numel=30000",
+       "what=two_shot;spec=topk:1%;numel=100000;support=skewed;mean=none",
+       "what=gather;spec=topk:1%;numel=100000;support=overlap", "what=ring;numel=5000"},
+      3, 0);
   // A sign of life per repetition, and one for that which is not told.
   const auto signs = std::erase_if(lines, [](const std::string& line) {
     return line.starts_with(R"({"event": "repetition", "case": "what=)");
@@ -83,8 +89,8 @@ TEST_F(ExchangeBench, CountsWhatTheFormulasSay) {
     EXPECT_EQ(numbers(lines[i], "bytes_sent").size(), 3u);
     EXPECT_EQ(numbers(lines[i], "seconds").size(), i == 0 ? 2u : 3u);
   }
-  // 30001 floats in shards of 10001, 10000 and 10000: four of them each, four frames, and a checksum
-  // of the one chunk that follows each frame.
+  // 30001 floats in shards of 10001, 10000 and 10000: four of them each, four frames, and a
+  // checksum of the one chunk that follows each frame.
   EXPECT_EQ(numbers(lines[0], "bytes_sent"),
             (std::vector<double>{4 * 40001 + 4 * 68, 4 * 40002 + 4 * 68, 4 * 40001 + 4 * 68}));
   // Rank 0 is folded into rank 1, which meets rank 2.

@@ -75,23 +75,23 @@ std::vector<std::string> compare(const std::vector<std::string>& texts) {
 }
 
 TEST(CommonSettings, HaveALineForEachOptionThatMustAgree) {
-  for (const auto& [option, value] : std::vector<std::pair<const char*, const char*>>{
-           {"--batch-size", "16"},
-           {"--epochs", "11"},
-           {"--max-steps", "7"},
-           {"--optimizer", "sgd:momentum=0.8"},
-           {"--learning-rate", "0.050000001"},
-           {"--schedule", "polynomial"},
-           {"--warmup-steps", "21"},
-           {"--eval-every", "3"},
-           {"--target-accuracy", "0.9"},
-           {"--stop-at-target", "1"},
-           {"--hidden", "512,512"},
-           {"--seed", "2"},
-           {"--method", "int4"},
-           {"--exchange", "dense"},
-           {"--bucket-kib", "512"},
-           {"--no-exchange", "1"}}) {
+  for (const auto& [option, value] :
+       std::vector<std::pair<const char*, const char*>>{{"--batch-size", "16"},
+                                                        {"--epochs", "11"},
+                                                        {"--max-steps", "7"},
+                                                        {"--optimizer", "sgd:momentum=0.8"},
+                                                        {"--learning-rate", "0.050000001"},
+                                                        {"--schedule", "polynomial"},
+                                                        {"--warmup-steps", "21"},
+                                                        {"--eval-every", "3"},
+                                                        {"--target-accuracy", "0.9"},
+                                                        {"--stop-at-target", "1"},
+                                                        {"--hidden", "512,512"},
+                                                        {"--seed", "2"},
+                                                        {"--method", "int4"},
+                                                        {"--exchange", "dense"},
+                                                        {"--bucket-kib", "512"},
+                                                        {"--no-exchange", "1"}}) {
     SCOPED_TRACE(option);
     EXPECT_EQ(differing(settings({option, value})),
               std::vector<std::string>{std::string(option) + " " + value});
@@ -125,8 +125,9 @@ TEST(CheckSameSettings, AcceptsEqualTexts) {
 TEST(CheckSameSettings, TellsEveryRankTheFirstDifference) {
   for (int run = 0; run < 20; ++run) {  // the ranks leave in any order
     EXPECT_EQ(compare({"--a 1\n--b 2\n--c 3\n", "--a 1\n--b 2\n--c 3\n", "--a 1\n--b 22\n--c 4\n"}),
-              std::vector<std::string>(3, "rank 2 runs with --b 22, rank 0 with --b 2: expected "
-                                          "the same on all ranks"));
+              std::vector<std::string>(3,
+                                       "rank 2 runs with --b 22, rank 0 with --b 2: expected "
+                                       "the same on all ranks"));
   }
 }
 

@@ -1,127 +1,9 @@
-// gradwire-trainer as a program, on four quadrants of 8 x 8 pixels.
+// gradwire-trainer as a program: what it learns, refuses and leaves behind.
 
-#include <gtest/gtest.h>
+#include "tests/bench/trainer_runs.h"
 
-#include <memory>
-
-#include "tests/bench/idx_files.h"
-#include "tests/bench/subprocess.h"
-
+namespace trainer_runs {
 namespace {
-
-using subprocess::Process;
-using subprocess::Seconds;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kSlower = 6;
-#else
-constexpr double kSlower = 1;
-#endif
-constexpr Seconds kLong{60 * kSlower};
-constexpr Seconds kPrompt{20 * kSlower};  // far below the timeouts of 60 s
-
-// The text of a field in a line of JSON, "" when it is not there.
-std::string field(const std::string& line, const std::string& key) {
-  const std::string quoted = "\"" + key + "\": ";
-  const size_t begin = line.find(quoted);
-  if (begin == std::string::npos) {
-    return "";
-  }
-  const size_t value = begin + quoted.size();
-  if (line[value] == '"') {
-    return line.substr(value + 1, line.find('"', value + 1) - value - 1);
-  }
-  return line.substr(value, line.find_first_of(",}", value) - value);
-}
-
-std::vector<std::string> events_named(const std::string& text, const std::string& event) {
-  std::vector<std::string> found;
-  for (const std::string& line : subprocess::lines_of(text)) {
-    if (field(line, "event") == event) {
-      found.push_back(line);
-    }
-  }
-  return found;
-}
-
-class Trainer : public testing::Test {
- protected:
-  void SetUp() override {
-    idx_files::write_quadrants(folder_, "train", 320, 1);
-    idx_files::write_quadrants(folder_, "t10k", 90, 2);
-  }
-
-  std::unique_ptr<Process> start(const std::string& log, std::vector<std::string> more) {
-    std::vector<std::string> command = {
-        GRADWIRE_TRAINER, "--data", folder_.path(), "--hidden", "32,32", "--batch-size", "16",
-        "--threads",      "1",      "--events",     "-"};
-    command.insert(command.end(), more.begin(), more.end());
-    return std::make_unique<Process>(command, folder_.file(log));
-  }
-
-  std::unique_ptr<Process> start_rank(int rank, int ranks, const std::vector<std::string>& more) {
-    std::vector<std::string> options = {"--transport",
-                                        "gloo",
-                                        "--store",
-                                        "file:" + folder_.file("store"),
-                                        "--interface",
-                                        "lo",
-                                        "--rank",
-                                        std::to_string(rank),
-                                        "--world-size",
-                                        std::to_string(ranks),
-                                        "--die-with-parent",
-                                        std::to_string(getpid())};
-#ifdef GRADWIRE_GLOO_PLUGIN
-    options.insert(options.end(), {"--plugin", GRADWIRE_GLOO_PLUGIN});
-#endif
-    options.insert(options.end(), more.begin(), more.end());
-    return start("rank" + std::to_string(rank), options);
-  }
-
-  std::vector<std::unique_ptr<Process>> start_ranks(int ranks,
-                                                    const std::vector<std::string>& more) {
-    std::vector<std::unique_ptr<Process>> all;
-    for (int r = 0; r < ranks; ++r) {
-      all.push_back(start_rank(r, ranks, more));
-    }
-    return all;
-  }
-
-  // Waits until rank 0 has printed `steps` steps.
-  static bool has_trained(const Process& rank0, size_t steps) {
-    const auto deadline = std::chrono::steady_clock::now() + kLong;
-    while (events_named(rank0.output(), "step").size() < steps) {
-      if (std::chrono::steady_clock::now() > deadline) {
-        return false;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return true;
-  }
-
-  // What every complete run must show; `output` is rank 0's.
-  static void expect_trained(const std::string& output, size_t steps) {
-    const auto all = events_named(output, "step");
-    ASSERT_EQ(all.size(), steps);
-    for (const std::string& step : all) {
-      EXPECT_NE(field(step, "bytes_sent"), "0") << step;
-      EXPECT_EQ(field(step, "bytes_sent"), field(step, "predicted_bytes_sent")) << step;
-    }
-    EXPECT_LT(std::stod(field(all.back(), "loss")), 0.3 * std::stod(field(all.front(), "loss")));
-    for (const std::string& epoch : events_named(output, "epoch")) {
-      EXPECT_EQ(field(epoch, "hashes_equal"), "true") << epoch;
-      EXPECT_EQ(field(epoch, "parameter_hash").size(), 16u) << epoch;
-    }
-    const auto done = events_named(output, "done");
-    ASSERT_FALSE(done.empty());
-    EXPECT_GT(std::stod(field(done[0], "final_accuracy")), 0.9);
-    EXPECT_EQ(field(done[0], "steps"), std::to_string(steps));
-    EXPECT_TRUE(events_named(output, "error").empty()) << output;
-  }
-
-  idx_files::Folder folder_;
-};
 
 TEST_F(Trainer, LearnsWithRanksAsThreads) {
   for (const std::string method : {"none", "fp16", "int4", "topk:5%", "topk:5%,int4"}) {
@@ -182,7 +64,8 @@ TEST_F(Trainer, TrainsAloneWithoutExchange) {
 }
 
 TEST_F(Trainer, RefusesProcessorsThatItMayNotUse) {
-  const auto run = start("run", {"--world-size", "2", "--max-steps", "2", "--compute-cpus", "1023"});
+  const auto run =
+      start("run", {"--world-size", "2", "--max-steps", "2", "--compute-cpus", "1023"});
   EXPECT_EQ(run->wait(kLong), 1);
   EXPECT_NE(run->errors().find("--compute-cpus 1023: Invalid argument, expected processors"),
             std::string::npos)
@@ -218,8 +101,8 @@ TEST_F(Trainer, TooFewExamplesEndAllRanksWithTheNumbers) {
 
 TEST_F(Trainer, ABatchBeyondTheExamplesIsRefusedBeforeTheModelIsBuilt) {
   // Activations of 275 GB, which would be refused first.
-  const auto run = start("run", {"--world-size", "1", "--batch-size", "1048576", "--hidden",
-                                 "65536,1,65536,1"});
+  const auto run =
+      start("run", {"--world-size", "1", "--batch-size", "1048576", "--hidden", "65536,1,65536,1"});
   EXPECT_EQ(run->wait(kLong), 1);
   EXPECT_NE(run->errors().find("320 training examples for 1 ranks with batches of 1048576"),
             std::string::npos)
@@ -246,8 +129,7 @@ TEST_F(Trainer, ATraceThatCannotBeWrittenIsARunErrorAndLeavesTheDevice) {
   const auto run = start("run", {"--world-size", "2", "--max-steps", "2", "--chrome-trace",
                                  folder_.file("trace.json")});
   EXPECT_EQ(run->wait(kLong), 1);
-  EXPECT_NE(run->errors().find("cannot write to '" + folder_.file("trace.json")),
-            std::string::npos)
+  EXPECT_NE(run->errors().find("cannot write to '" + folder_.file("trace.json")), std::string::npos)
       << run->errors();
   EXPECT_TRUE(std::filesystem::is_symlink(folder_.file("trace.json")));
 }
@@ -398,3 +280,4 @@ TEST_F(Trainer, StopsPromptlyWhileItWaitsForOtherRanks) {
 #endif
 
 }  // namespace
+}  // namespace trainer_runs

@@ -121,6 +121,8 @@ def check_ranges(args: argparse.Namespace) -> None:
         "timeout": (0.1, 86400),
         "time_budget": (0, 1e7),
         "learning_rate": (1e-12, 1e12),
+        "local_steps": (1, 1000000),
+        "outer_rate": (1e-12, 1e12),
     }
     for name, (least, most) in ranges.items():
         value = getattr(args, name)
@@ -131,7 +133,7 @@ def check_ranges(args: argparse.Namespace) -> None:
 
 def check_given(args: argparse.Namespace) -> None:
     """An empty word, as from an unset variable of a shell, never stands for a default."""
-    for name in ("links", "methods", "data", "optimizer", "exchange", "trainer", "json", "output"):
+    for name in ("links", "methods", "data", "optimizer", "outer", "exchange", "trainer", "json", "output"):
         if getattr(args, name) == "":
             raise UsageError(f"--{name}: '' is empty, expected a value or no --{name}")
 

@@ -79,6 +79,22 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help=f"[{DEFAULT_LEARNING_RATE}; with --optimizer, the trainer's for it]",
     )
+    group.add_argument(
+        "--local-steps",
+        type=int,
+        default=1,
+        metavar="H",
+        help="workers step alone so often, then exchange what that moved [1]",
+    )
+    group.add_argument(
+        "--outer",
+        default="diloco",
+        metavar="SPEC",
+        help="steps on what local steps moved: diloco:preset=sparseloco, … [diloco]",
+    )
+    group.add_argument(
+        "--outer-rate", type=float, metavar="X", help="[0.7; 1 where SPEC has no momentum]"
+    )
     group.add_argument("--schedule", default="constant", choices=("constant", "polynomial"))
     group.add_argument("--warmup-steps", type=int, default=5, metavar="N", help="[5]")
     group.add_argument("--batch-size", type=int, default=64, metavar="B", help="per worker [64]")
@@ -216,6 +232,9 @@ def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
         overlap=bool(args.overlap),
         optimizer=args.optimizer or DEFAULT_OPTIMIZER,
         learning_rate=learning_rate,
+        local_steps=args.local_steps,
+        outer=args.outer,
+        outer_rate=args.outer_rate,
         schedule=args.schedule,
         warmup_steps=args.warmup_steps,
         batch_size=args.batch_size,

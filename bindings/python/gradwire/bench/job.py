@@ -28,6 +28,9 @@ class Job:
     overlap: bool
     optimizer: str
     learning_rate: Optional[float]  # None: the trainer's, by optimizer
+    local_steps: int
+    outer: str
+    outer_rate: Optional[float]  # None: the trainer's, by optimizer
     schedule: str
     warmup_steps: int
     batch_size: int
@@ -106,6 +109,8 @@ def trainer_arguments(job: Job, case: Case) -> List[str]:
         "exchange": job.exchange,
         "bucket-kib": job.bucket_kib,
         "optimizer": job.optimizer,
+        "local-steps": job.local_steps,
+        "outer": job.outer,
         "schedule": job.schedule,
         "warmup-steps": job.warmup_steps,
         "batch-size": job.batch_size,
@@ -124,6 +129,8 @@ def trainer_arguments(job: Job, case: Case) -> List[str]:
     }
     if job.learning_rate is not None:
         options["learning-rate"] = f"{job.learning_rate:g}"
+    if job.outer_rate is not None:
+        options["outer-rate"] = f"{job.outer_rate:g}"
     return [str(job.trainer)] + [
         text for name, value in options.items() for text in (f"--{name}", str(value))
     ]
