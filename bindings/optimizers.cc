@@ -206,10 +206,11 @@ class BoundOptimizer {
     const StepOptions options{.learning_rate = learning_rate,
                               .gradient_scale = gradient_scale,
                               .known_finite = known_finite};
-    worker_.run([&](Context& context) {
-      optimizer_->prepare(context);
-      optimizer_->apply(options, context);
-    });
+    worker_.run([&](Context& context) { optimizer_->apply(options, context); });
+  }
+
+  void prepare() {
+    worker_.run([&](Context& context) { optimizer_->prepare(context); });
   }
 
   py::typing::Tuple<Scalars, Tensors> state() {
@@ -278,12 +279,18 @@ void bind_optimizers(py::module_& module) {
                     const std::vector<GroupRow>&, int>(),
            py::arg("spec"), py::arg("parameters"), py::arg("gradients"), py::arg("names"),
            py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1)
-      .def(py::init<const std::string&, const std::vector<Address>&, const std::vector<size_t>&,
-                    const std::vector<std::string>&, const std::vector<size_t>&,
-                    const std::vector<GroupRow>&, int>(),
-           py::arg("spec"), py::arg("values"), py::arg("numels"), py::arg("names"),
-           py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1,
-           "Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().")
+      .def_static(
+          "at",
+          [](const std::string& spec, const std::vector<Address>& values,
+             const std::vector<size_t>& numels, const std::vector<std::string>& names,
+             const std::vector<size_t>& group_of, const std::vector<GroupRow>& groups,
+             int threads) {
+            return std::make_unique<BoundOptimizer>(spec, values, numels, names, group_of, groups,
+                                                    threads);
+          },
+          py::arg("spec"), py::arg("values"), py::arg("numels"), py::arg("names"),
+          py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1,
+          "Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().")
       .def(
           "bind", &BoundOptimizer::bind, py::arg("values"), py::arg("gradients"),
           "Tells where values are, by address, and gradients, by (address, dtype): an address of 0 "
@@ -291,6 +298,9 @@ void bind_optimizers(py::module_& module) {
           "all stays as it was.")
       .def("set_groups", &BoundOptimizer::set_groups, py::arg("groups"),
            "Other settings for the groups, as many as before.")
+      .def("prepare", &BoundOptimizer::prepare,
+           "Writes what is to be exchanged to the gradients, where the optimizer has such a thing: "
+           "diloco.")
       .def("values_changed", &BoundOptimizer::values_changed,
            "Takes values that others wrote for the masters of parameters of 16 bits.")
       .def_property_readonly("spec", &BoundOptimizer::spec, "The canonical spec text.")

@@ -31,6 +31,7 @@ from ._core import (
 from .carrier import Carrier
 from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, TransportError
 from .feedback import Feedback
+from .local_steps import DiLoCo
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer, ParamGroup, make_optimizer
 from .reducer import Reducer
 from .registries import (
@@ -57,6 +58,7 @@ __all__ = [
     "CompressorRow",
     "CompressorSpec",
     "DeviceError",
+    "DiLoCo",
     "Error",
     "ExchangeRow",
     "Feedback",

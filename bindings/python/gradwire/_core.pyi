@@ -321,17 +321,41 @@ class Optimizer:
     """
     Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.
     
-    groups holds (weight_decay or None, learning_rate_scale, adapt, momentum or None); group_of names one of them for each parameter.
+    groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon), None where the spec's holds; group_of names one of them for each parameter.
     """
-    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    @staticmethod
+    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> Optimizer:
+        """
+        Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().
+        """
+    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         ...
-    def load_state(self, scalars: dict[str, int], tensors: dict[str, dict[str, typing.Any]]) -> None:
+    def bind(self, values: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], gradients: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]]) -> None:
+        """
+        Tells where values are, by address, and gradients, by (address, dtype): an address of 0 leaves the parameter out of steps.
+        
+        Raises:
+            InvalidArgument: memory is shared; all stays as it was.
+        """
+    def load_state(self, scalars: dict[str, dict[str, int]], tensors: dict[str, dict[str, typing.Any]]) -> None:
         """
         Takes over what state() returned; checks all of it before anything is changed.
         """
-    def state(self) -> tuple[dict[str, int], dict[str, dict[str, typing.Any]]]:
+    def prepare(self) -> None:
         """
-        Copies of all state: ({name: int}, {parameter: {name: array}}).
+        Writes what is to be exchanged to the gradients, where the optimizer has such a thing: diloco.
+        """
+    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]]) -> None:
+        """
+        Other settings for the groups, as many as before.
+        """
+    def state(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
+        """
+        Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).
+        """
+    def state_views(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
+        """
+        The same without copies: arrays over the state itself, counts as arrays of int64.
         """
     def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
         """
@@ -340,6 +364,10 @@ class Optimizer:
         Raises:
             NonFiniteGradient: naming the parameter; nothing was changed.
             InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not in (0, 1].
+        """
+    def values_changed(self) -> None:
+        """
+        Takes values that others wrote for the masters of parameters of 16 bits.
         """
     @property
     def spec(self) -> str:

@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from .carrier import transport
+from .local_steps import DiLoCo
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
 
-__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer", "transport"]
+__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "DiLoCo", "Optimizer", "transport"]

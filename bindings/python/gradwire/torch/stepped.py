@@ -4,7 +4,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
-from .. import _core
+from .._core import Optimizer as _Core
+from .._core import canonical_optimizer
 from ..errors import InvalidArgument
 from ..optim import ParamGroup, _row
 
@@ -35,10 +36,15 @@ class Optimizer(torch.optim.Optimizer):
     # GradScaler hands over its scale and what it found instead of passing over gradients itself.
     _step_supports_amp_scaling = True
 
+    # Made from the groups and the state at the first step, and again where these have changed.
+    _core: Optional[_Core]
+    _rows: List[Tuple[Any, ...]]  # the groups as the core has them
+    _layouts: List[Tuple[Any, ...]]  # the parameters as the core has them
+
     def __init__(
         self, params: Params, spec: str, defaults: Dict[str, Any], threads: Optional[int] = None
     ) -> None:
-        self._spec = _core.canonical_optimizer(spec)
+        self._spec = canonical_optimizer(spec)
         self._threads = torch.get_num_threads() if threads is None else threads
         self._forget()
         super().__init__(params, defaults)
@@ -65,7 +71,7 @@ class Optimizer(torch.optim.Optimizer):
         self._forget()
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Updates all parameters that have a gradient.
 
         Args:
@@ -148,16 +154,16 @@ class Optimizer(torch.optim.Optimizer):
 
     def _forget(self) -> None:
         """The core is to be made again, from the groups and the state there are."""
-        self._core: Optional[_core.Optimizer] = None
-        self._rows: List[Tuple[Any, ...]] = []
-        self._layouts: List[Tuple[Any, ...]] = []
+        self._core = None
+        self._rows = []
+        self._layouts = []
 
     def _all(self) -> List[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _ready(
         self, rows: List[Tuple[Any, ...]]
-    ) -> Tuple[_core.Optimizer, List[Optional[torch.Tensor]]]:
+    ) -> Tuple[_Core, List[Optional[torch.Tensor]]]:
         """The core, told where everything is, and gradients that must live until the step ends."""
         parameters = self._all()
         layouts = [(p.dtype, p.device.type, p.shape, p.stride()) for p in parameters]
@@ -178,7 +184,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _build(
         self, parameters: List[torch.Tensor], rows: List[Tuple[Any, ...]]
-    ) -> _core.Optimizer:
+    ) -> _Core:
         """A core with the state there is; that state becomes views of the core's."""
         for parameter in parameters:
             _check_parameter(parameter)
@@ -186,7 +192,7 @@ class Optimizer(torch.optim.Optimizer):
         named = [n for group in self.param_groups for n in group.get("param_names", ())]
         if len(named) == len(parameters) and len(set(named)) == len(named):
             names = named
-        core = _core.Optimizer(
+        core = _Core.at(
             self._spec,
             [(p.data_ptr(), _DTYPES[p.dtype]) for p in parameters],
             [p.numel() for p in parameters],
