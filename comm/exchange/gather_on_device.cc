@@ -46,8 +46,7 @@ class GatherOnDevice final : public Exchange {
     report.bytes_sent = after.bytes_sent - before.bytes_sent;
     report.bytes_received = after.bytes_received - before.bytes_received;
     for (size_t g = 0; g < groups.size(); ++g) {
-      const ExchangeResult received = result(g);
-      compressors_[g]->decompress(received.parts, received.scale, groups[g].mean, context);
+      decode_on_device(groups[g], result(g), context);
       cuda::clear_headers(messages_.parts().bytes.subspan(begins_[g]), stride_, context.stream);
     }
   }

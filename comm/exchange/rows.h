@@ -19,6 +19,9 @@ std::unique_ptr<Exchange> make_gtopk_exchange(ExchangeContext context);
 /// exchange of all.
 std::unique_ptr<Exchange> make_two_round_exchange(
     ExchangeContext context, std::unique_ptr<Exchange> (*make)(ExchangeContext));
+/// On a GPU: what `parts` add up to becomes the slot's mean, or, where that has no elements, what
+/// the second round begins with. There the bytes are done with behind the call.
+void decode_on_device(const GroupSlot& slot, const ExchangeResult& parts, Context& context);
 std::unique_ptr<Exchange> make_sum_exchange(ExchangeContext context, AllReduce algorithm);
 
 }  // namespace gradwire

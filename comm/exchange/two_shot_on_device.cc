@@ -65,7 +65,7 @@ class TwoShotOnDevice final : public Exchange {
     }
     transport_.all_gather(merged_.length(own_), merged_.room(own_), merged_.parts(), tag_, context);
     for (size_t g = 0; g < groups.size(); ++g) {
-      compressors_[g]->decompress(tiles_[g], 1.0f, groups[g].mean, context);
+      decode_on_device(groups[g], result(g), context);
       for (Messages* const received : {&incoming_, &merged_}) {
         cuda::clear_headers(received->parts().bytes.subspan(begins_[g]), stride(), context.stream);
       }

@@ -1,6 +1,8 @@
-// Factors of low rank on a GPU; low_rank.cc says what they are. Two buffers of factors change places
-// with the residuals: the step reads one side from the committed one, and what it learns goes to the
-// other with the tag of the step it is for.
+// Factors of low rank on a GPU; low_rank.cc says what they are. Two buffers of factors change
+// places with the residuals: the step reads one side from the committed one, and what it learns
+// goes to the other with the tag of the step it is for. Of two rounds the host knows which one its
+// calls are in, since they have one order; the left factors of the first one lie in a buffer of
+// their own.
 
 #include <algorithm>
 
@@ -52,17 +54,21 @@ class CudaLowRank final : public CudaCompressor {
         matrices_(table_of(layout_.matrices())),
         runs_(table_of(layout_.plain_runs())),
         rows_(table_of<cuda::RowTask>(row_tasks(layout_))),
-        drawn_{drawn(FactorSide::kLeft), drawn(FactorSide::kRight)},
+        drawn_{spec().rounds == 2 ? Buffer() : drawn(FactorSide::kLeft), drawn(FactorSide::kRight)},
         factors_{Buffer(either_ * sizeof(float), shape().device),
                  Buffer(either_ * sizeof(float), shape().device)},
         tags_(table_of<cuda::FactorTag>(std::vector<cuda::FactorTag>(2))),
-        covered_(sizeof(uint32_t), shape().device) {
+        covered_(sizeof(uint32_t), shape().device),
+        first_(rounds() == 2
+                   ? Buffer(layout_.factors(FactorSide::kLeft) * sizeof(float), shape().device)
+                   : Buffer()) {
     std::vector<uint64_t> begins;
     tiles_ = table_of<cuda::TileTask>(tile_tasks(layout_, spec().rank, begins));
     tile_sums_ = table_of<uint64_t>(begins);
     sums_ = begins.back();
   }
 
+  void take_first(std::span<const ConstPayload> parts, float scale, Context& context) override;
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) override;
 
  protected:
@@ -83,7 +89,14 @@ class CudaLowRank final : public CudaCompressor {
     cpu::orthonormalise(layout_.matrices(), spec().rank, side, factors.data(), one);
     return table_of<float>(factors);
   }
-  cuda::FactorTables tables() const {
+  /// Of which side what a call writes or decodes is, where the step does not say it.
+  std::optional<FactorSide> side_of_round(bool second) const {
+    if (spec().rounds == 1) {
+      return std::nullopt;
+    }
+    return rounds() == 2 && !second ? FactorSide::kLeft : FactorSide::kRight;
+  }
+  cuda::FactorTables tables(std::optional<FactorSide> side) const {
     return {.matrices = matrices_.as<const LowRankMatrix>(),
             .runs = runs_.as<const PlainRun>(),
             .rows = rows_.as<const cuda::RowTask>(),
@@ -93,45 +106,80 @@ class CudaLowRank final : public CudaCompressor {
             .numel = shape().numel,
             .plain = layout_.plain(FactorSide::kRight),
             .left = layout_.factors(FactorSide::kLeft),
-            .right = layout_.factors(FactorSide::kRight)};
+            .right = layout_.factors(FactorSide::kRight),
+            .side = side,
+            .plain_beside_left = rounds() == 1};
   }
+  cuda::FactorTables tables() const { return tables(side_of_round(first_taken_)); }
   cuda::FactorBasis basis() const {
     return {.drawn_left = drawn_[0].as<float>().data(),
             .drawn_right = drawn_[1].as<float>().data(),
             .even = factors_[0].as<float>().data(),
             .odd = factors_[1].as<float>().data(),
+            .first = first_.as<float>().data(),
             .tags = tags_.as<cuda::FactorTag>().data(),
             .step = step_words()};
   }
   /// The checked parts of a table; those that fail are left out of it.
   std::span<const cuda::FactorPart> open(std::span<const cuda::DevicePart> table,
-                                         Workspace::Frame& frame, Context& context) const;
+                                         cuda::PartSide side, Workspace::Frame& frame,
+                                         Context& context) const;
+  /// Their sum, as floats of a body.
+  std::span<const float> sum_of(std::span<const cuda::DevicePart> table, float scale,
+                                Workspace::Frame& frame, Context& context) const;
 
   const FactorLayout layout_;
   const size_t either_;  // floats of the factors of the larger side
   const Buffer matrices_, runs_, rows_;
   const Buffer drawn_[2], factors_[2];
   const Buffer tags_, covered_;
+  const Buffer first_;        // orthonormal left factors, from the first round
+  bool first_taken_ = false;  // since the last compress()
   Buffer tiles_, tile_sums_;
   size_t sums_ = 0;  // floats of all tiles
 };
 
 std::span<const cuda::FactorPart> CudaLowRank::open(std::span<const cuda::DevicePart> table,
-                                                    Workspace::Frame& frame,
+                                                    cuda::PartSide side, Workspace::Frame& frame,
                                                     Context& context) const {
   const auto parts = frame.take<cuda::FactorPart>(table.size());
   // Only what the base class has opened on this stream comes here; it owns nothing else of it.
   const std::span<cuda::DevicePart> entries(const_cast<cuda::DevicePart*>(table.data()),
                                             table.size());
-  cuda::open_factors(entries, tables(), step_words(), parts, covered_.as<uint32_t>().data(),
+  cuda::open_factors(entries, side, tables(), step_words(), parts, covered_.as<uint32_t>().data(),
                      context.stream);
   return parts;
 }
 
+std::span<const float> CudaLowRank::sum_of(std::span<const cuda::DevicePart> table, float scale,
+                                           Workspace::Frame& frame, Context& context) const {
+  const auto parts = open(table, cuda::PartSide::kOfTables, frame, context);
+  const auto sums = frame.take<float>(layout_.plain(FactorSide::kRight) + either_);
+  cuda::sum_factors(parts, scale, tables(), step_words(), sums, context.stream);
+  return sums;
+}
+
+void CudaLowRank::take_first(std::span<const ConstPayload> parts, float scale, Context& context) {
+  if (rounds() != 2) {
+    CudaCompressor::take_first(parts, scale, context);
+  }
+  Workspace::Frame frame(context.workspace);
+  first_taken_ = false;
+  const auto sums = sum_of(open_any(parts, scale, frame, context), scale, frame, context);
+  cuda::take_first_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), step_words(),
+                           context.stream);
+  first_taken_ = true;
+}
+
+// A first payload takes nothing from x.
 void CudaLowRank::encode(const Encoding& what, Context& context) {
+  check(!what.second || first_taken_, spec().name,
+        ": compress_second() comes before take_first(), expected after");
+  first_taken_ = what.second;
+  const bool takes = what.second || rounds() == 1;
   Workspace::Frame frame(context.workspace);
   cuda::encode_factors({what.x, what.e}, tables(), basis(),
-                       {.e_next = what.e_next,
+                       {.e_next = takes ? what.e_next : cuda::ParitySpan(),
                         .body = what.body.data(),
                         .seal = what.seal,
                         .factors = frame.take<float>(either_),
@@ -141,25 +189,24 @@ void CudaLowRank::encode(const Encoding& what, Context& context) {
 
 void CudaLowRank::add_up(const Addition& what, Context& context) {
   Workspace::Frame frame(context.workspace);
-  const auto parts = open(what.parts, frame, context);
-  const auto sums = frame.take<float>(layout_.plain(FactorSide::kRight) + either_);
-  cuda::sum_factors(parts, what.scale, tables(), step_words(), sums, context.stream);
+  const auto sums = sum_of(what.parts, what.scale, frame, context);
   cuda::decode_factors({sums, what.sum, what.region.begin, what.onto}, tables(), basis(),
                        context.stream);
-  if (!what.onto && what.region.numel() == shape().numel) {
+  const bool learns = tables().side != FactorSide::kLeft;  // of a first round nothing
+  if (learns && !what.onto && what.region.numel() == shape().numel) {
     cuda::learn_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), context.stream);
   }
 }
 
 void CudaLowRank::copy_slice(const Slicing& what, Context& context) {
   Workspace::Frame frame(context.workspace);
-  const auto parts = open(what.table, frame, context);
+  const auto parts = open(what.table, cuda::PartSide::kOfFirstPart, frame, context);
   cuda::slice_factors({.table = what.table,
                        .parts = parts,
                        .region = {what.region.begin, what.region.end},
                        .header = on_cpu().header_of(what.region, 0, 0),
                        .out = what.out.data()},
-                      tables(), step_words(), context.stream);
+                      tables(), context.stream);
 }
 
 // Floats add up as they are: nothing is encoded anew, and nothing is put back.
@@ -169,17 +216,15 @@ void CudaLowRank::merge(const MergeInput& input, Residual e_next, Payload out, C
   const auto table = frame.take<cuda::DevicePart>(input.slices.size());
   cuda::open_parts(input.slices, expected_parts(input.region, true), table,
                    {step_words(), &call_words()->flags}, context.stream);
-  cuda::merge_factors(open(table, frame, context), input.scale,
-                      {input.region.begin, input.region.end}, tables(),
-                      seal_for(input.region, out), step_words(), context.stream);
+  cuda::merge_factors(open(table, cuda::PartSide::kOfFirstPart, frame, context), input.scale,
+                      {input.region.begin, input.region.end}, tables(), seal_for(input.region, out),
+                      step_words(), context.stream);
 }
 
 }  // namespace
 
 std::unique_ptr<Compressor> make_cuda_low_rank(std::unique_ptr<ChunkedCompressor> on_cpu,
                                                CompressorShape shape) {
-  check(on_cpu->spec().rounds == 1, on_cpu->spec().name, ": rounds is ", on_cpu->spec().rounds,
-        ", must be 1 on a GPU; 2 is there on the CPU");
   return std::make_unique<CudaLowRank>(std::move(on_cpu), std::move(shape));
 }
 

@@ -22,9 +22,19 @@ struct FactorView {
   const uint64_t* tile_sums;
   uint32_t matrix_count, run_count, row_count, rank;
   uint64_t numel, plain, left, right;
+  bool follows_step;  // else it is `side`
+  FactorSide side;
+  bool plain_beside_left;
 
-  __device__ uint64_t factors(FactorSide side) const {
-    return side == FactorSide::kLeft ? left : right;
+  __device__ uint64_t factors(FactorSide of) const {
+    return of == FactorSide::kLeft ? left : right;
+  }
+  /// Plain elements of a payload.
+  __device__ uint64_t plain_of(FactorSide of) const {
+    return of == FactorSide::kRight || plain_beside_left ? plain : 0;
+  }
+  __device__ FactorSide side_now(const StepWords* step) const {
+    return follows_step ? side_of_step(step->step) : side;
   }
 };
 
@@ -53,6 +63,9 @@ __device__ __forceinline__ uint32_t flags_of(const CallWords* call) {
 }
 
 __device__ __forceinline__ const float* basis_of(const FactorBasis& basis, FactorSide side) {
+  if (side == FactorSide::kLeft && basis.first != nullptr) {
+    return basis.first;
+  }
   const unsigned parity = basis.step->parity & 1;
   const FactorTag tag = basis.tags[parity];
   const float* const drawn = side == FactorSide::kLeft ? basis.drawn_left : basis.drawn_right;
@@ -105,7 +118,7 @@ __global__ void __launch_bounds__(kFactorThreads)
   const RowTask task = v.rows[blockIdx.x];
   const LowRankMatrix matrix = v.matrices[task.matrix];
   const uint32_t row = task.first_row + warp_index();
-  if (side_of_step(basis.step->step) != FactorSide::kLeft || row >= matrix.rows) {
+  if (v.side_now(basis.step) != FactorSide::kLeft || row >= matrix.rows) {
     return;
   }
   const float* const e = source.e.get();
@@ -146,7 +159,7 @@ __global__ void __launch_bounds__(kFactorThreads)
     multiply_left_kernel(FactorView v, FactorSource source, FactorBasis basis, float* sums,
                          CallWords* call) {
   GRADWIRE_SHARED(p, float[kVectorsAtOnce][kTileRows]);
-  if (side_of_step(basis.step->step) != FactorSide::kRight) {
+  if (v.side_now(basis.step) != FactorSide::kRight) {
     return;
   }
   const TileTask task = v.tiles[blockIdx.x];
@@ -207,7 +220,7 @@ __device__ __forceinline__ uint32_t matrix_of_right(const FactorView& v, uint64_
 __global__ void __launch_bounds__(kFactorThreads)
     add_tiles_kernel(FactorView v, const float* sums, const StepWords* step, float* factors,
                      CallWords* call) {
-  if (side_of_step(step->step) != FactorSide::kRight) {
+  if (v.side_now(step) != FactorSide::kRight) {
     return;
   }
   bool good = true;
@@ -278,7 +291,7 @@ __global__ void __launch_bounds__(kFactorThreads)
   if (row >= matrix.rows) {
     return;
   }
-  const FactorSide side = side_of_step(basis.step->step);
+  const FactorSide side = v.side_now(basis.step);
   const float* const other = basis_of(basis, other_side(side));
   const float* const left = side == FactorSide::kLeft ? factors : other;
   const float* const right = side == FactorSide::kLeft ? other : factors;
@@ -315,13 +328,13 @@ __device__ __forceinline__ PayloadHeader factor_header(PayloadHeader header, Fac
 __global__ void __launch_bounds__(kFactorThreads)
     finish_factors_kernel(FactorView v, const StepWords* step, const float* factors,
                           std::byte* body, Seal seal) {
-  const FactorSide side = side_of_step(step->step);
+  const FactorSide side = v.side_now(step);
   const bool flagged = flags_of(seal.call) != 0;
-  const uint64_t floats = v.plain + v.factors(side);
+  const uint64_t plain = v.plain_of(side), floats = plain + v.factors(side);
   const uint64_t all = uint64_t{gridDim.x} * kFactorThreads;
   for (uint64_t i = uint64_t{blockIdx.x} * kFactorThreads + threadIdx.x; i < floats; i += all) {
-    if (flagged || i >= v.plain) {
-      store_float<float>(body, i, flagged ? 0.0f : factors[i - v.plain]);
+    if (flagged || i >= plain) {
+      store_float<float>(body, i, flagged ? 0.0f : factors[i - plain]);
     }
   }
   if (is_last_block(&seal.call->arrived) && threadIdx.x == 0) {

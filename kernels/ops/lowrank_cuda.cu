@@ -30,7 +30,10 @@ FactorView view_of(const char* op, const FactorTables& tables, const Stream& str
           .numel = tables.numel,
           .plain = tables.plain,
           .left = tables.left,
-          .right = tables.right};
+          .right = tables.right,
+          .follows_step = !tables.side,
+          .side = tables.side.value_or(FactorSide::kLeft),
+          .plain_beside_left = tables.plain_beside_left};
 }
 
 void check_basis(const char* op, const FactorBasis& basis) {
@@ -52,17 +55,25 @@ void encode_as(const FactorInput& input, const FactorView& v, const FactorTables
                const FactorBasis& basis, const FactorOutput& out, Stream& stream) {
   const FactorSource source{static_cast<const std::byte*>(input.x.data), ParityPointer(input.e)};
   CallWords* const call = out.seal.call;
-  GRADWIRE_LAUNCH((send_plain_kernel<T>),
-                  (LaunchShape{blocks_for(v.plain), kFactorThreads, stream}), v, source, out.body,
-                  call);
-  GRADWIRE_LAUNCH((multiply_right_kernel<T>),
-                  (LaunchShape{tables.rows.size(), kFactorThreads, stream}), v, source, basis,
-                  out.factors.data(), call);
-  GRADWIRE_LAUNCH((multiply_left_kernel<T>),
-                  (LaunchShape{tables.tiles.size(), kFactorThreads, stream}), v, source, basis,
-                  out.sums.data(), call);
-  GRADWIRE_LAUNCH(add_tiles_kernel, (LaunchShape{blocks_for(v.right), kFactorThreads, stream}), v,
-                  out.sums.data(), basis.step, out.factors.data(), call);
+  const bool maybe_left = tables.side != FactorSide::kRight;
+  const bool maybe_right = tables.side != FactorSide::kLeft;
+  if (maybe_right || v.plain_beside_left) {
+    GRADWIRE_LAUNCH((send_plain_kernel<T>),
+                    (LaunchShape{blocks_for(v.plain), kFactorThreads, stream}), v, source, out.body,
+                    call);
+  }
+  if (maybe_left) {
+    GRADWIRE_LAUNCH((multiply_right_kernel<T>),
+                    (LaunchShape{tables.rows.size(), kFactorThreads, stream}), v, source, basis,
+                    out.factors.data(), call);
+  }
+  if (maybe_right) {
+    GRADWIRE_LAUNCH((multiply_left_kernel<T>),
+                    (LaunchShape{tables.tiles.size(), kFactorThreads, stream}), v, source, basis,
+                    out.sums.data(), call);
+    GRADWIRE_LAUNCH(add_tiles_kernel, (LaunchShape{blocks_for(v.right), kFactorThreads, stream}), v,
+                    out.sums.data(), basis.step, out.factors.data(), call);
+  }
   if (!out.e_next.empty()) {
     const bool in_place = out.e_next.first.data() == input.x.data;
     GRADWIRE_LAUNCH((subtract_product_kernel<T>),
@@ -98,8 +109,8 @@ void encode_factors(const FactorInput& input, const FactorTables& tables, const 
            [&]<class T>() { encode_as<T>(input, v, tables, basis, output, stream); });
 }
 
-void open_factors(std::span<DevicePart> table, const FactorTables& tables, StepWords* step,
-                  std::span<FactorPart> parts, uint32_t* covered, Stream& stream) {
+void open_factors(std::span<DevicePart> table, PartSide side, const FactorTables& tables,
+                  StepWords* step, std::span<FactorPart> parts, uint32_t* covered, Stream& stream) {
   const char* const op = "cuda::open_factors";
   const FactorView v = view_of(op, tables, stream);
   check(step != nullptr && covered != nullptr, op, ": step or covered is null, must be device memory");
@@ -107,7 +118,8 @@ void open_factors(std::span<DevicePart> table, const FactorTables& tables, StepW
         table.size(), " as the table");
   check_pointer(op, "parts", parts.data(), parts.size(), alignof(FactorPart));
   GRADWIRE_LAUNCH(open_factors_kernel, (LaunchShape{1, kFactorPartThreads, stream}), table.data(),
-                  static_cast<unsigned>(table.size()), v, step, parts.data(), covered);
+                  static_cast<unsigned>(table.size()), v, step, side == PartSide::kOfFirstPart,
+                  parts.data(), covered);
 }
 
 void sum_factors(std::span<const FactorPart> parts, float scale, const FactorTables& tables,
@@ -147,7 +159,21 @@ void learn_factors(std::span<const float> sums, const uint32_t* covered, const F
   check(covered != nullptr, op, ": covered is null, must be device memory");
   GRADWIRE_LAUNCH(learn_factors_kernel,
                   (LaunchShape{tables.matrices.size(), kFactorThreads, stream}), sums.data(),
-                  covered, v, basis);
+                  covered, v, basis, nullptr);
+}
+
+void take_first_factors(std::span<const float> sums, const uint32_t* covered,
+                        const FactorTables& tables, const FactorBasis& basis, StepWords* step,
+                        Stream& stream) {
+  const char* const op = "cuda::take_first_factors";
+  const FactorView v = view_of(op, tables, stream);
+  check_basis(op, basis);
+  check(covered != nullptr && step != nullptr && basis.first != nullptr, op,
+        ": covered, step or first is null, must be device memory");
+  check(tables.side == FactorSide::kLeft, op, ": the side is not the left one, must be");
+  GRADWIRE_LAUNCH(learn_factors_kernel,
+                  (LaunchShape{tables.matrices.size(), kFactorThreads, stream}), sums.data(),
+                  covered, v, basis, step);
 }
 
 void merge_factors(std::span<const FactorPart> parts, float scale, const FactorRegion& region,
@@ -163,19 +189,17 @@ void merge_factors(std::span<const FactorPart> parts, float scale, const FactorR
                   static_cast<unsigned>(parts.size()), scale, region, v, step, seal);
 }
 
-void slice_factors(const FactorSlice& slice, const FactorTables& tables, const StepWords* step,
-                   Stream& stream) {
+void slice_factors(const FactorSlice& slice, const FactorTables& tables, Stream& stream) {
   const char* const op = "cuda::slice_factors";
   const FactorView v = view_of(op, tables, stream);
   check(slice.table.size() == 1 && slice.parts.size() == 1, op, ": table has ", slice.table.size(),
         " parts, must have 1");
-  check(slice.out != nullptr && step != nullptr, op, ": out or step is null, must be device memory");
+  check(slice.out != nullptr, op, ": out is null, must be device memory");
   constexpr size_t kMostBlocks = 1024;
   const size_t blocks = std::max<size_t>(floats_of(tables) * sizeof(float) / kSliceBytes, 1);
   GRADWIRE_LAUNCH(slice_factors_kernel,
                   (LaunchShape{std::min(blocks, kMostBlocks), kSliceThreads, stream}),
-                  slice.table.data(), slice.parts.data(), slice.region, v, step, slice.header,
-                  slice.out);
+                  slice.table.data(), slice.parts.data(), slice.region, v, slice.header, slice.out);
 }
 
 }  // namespace gradwire::cuda

@@ -1,9 +1,10 @@
 #pragma once
-// Low-rank factors on a GPU: lowrank.h's sums with its bits. Which side a step sends, and which basis
-// it has, is known on the device alone, so that a captured graph follows the commits: every launch
-// is made in every step, and what is of the other side returns at once. All memory is the GPU's;
-// nothing is allocated, nothing waits.
+// Low-rank factors on a GPU: lowrank.h's sums with its bits. Which side a step of one round sends,
+// and which basis it has, is known on the device alone, so that a captured graph follows the
+// commits: every launch is made in every step, and what is of the other side returns at once. Of
+// two rounds the host knows the side. All memory is the GPU's; nothing is allocated, nothing waits.
 
+#include <optional>
 #include <span>
 
 #include "gradwire/kernels/core/stream.h"
@@ -40,6 +41,9 @@ struct FactorTables {
   uint32_t rank = 0;
   uint64_t numel = 0;  ///< of the group
   uint64_t plain = 0, left = 0, right = 0;  ///< floats of a body
+  /// Which side is written and decoded; none: that of the step.
+  std::optional<FactorSide> side{};
+  bool plain_beside_left = true;  ///< left factors travel with the plain elements: of one round
 };
 
 /// Of what step factors are: valid where StepWords has the same.
@@ -53,6 +57,8 @@ struct FactorBasis {
   const float* drawn_right = nullptr;
   float* even = nullptr;  ///< where the parity is 0; room for either side
   float* odd = nullptr;
+  /// Of two rounds: the left basis, from the first one of the step. Null: of one round.
+  float* first = nullptr;
   FactorTag* tags = nullptr;  ///< two
   const StepWords* step = nullptr;
 };
@@ -70,7 +76,7 @@ struct FactorOutput {
   std::span<float> sums{};     ///< scratch: of all tiles
 };
 
-/// The floats of a payload: of x + e those of a step.
+/// The floats of a payload: of x + e those of a step, or of one round of it.
 void encode_factors(const FactorInput& input, const FactorTables& tables, const FactorBasis& basis,
                     const FactorOutput& output, Stream& stream);
 
@@ -79,12 +85,16 @@ struct FactorPart {
   const std::byte* body = nullptr;
   uint64_t plain_first = 0, plain_count = 0;  ///< floats of a body of the whole group
   uint64_t first = 0, count = 0;              ///< of the factors
+  FactorSide side = FactorSide::kLeft;        ///< of all parts of a call
 };
+
+/// Of which side parts must be: what the tables say, or all of that which the first of them has.
+enum class PartSide : uint8_t { kOfTables, kOfFirstPart };
 
 /// Checks what open_parts() left; parts that fail are left out of `table` and reported. *covered
 /// becomes 1 where the parts cover the group, else 0.
-void open_factors(std::span<DevicePart> table, const FactorTables& tables, StepWords* step,
-                  std::span<FactorPart> parts, uint32_t* covered, Stream& stream);
+void open_factors(std::span<DevicePart> table, PartSide side, const FactorTables& tables,
+                  StepWords* step, std::span<FactorPart> parts, uint32_t* covered, Stream& stream);
 
 /// sums = scale * (the parts added in order): plain floats, then factors.
 void sum_factors(std::span<const FactorPart> parts, float scale, const FactorTables& tables,
@@ -104,6 +114,12 @@ void decode_factors(const FactorDecoding& decoding, const FactorTables& tables,
 void learn_factors(std::span<const float> sums, const uint32_t* covered, const FactorTables& tables,
                    const FactorBasis& basis, Stream& stream);
 
+/// The left factors of `sums` become the basis of the second round, orthonormal. Where *covered is
+/// 0 there is none: reported as FaultReason::kRegion.
+void take_first_factors(std::span<const float> sums, const uint32_t* covered,
+                        const FactorTables& tables, const FactorBasis& basis, StepWords* step,
+                        Stream& stream);
+
 /// A region's elements [begin, end) of a payload.
 struct FactorRegion {
   uint64_t begin = 0, end = 0;
@@ -122,7 +138,6 @@ struct FactorSlice {
   PayloadHeader header{};
   std::byte* out = nullptr;
 };
-void slice_factors(const FactorSlice& slice, const FactorTables& tables, const StepWords* step,
-                   Stream& stream);
+void slice_factors(const FactorSlice& slice, const FactorTables& tables, Stream& stream);
 
 }  // namespace gradwire::cuda

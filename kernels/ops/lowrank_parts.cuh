@@ -29,8 +29,11 @@ __device__ __forceinline__ uint64_t factors_before(const FactorView& v, FactorSi
 __device__ __forceinline__ FactorPart range_of(const FactorView& v, FactorSide side, uint64_t begin,
                                                uint64_t end) {
   FactorPart part;
-  part.plain_first = plain_before(v, begin);
-  part.plain_count = plain_before(v, end) - part.plain_first;
+  part.side = side;
+  if (v.plain_of(side) > 0) {
+    part.plain_first = plain_before(v, begin);
+    part.plain_count = plain_before(v, end) - part.plain_first;
+  }
   part.first = factors_before(v, side, begin);
   part.count = factors_before(v, side, end) - part.first;
   return part;
@@ -39,8 +42,10 @@ __device__ __forceinline__ FactorPart range_of(const FactorView& v, FactorSide s
 /// One block, a thread for each part.
 __global__ void __launch_bounds__(kFactorPartThreads)
     open_factors_kernel(DevicePart* table, unsigned count, FactorView v, StepWords* step,
-                        FactorPart* parts, uint32_t* covered) {
-  const FactorSide side = side_of_step(step->step);
+                        bool as_first, FactorPart* parts, uint32_t* covered) {
+  const FactorSide side =
+      as_first && count > 0 ? static_cast<FactorSide>(table[0].variant) : v.side_now(step);
+  __syncthreads();  // the first one may be left out below
   for (unsigned i = threadIdx.x; i < count; i += kFactorPartThreads) {
     const DevicePart part = table[i];
     FactorPart found;
@@ -81,14 +86,15 @@ __global__ void __launch_bounds__(kFactorPartThreads)
 __global__ void __launch_bounds__(kFactorThreads)
     sum_factors_kernel(const FactorPart* parts, unsigned count, float scale, FactorView v,
                        const StepWords* step, float* sums) {
-  const uint64_t floats = v.plain + v.factors(side_of_step(step->step));
+  const FactorSide side = v.side_now(step);
+  const uint64_t plain_floats = v.plain_of(side), floats = plain_floats + v.factors(side);
   const uint64_t all = uint64_t{gridDim.x} * kFactorThreads;
   for (uint64_t i = uint64_t{blockIdx.x} * kFactorThreads + threadIdx.x; i < floats; i += all) {
     float total = 0.0f;
     for (unsigned p = 0; p < count; ++p) {
       const FactorPart part = parts[p];
-      const bool plain = i < v.plain;
-      const uint64_t at = plain ? i - part.plain_first : i - v.plain - part.first;
+      const bool plain = i < plain_floats;
+      const uint64_t at = plain ? i - part.plain_first : i - plain_floats - part.first;
       if (part.body != nullptr && at < (plain ? part.plain_count : part.count)) {
         total += load_float<float>(part.body, plain ? at : part.plain_count + at);
       }
@@ -111,6 +117,8 @@ template <class T>
 __global__ void __launch_bounds__(kFactorThreads)
     decode_factors_kernel(FactorView v, FactorBasis basis, const float* sums, FactorRegion region,
                           std::byte* out, bool onto) {
+  const FactorSide side = v.side_now(basis.step);
+  const uint64_t plain = v.plain_of(side);
   if (blockIdx.x >= v.row_count) {
     const uint64_t all = uint64_t{gridDim.x - v.row_count} * kFactorThreads;
     for (uint64_t i = uint64_t{blockIdx.x - v.row_count} * kFactorThreads + threadIdx.x;
@@ -118,7 +126,7 @@ __global__ void __launch_bounds__(kFactorThreads)
       const PlainRun run = run_of(v, i);
       const uint64_t at = run.offset + i - run.before;
       if (at >= region.begin && at < region.end) {
-        put_decoded<T>(out, at - region.begin, sums[i], onto);
+        put_decoded<T>(out, at - region.begin, plain > 0 ? sums[i] : 0.0f, onto);
       }
     }
     return;
@@ -130,8 +138,7 @@ __global__ void __launch_bounds__(kFactorThreads)
   if (row >= matrix.rows || begin >= region.end || begin + matrix.cols <= region.begin) {
     return;
   }
-  const FactorSide side = side_of_step(basis.step->step);
-  const float* const own = sums + v.plain;
+  const float* const own = sums + plain;
   const float* const other = basis_of(basis, other_side(side));
   const float* const left = side == FactorSide::kLeft ? own : other;
   const float* const right = side == FactorSide::kLeft ? other : own;
@@ -212,22 +219,28 @@ __device__ inline void project_out(const float* vectors, uint32_t count, float* 
   __syncthreads();
 }
 
-/// The step's factors of a matrix, a block each, copied to the next step's and made orthonormal.
+/// Factors of a matrix, a block each, copied and made orthonormal: of the step to the next step's,
+/// or, where there are words for a fault, of its first round to basis.first.
 __global__ void __launch_bounds__(kFactorThreads)
     learn_factors_kernel(const float* sums, const uint32_t* covered, FactorView v,
-                         FactorBasis basis) {
+                         FactorBasis basis, StepWords* faults) {
+  const bool leads = blockIdx.x == 0 && threadIdx.x == 0;
   if (*covered == 0) {
+    if (faults != nullptr && leads) {
+      report_fault(faults, 0, FaultReason::kRegion);
+    }
     return;
   }
-  const FactorSide side = side_of_step(basis.step->step);
+  const FactorSide side = v.side_now(basis.step);
   const unsigned next = (basis.step->parity & 1) ^ 1;
   const LowRankMatrix matrix = v.matrices[blockIdx.x];
   const uint32_t length = matrix.length(side);
-  float* const vectors = (next != 0 ? basis.odd : basis.even) + matrix.at(side);
+  float* const all = faults != nullptr ? basis.first : next != 0 ? basis.odd : basis.even;
+  float* const vectors = all + matrix.at(side);
   for (uint64_t i = threadIdx.x; i < uint64_t{v.rank} * length; i += kFactorThreads) {
-    vectors[i] = sums[v.plain + matrix.at(side) + i];
+    vectors[i] = sums[v.plain_of(side) + matrix.at(side) + i];
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
+  if (leads && faults == nullptr) {
     basis.tags[next] = {basis.step->step + 1, basis.step->epoch};
   }
   __syncthreads();
@@ -267,7 +280,7 @@ __global__ void __launch_bounds__(kFactorThreads)
 __global__ void __launch_bounds__(kFactorThreads)
     merge_factors_kernel(const FactorPart* parts, unsigned count, float scale, FactorRegion region,
                          FactorView v, const StepWords* step, Seal seal) {
-  const FactorSide side = side_of_step(step->step);
+  const FactorSide side = count > 0 ? parts[0].side : v.side_now(step);
   const FactorPart range = range_of(v, side, region.begin, region.end);
   const uint64_t floats = range.plain_count + range.count;
   std::byte* const body = seal.out + sizeof(PayloadHeader);
@@ -294,9 +307,8 @@ __global__ void __launch_bounds__(kFactorThreads)
 
 __global__ void __launch_bounds__(kSliceThreads)
     slice_factors_kernel(const DevicePart* table, const FactorPart* parts, FactorRegion region,
-                         FactorView v, const StepWords* step, PayloadHeader header,
-                         std::byte* out) {
-  const FactorSide side = side_of_step(step->step);
+                         FactorView v, PayloadHeader header, std::byte* out) {
+  const FactorSide side = parts->side;
   const FactorPart range = range_of(v, side, region.begin, region.end);
   const uint64_t floats = range.plain_count + range.count;
   if (!begin_slice(*table, out, factor_header(header, side, floats))) {

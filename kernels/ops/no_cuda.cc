@@ -82,8 +82,8 @@ void encode_factors(const FactorInput&, const FactorTables&, const FactorBasis&,
   throw_unavailable("cuda::encode_factors");
 }
 
-void open_factors(std::span<DevicePart>, const FactorTables&, StepWords*, std::span<FactorPart>,
-                  uint32_t*, Stream&) {
+void open_factors(std::span<DevicePart>, PartSide, const FactorTables&, StepWords*,
+                  std::span<FactorPart>, uint32_t*, Stream&) {
   throw_unavailable("cuda::open_factors");
 }
 
@@ -101,12 +101,17 @@ void learn_factors(std::span<const float>, const uint32_t*, const FactorTables&,
   throw_unavailable("cuda::learn_factors");
 }
 
+void take_first_factors(std::span<const float>, const uint32_t*, const FactorTables&,
+                        const FactorBasis&, StepWords*, Stream&) {
+  throw_unavailable("cuda::take_first_factors");
+}
+
 void merge_factors(std::span<const FactorPart>, float, const FactorRegion&, const FactorTables&,
                    const Seal&, const StepWords*, Stream&) {
   throw_unavailable("cuda::merge_factors");
 }
 
-void slice_factors(const FactorSlice&, const FactorTables&, const StepWords*, Stream&) {
+void slice_factors(const FactorSlice&, const FactorTables&, Stream&) {
   throw_unavailable("cuda::slice_factors");
 }
 

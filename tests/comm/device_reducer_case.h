@@ -118,7 +118,11 @@ inline std::vector<DeviceCase> device_cases() {
           {"dgc:5%,clip=1,warmup=1", "gather"},
           {"topk:5%,momentum=0.8", "gather"},
           {"int8,momentum=0.8", "two_shot"},
-          {"randomk:10%,momentum=0.8", "dense"}};
+          {"randomk:10%,momentum=0.8", "dense"},
+          {"powersgd:2", "dense"},
+          {"powersgd:2,rounds=2", "dense"},
+          {"powersgd:2,rounds=2,momentum=0.8", "gather"},
+          {"powersgd:3,rounds=2", "two_shot"}};
 }
 
 /// Where outcomes differ first; empty when they do not.

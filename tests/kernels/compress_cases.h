@@ -72,9 +72,7 @@ inline std::vector<std::string> all_specs() {
       }
     } else if (row.low_rank) {  // beside compress_low_rank_test.cc: here no group has a matrix
       specs.push_back(name + ":2");
-#if !defined(GRADWIRE_LAWS_ON_DEVICE)
       specs.push_back(name + ":2,rounds=2");
-#endif
     } else if (row.takes_block) {
       for (const char* options : {",ef", ",block=8,ef", ",block=4096,ef"}) {
         specs.push_back(name + options);

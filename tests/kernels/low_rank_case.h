@@ -81,7 +81,6 @@ class LowRankRanks {
     for (size_t r = 0; r < rigs_.size(); ++r) {
       payloads_.push_back(rigs_[r]->compress(g[r], residuals_[r], next_[r]));
     }
-#if !defined(GRADWIRE_LAWS_ON_DEVICE)
     if (rigs_[0]->compressor().rounds() == 2) {
       first_ = std::move(payloads_);
       payloads_.clear();
@@ -90,7 +89,6 @@ class LowRankRanks {
         payloads_.push_back(rigs_[r]->compress_second(g[r], residuals_[r], next_[r]));
       }
     }
-#endif
     std::vector<float> mean;
     for (size_t r = 0; r < rigs_.size(); ++r) {
       auto own = rigs_[r]->decompress(payloads_, scale).floats();

@@ -28,23 +28,18 @@ class Rig {
   void set_step(uint32_t step) { state_->set_step(step, stream_); }
 
   std::vector<std::byte> compress(const OwnedTensor& g, ConstResidual e, Residual e_next) {
-    Guarded<std::byte> gradient(g.bytes);
-    Guarded<float> committed({e.begin(), e.end()});
-    Guarded<float> next({e_next.begin(), e_next.end()});
-    Guarded<std::byte> out(compressor_->capacity_bytes(), 3);
-    // The two buffers keep their order; the device's parity says which one is committed.
-    const bool swapped = state_->read(stream_).parity != 0;
+    return compress_with(&Compressor::compress, g, e, e_next);
+  }
+
+  void take_first(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
+    Copies copies(payloads);
     Context c = context();
-    compressor_->compress({gradient.bytes(), g.numel(), g.dtype, kEmulated},
-                          (swapped ? next : committed).span(), (swapped ? committed : next).span(),
-                          out.span(), c);
+    compressor_->take_first(copies.parts, scale, c);
     finish();
-    const std::vector<float> result = next.values();
-    std::ranges::copy(result, e_next.begin());
-    EXPECT_TRUE(std::ranges::equal(bits_of(committed.values()),
-                                   bits_of(std::vector<float>(e.begin(), e.end()))));
-    EXPECT_TRUE(gradient.guards_hold() && committed.guards_hold() && next.guards_hold());
-    return payload_in(out);
+  }
+
+  std::vector<std::byte> compress_second(const OwnedTensor& g, ConstResidual e, Residual e_next) {
+    return compress_with(&Compressor::compress_second, g, e, e_next);
   }
 
   std::vector<std::byte> compress_accumulated(std::span<float> x) {
@@ -142,6 +137,29 @@ class Rig {
   }
 
  private:
+  using Compress = void (Compressor::*)(ConstGradient, ConstResidual, Residual, Payload, Context&);
+
+  std::vector<std::byte> compress_with(Compress call, const OwnedTensor& g, ConstResidual e,
+                                       Residual e_next) {
+    Guarded<std::byte> gradient(g.bytes);
+    Guarded<float> committed({e.begin(), e.end()});
+    Guarded<float> next({e_next.begin(), e_next.end()});
+    Guarded<std::byte> out(compressor_->capacity_bytes(), 3);
+    // The two buffers keep their order; the device's parity says which one is committed.
+    const bool swapped = state_->read(stream_).parity != 0;
+    Context c = context();
+    ((*compressor_).*call)({gradient.bytes(), g.numel(), g.dtype, kEmulated},
+                           (swapped ? next : committed).span(), (swapped ? committed : next).span(),
+                           out.span(), c);
+    finish();
+    const std::vector<float> result = next.values();
+    std::ranges::copy(result, e_next.begin());
+    EXPECT_TRUE(std::ranges::equal(bits_of(committed.values()),
+                                   bits_of(std::vector<float>(e.begin(), e.end()))));
+    EXPECT_TRUE(gradient.guards_hold() && committed.guards_hold() && next.guards_hold());
+    return payload_in(out);
+  }
+
   /// Payloads in device memory, each at an odd address of its own.
   struct Copies {
     explicit Copies(const std::vector<std::vector<std::byte>>& payloads) {

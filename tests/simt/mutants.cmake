@@ -59,12 +59,16 @@ gradwire_simt_mutant(rest_added COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda
   FROM "load_element<T>(source.g, e, begin + j) - terms[u]"
   TO "load_element<T>(source.g, e, begin + j) + terms[u]" TESTS "*CudaLowRank.WritesTheBytes*")
 gradwire_simt_mutant(factors_flagged COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
-  FROM "flagged || i >= v.plain" TO "i >= v.plain" TESTS "*PowerSgd.FlagsWhat*")
+  FROM "flagged || i >= plain" TO "i >= plain" TESTS "*PowerSgd.FlagsWhat*")
 gradwire_simt_mutant(dependent_kept COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
   FROM "candidate == 0 ? kDependentShare : kCandidateShare" TO "0.0f"
   TESTS "*CudaLowRank.LearnsFromZeros*")
 gradwire_simt_mutant(factor_merge COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
   FROM "total *= scale;" TO "" TESTS "*CudaLowRank.WritesTheBytes*")
+gradwire_simt_mutant(first_uncovered COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
+  FROM "faults != nullptr && leads" TO "false" TESTS "*PowerSgdOfTwoRounds.Refuses*")
+gradwire_simt_mutant(side_of_the_round COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
+  FROM "as_first && count > 0" TO "false" TESTS "*CudaLowRank.*TwoRounds*")
 gradwire_simt_mutant(overflow_unseen COMPRESSORS FILE overflow.cuh SOURCE overflow_cuda.cu
   FROM "largest > kLargestFinite" TO "largest > 0xFFFFFFFFu" TESTS "*FlagMerges*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu

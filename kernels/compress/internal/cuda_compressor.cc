@@ -126,6 +126,19 @@ cuda::Seal CudaCompressor::seal_for(Region region, Payload out) const {
 
 void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                               Context& context) {
+  write(g, e, e_next, out, false, context);
+}
+
+void CudaCompressor::compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                                     Context& context) {
+  if (rounds() != 2) {
+    Compressor::compress_second(g, e, e_next, out, context);
+  }
+  write(g, e, e_next, out, true, context);
+}
+
+void CudaCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                           bool second, Context& context) {
   check_call(context);
   check_gradient(*this, g);
   check_residuals(*this, e, e_next);
@@ -156,30 +169,38 @@ void CudaCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next,
           .region = whole,
           .in_place = in_place,
           .merging = false,
+          .second = second,
           .masked = velocity_ && !spec().ef21 ? velocity_->next() : cuda::ParitySpan(),
           .parts = {},
           .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
-  if (!e.empty() && spec().ef21) {
+  if (!e.empty() && spec().ef21 && second == (rounds() == 2)) {
     cuda::subtract_sent({x, before, next}, context.stream);
   }
 }
 
-void CudaCompressor::decompress_region(const RegionSum& what, Context& context) {
+std::span<cuda::DevicePart> CudaCompressor::open_any(std::span<const ConstPayload> payloads,
+                                                     float scale, Workspace::Frame& frame,
+                                                     Context& context) const {
   check_call(context);
+  check_scale(*this, scale);
+  check_payloads(*this, payloads);
+  const auto table = frame.take<cuda::DevicePart>(payloads.size());
+  cuda::open_parts(payloads, expected_parts({shape().numel, 0}, false), table, faults_of_parts(),
+                   context.stream);
+  return table;
+}
+
+void CudaCompressor::decompress_region(const RegionSum& what, Context& context) {
   // Throws where the region is none of whole chunks.
   static_cast<void>(on_cpu_->slice_capacity_bytes(what.region));
   check_elements(*this, what.sum, what.region.numel());
-  check_scale(*this, what.scale);
-  check_payloads(*this, what.parts);
+  check_call(context);
   Workspace::Frame frame(context.workspace);
-  const auto table = frame.take<cuda::DevicePart>(what.parts.size());
-  // A part may be a slice: it need not cover anything in particular.
-  cuda::open_parts(what.parts, expected_parts({shape().numel, 0}, false), table, faults_of_parts(),
-                   context.stream);
-  add_up({table, what.scale, what.region, what.sum}, context);
+  add_up({open_any(what.parts, what.scale, frame, context), what.scale, what.region, what.sum},
+         context);
 }
 
 void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& context) {

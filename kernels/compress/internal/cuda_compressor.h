@@ -22,6 +22,8 @@ class CudaCompressor : public Compressor {
  public:
   size_t capacity_bytes() const final { return on_cpu_->capacity_bytes(); }
   bool fixed_length() const final { return on_cpu_->fixed_length(); }
+  int rounds() const final { return on_cpu_->rounds(); }
+  size_t first_bytes() const final { return on_cpu_->first_bytes(); }
   Combine combine() const final { return on_cpu_->combine(); }
   size_t kept_bytes() const final { return on_cpu_->kept_bytes(); }
   size_t slice_capacity_bytes(Region region) const final {
@@ -30,6 +32,8 @@ class CudaCompressor : public Compressor {
 
   void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                 Context& context) final;
+  void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                       Context& context) final;
   void decompress_region(const RegionSum& sum, Context& context) final;
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
@@ -55,6 +59,7 @@ class CudaCompressor : public Compressor {
     Region region;
     bool in_place = false;
     bool merging;
+    bool second = false;  ///< of compress_second()
     /// The velocity of the step, to be cleared where elements are sent; empty where there is none.
     cuda::ParitySpan masked{};
     /// Of merge(): what x is the sum of, in device memory.
@@ -90,6 +95,9 @@ class CudaCompressor : public Compressor {
   virtual bool has_records() const { return fixed_length(); }
   void check_merge(const MergeInput& input, Residual e_next, Payload out,
                    const Context& context) const;
+  /// Checks the call, and, on the GPU, payloads that cover nothing in particular.
+  std::span<cuda::DevicePart> open_any(std::span<const ConstPayload> payloads, float scale,
+                                       Workspace::Frame& frame, Context& context) const;
   cuda::ExpectedParts expected_parts(Region region, bool exactly) const;
   cuda::Seal seal_for(Region region, Payload out) const;
 
@@ -106,6 +114,8 @@ class CudaCompressor : public Compressor {
   cuda::RoundingSource rounding_source(const Buffer& segments, uint32_t rank_stage) const;
 
  private:
+  void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out, bool second,
+             Context& context);
   void add_back(ConstPayload payload, cuda::PartsWanted wanted, Residual x, Context& context);
   void check_call(const Context& context) const;
 

@@ -365,17 +365,5 @@ TEST(CudaCompressors, RefuseWhatIsOfAnotherDevice) {
                InvalidArgument);
 }
 
-TEST(CudaCompressors, SayWhatOnlyTheCpuHas) {
-  const CompressorShape shape{
-      .numel = 5000, .device = kGpu, .state = std::make_shared<DeviceState>(kGpu)};
-  try {
-    make_compressor(parse_spec("powersgd:4,rounds=2"), shape);
-    ADD_FAILURE() << "it was accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("rounds is 2, must be 1 on a GPU"), std::string::npos)
-        << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace gradwire::testing

@@ -65,6 +65,64 @@ TEST(CudaLowRank, WritesTheBytesOfTheCpu) {
   }
 }
 
+/// Bits of both rounds' payloads, slices and merges, of mean and residual, of three ranks alike.
+void expect_the_same_rounds(CpuRig& cpu, Rig& gpu, const OwnedTensor& g,
+                            std::vector<float>& residual) {
+  const size_t numel = residual.size();
+  std::vector<float> on_cpu(numel), on_gpu(numel);
+  std::vector<std::vector<std::byte>> merged;
+  const auto merge = [&](const std::vector<std::byte>& payload) {
+    merged.clear();
+    for (const Region region : tiles(numel, 2)) {
+      const auto part = cpu.slice(payload, region);
+      ASSERT_EQ(gpu.slice(payload, region), part);
+      merged.push_back(cpu.merge({part, part, part}, region, 1.0f / 3, {}));
+      ASSERT_EQ(gpu.merge({part, part, part}, region, 1.0f / 3, {}), merged.back());
+    }
+  };
+  const auto first = cpu.compress(g, residual, on_cpu);
+  ASSERT_EQ(gpu.compress(g, residual, on_gpu), first);
+  ASSERT_NO_FATAL_FAILURE(merge(first));
+  cpu.take_first(merged);
+  gpu.take_first({first, first, first}, 1.0f / 3);
+  const auto second = cpu.compress_second(g, residual, on_cpu);
+  ASSERT_EQ(gpu.compress_second(g, residual, on_gpu), second);
+  ASSERT_EQ(bits_of(on_gpu), bits_of(on_cpu));
+  ASSERT_NO_FATAL_FAILURE(merge(second));
+  ASSERT_EQ(gpu.decompress({second, second}, 0.3f).bytes,
+            cpu.decompress({second, second}, 0.3f).bytes);
+  ASSERT_EQ(gpu.decompress(merged).bytes, cpu.decompress(merged).bytes);
+  ASSERT_EQ(gpu.slice(first, {0, kChunk}), cpu.slice(first, {0, kChunk})) << "of another round";
+  residual = on_cpu;
+}
+
+TEST(CudaLowRank, WritesTheBytesOfTheCpuInTwoRounds) {
+  struct Case {
+    const char* spec;
+    std::vector<Segment> segments;
+    DType dtype;
+  };
+  for (const Case& c :
+       {Case{"powersgd:1,rounds=2", mixed_segments(), DType::kBFloat16},
+        Case{"powersgd:4,rounds=2", mixed_segments(), DType::kFloat32},
+        Case{"powersgd:11,rounds=2", large_segments(), DType::kFloat32},
+        Case{"powersgd:3,rounds=2,decay=0.9", large_segments(), DType::kFloat16},
+        Case{"powersgd:4,rounds=2,momentum=0.8", mixed_segments(), DType::kFloat32},
+        Case{"powersgd:4,rounds=2,ef21,eta=0.3", mixed_segments(), DType::kFloat32}}) {
+    const size_t numel = numel_of(c.segments);
+    CpuRig cpu(c.spec, shape_of(c.segments, kLoopSeed, 1, c.dtype));
+    Rig gpu(c.spec, shape_of(c.segments, kLoopSeed, 1, c.dtype));
+    std::vector<float> residual = normal(numel, kLoopSeed, 0.1f);
+    for (uint64_t step = 0; step < 3; ++step) {
+      SCOPED_TRACE(concat(c.spec, " ", to_string(c.dtype), ", step ", step));
+      const OwnedTensor g = tensor_of(heavy_tailed(numel, kLoopSeed + step), c.dtype);
+      ASSERT_NO_FATAL_FAILURE(expect_the_same_rounds(cpu, gpu, g, residual));
+      cpu.commit();
+      gpu.commit();
+    }
+  }
+}
+
 TEST(CudaLowRank, LearnsFromZerosAndDependentVectorsAsTheCpuDoes) {
   const std::vector<Segment> segments{{4, 0, 30 * 40, 30}, {5, 0, 40 * 20, 40}};
   CpuRig cpu("powersgd:5", shape_of(segments, kLoopSeed));
