@@ -12,6 +12,7 @@ void bind_optimizers(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_reducer(pybind11::module_& module);
 void bind_registries(pybind11::module_& module);
+void bind_schedules(pybind11::module_& module);
 void bind_spec(pybind11::module_& module);
 
 }  // namespace gradwire::bindings

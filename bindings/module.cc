@@ -79,6 +79,7 @@ PYBIND11_MODULE(_core, module) {
       "'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').");
   bindings::bind_kernels(module);
   bindings::bind_optimizers(module);
+  bindings::bind_schedules(module);
   bindings::bind_comm(module);
   bindings::bind_carrier(module);
   bindings::bind_plan(module);

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'GroupPayloads', 'LinkCosts', 'NoSync', 'Optimizer', 'Plan', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'compressors', 'exchanges', 'from_environment', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'transports']
+__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'compressors', 'exchanges', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
 class CompressorSpec:
     """
     A validated compressor request; read-only. str() gives the canonical text, which parse_spec() reads back.
@@ -373,6 +373,122 @@ class Optimizer:
     def spec(self) -> str:
         """
         The canonical spec text.
+        """
+class PolynomialSchedule:
+    """
+    A warm-up to base, then end + (base - end) * (1 - progress) ** power to total_steps.
+    """
+    def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, power: typing.SupportsFloat | typing.SupportsIndex = 1.0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
+        ...
+    def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        The learning rate of step 0, 1, ..
+        """
+    @property
+    def base(self) -> float:
+        ...
+    @property
+    def end(self) -> float:
+        ...
+    @property
+    def power(self) -> float:
+        ...
+    @property
+    def total_steps(self) -> int:
+        ...
+    @property
+    def warmup_steps(self) -> int:
+        ...
+class CosineSchedule:
+    """
+    A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps (arXiv 1608.03983, without restarts).
+    """
+    def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
+        ...
+    def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        The learning rate of step 0, 1, ..
+        """
+    @property
+    def base(self) -> float:
+        ...
+    @property
+    def end(self) -> float:
+        ...
+    @property
+    def total_steps(self) -> int:
+        ...
+    @property
+    def warmup_steps(self) -> int:
+        ...
+class NoiseScale:
+    """
+    About how large a batch still speeds training up, from the gradients of data-parallel ranks and their mean (McCandlish et al., arXiv 1812.06162, appendix A.1).
+    
+    rank_batch: examples of one rank's gradient; decay: what a step's estimate is worth in the next one's averages.
+    """
+    def __init__(self, rank_batch: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex, decay: typing.SupportsFloat | typing.SupportsIndex = 0.99) -> None:
+        ...
+    def add(self, mean_of_squares: typing.SupportsFloat | typing.SupportsIndex, square_of_mean: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        One step: the mean over ranks of their gradients' squared norms, and the squared norm of the mean gradient.
+        
+        Raises:
+            InvalidArgument: one is not finite and >= 0; the step is forgotten.
+        """
+    def rate_for(self, rate: typing.SupportsFloat | typing.SupportsIndex, at_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float | None:
+        """
+        The learning rate at batch where rate is the best one at at_batch (equation 2.10), or None.
+        """
+    def steps_for(self, steps: typing.SupportsFloat | typing.SupportsIndex, at_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float | None:
+        """
+        How many steps batch takes to get as far as steps of at_batch (equation 2.12), or None.
+        """
+    @property
+    def gradient_square(self) -> float | None:
+        """
+        The squared norm of the true gradient; None before the first step.
+        """
+    @property
+    def noise(self) -> float | None:
+        """
+        The sum of its elements' variances over single examples, or None.
+        """
+    @property
+    def steps(self) -> int:
+        """
+        Steps added.
+        """
+    @property
+    def value(self) -> float | None:
+        """
+        noise / gradient_square, in examples; None after too few steps.
+        """
+class LargeBatch:
+    """
+    What large_batch() recommends.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def learning_rate(self) -> float:
+        """
+        What the schedule warms up to.
+        """
+    @property
+    def optimizer(self) -> str:
+        """
+        The spec, for make_optimizer().
+        """
+    @property
+    def schedule(self) -> PolynomialSchedule:
+        """
+        Of the learning rate; its total_steps are the run's.
+        """
+    @property
+    def why(self) -> str:
+        """
+        The rules that were used, with their sources.
         """
 class Transport:
     """
@@ -777,6 +893,13 @@ def from_environment() -> dict[str, typing.Any]:
     Raises:
         InvalidArgument: naming the variable that is missing or malformed.
     """
+def large_batch(optimizer: str, learning_rate: typing.SupportsFloat | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, to_batch: typing.SupportsInt | typing.SupportsIndex, *, examples: typing.SupportsInt | typing.SupportsIndex, epochs: typing.SupportsFloat | typing.SupportsIndex, warmup_epochs: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> LargeBatch:
+    """
+    From a setting that works at batch, the setting for to_batch over the same epochs, by published rules: a start that needs no tuning. Batches are of all ranks together. Biases and norms should be a group with weight_decay 0 and adapt False.
+    
+    Raises:
+        InvalidArgument: a batch above the examples, a rate or number of epochs that is not positive.
+    """
 def make_carrier_transport(name: str, carrier: typing.Any, *, timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, control_host: str = '127.0.0.1') -> Transport:
     """
     A transport over somebody else's collectives: see gradwire.Carrier for what `carrier` must have.
@@ -862,7 +985,19 @@ def probe_link(transport: Transport, *, budget: typing.SupportsFloat | typing.Su
     Raises:
         TransportError: naming a rank; the group is finished.
     """
+def scale_by_root(rate: typing.SupportsFloat | typing.SupportsIndex, from_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    rate * sqrt(batch / from_batch): of LAMB (You et al., arXiv 1904.00962) and others whose steps do not grow with their gradients.
+    """
+def scale_linearly(rate: typing.SupportsFloat | typing.SupportsIndex, from_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    rate * batch / from_batch: of SGD, with a warm-up (Goyal et al., arXiv 1706.02677).
+    """
 def transports(plugin_path: str = '') -> list[dict[str, typing.Any]]:
     """
     The rows of the transport registry, as dicts; `plugin_path` is where the plug-in is looked for first.
+    """
+def warmup(base: typing.SupportsFloat | typing.SupportsIndex, step: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    base * (step + 1) / warmup_steps while step < warmup_steps, then base.
     """
