@@ -51,6 +51,9 @@ void bind_spec(py::module_& module) {
           "decay", [](const CompressorSpec& s) { return s.decay; },
           "What the residual is multiplied by before a gradient is added, in (0, 1].")
       .def_property_readonly(
+          "residual", [](const CompressorSpec& s) { return to_string(s.residual); },
+          "What a Reducer keeps residuals in between steps: 'float32' or 'bfloat16'.")
+      .def_property_readonly(
           "ef21", [](const CompressorSpec& s) { return s.ef21; },
           "Whether the residual is the negative sum of what was sent (EF21).")
       .def_property_readonly(

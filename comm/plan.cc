@@ -237,7 +237,8 @@ void check_exchanges(const Plan& plan, const PlanOptions& options) {
 /// What a rank keeps between steps, in bytes, the same on all ranks.
 struct KeptBytes {
   size_t gradients = 0;
-  size_t residuals = 0;    // both buffers
+  size_t residuals = 0;    // in float32, both buffers
+  size_t narrow = 0;       // and in bfloat16
   size_t estimates = 0;    // of ef21, both buffers
   size_t compressors = 0;  // such as velocities
 };
@@ -248,7 +249,8 @@ KeptBytes kept_bytes(const Plan& plan) {
     kept.gradients += bucket.numel * size_of(plan.dtype);
     const int sharing = find_exchange(bucket.exchange).by_node ? plan.ranks_per_node : 1;
     for (const PlanGroup& group : bucket.groups) {
-      kept.residuals += group.spec.error_feedback ? 2 * group.numel * sizeof(float) : 0;
+      size_t& residuals = group.spec.residual == DType::kFloat32 ? kept.residuals : kept.narrow;
+      residuals += group.spec.error_feedback ? 2 * group.numel * size_of(group.spec.residual) : 0;
       kept.estimates += group.spec.ef21 ? 2 * group.numel * sizeof(float) : 0;
       size_t most = 0;  // of a node's ranks
       for (int rank = 0; rank < sharing; ++rank) {
@@ -299,7 +301,8 @@ std::string Plan::describe() const {
   }
   const KeptBytes kept = kept_bytes(*this);
   out << "kept on each rank: gradients " << kept.gradients << " bytes, residuals (two buffers) "
-      << kept.residuals << " bytes, estimates " << kept.estimates << " bytes, in compressors "
+      << kept.residuals << " bytes of float32 and " << kept.narrow
+      << " bytes of bfloat16, estimates " << kept.estimates << " bytes, in compressors "
       << kept.compressors << " bytes\n";
   return out.str();
 }

@@ -5,6 +5,8 @@
 
 #include "gradwire/comm/internal/reducer_state.h"
 #include "gradwire/kernels/core/device_name.h"
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/cast_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -199,12 +201,25 @@ std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {
 }
 
 ConstResidual Reducer::residual(ParamId p) const {
-  const State& s = *state_;
+  State& s = *state_;
   check(p < s.plan.places.size(), "residual: parameter ", p, " is not in the plan of ",
         s.plan.places.size(), " parameters");
   const auto [bucket, offset] = s.plan.places[p];
   const size_t parity = s.gpu == nullptr ? s.parity : s.gpu->read().parity;
-  return s.buckets[bucket].residual(offset, s.plan.parameters[p].numel(), parity);
+  const TensorView kept =
+      s.buckets[bucket].stored_residual(offset, s.plan.parameters[p].numel(), parity);
+  if (kept.dtype == DType::kFloat32) {
+    return kept.as<float>();
+  }
+  s.widened = Buffer(kept.numel * sizeof(float), s.device);
+  const std::span<float> widened = s.widened.as<float>();
+  if (s.gpu == nullptr) {
+    cpu::widen(kept, widened);
+  } else {
+    cuda::widen(kept, widened, s.gpu->caller());
+    s.gpu->caller().wait();
+  }
+  return widened;
 }
 
 uint64_t Reducer::committed_steps() const {

@@ -58,10 +58,12 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
                    start.device.type == DeviceType::kCpu),
       gradient_memory_(plan.buckets[id].numel * size_of(plan.dtype), start.device),
+      residuals_(groups_, start.device),
       gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
       slots_(groups_.size()),
+      lent_(groups_.size()),
       unions_(groups_.size()) {
-  size_t payload_bytes = 0, residual_numel = 0, estimate_numel = 0;
+  size_t payload_bytes = 0, estimate_numel = 0;
   std::vector<Compressor*> compressors;
   std::vector<size_t> numels;
   const int rank = groups.whole().rank();
@@ -83,15 +85,11 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
     }
     compressors.push_back(compressors_.back().get());
     numels.push_back(group.numel);
-    residual_offsets_.push_back(residual_numel);
-    residual_numel += group.spec.error_feedback ? group.numel : 0;
     estimate_offsets_.push_back(estimate_numel);
     estimate_numel += group.spec.ef21 ? group.numel : 0;
     payload_bytes += room_of(compressors.back()->capacity_bytes());
   }
   payload_memory_ = Buffer(payload_bytes, start.device);
-  residuals_ = {Buffer(residual_numel * sizeof(float), start.device),
-                Buffer(residual_numel * sizeof(float), start.device)};
   estimates_ = {Buffer(estimate_numel * sizeof(float), start.device),
                 Buffer(estimate_numel * sizeof(float), start.device)};
   size_t begin = 0;
@@ -120,13 +118,43 @@ void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
     GroupSlot& slot = slots_[g];
     const Gradient own = gradient.subview(group.offset, group.numel);
     slot.mean = delivery_ == Delivery::kMean ? own : own.subview(0, 0);
-    slot.e = share_of_residual(g, parity);
-    slot.e_next = share_of_residual(g, 1 - parity);
-    if (!by_node_) {  // else the exchange does it, once the node has added up
-      slot.compressor->compress(own, slot.e, slot.e_next, slot.mine, context);
+    if (by_node_) {
+      continue;  // the exchange does it, once the node has added up
+    }
+    Workspace::Frame frame(context.workspace);
+    const Residuals::Lent lent =
+        residuals_.lend(g, shares_[g], parity, Residuals::Holding::kCommitted, frame, context);
+    slot.compressor->compress(own, lent.e, lent.e_next, slot.mine, context);
+    if (slot.compressor->rounds() == 1) {  // else there is no e_next yet
+      residuals_.take_back(g, shares_[g], parity, lent, context);
     }
   }
   payloads_.clear();
+}
+
+// What an exchange has put back by the time it fails counts: another rank may have committed.
+void Bucket::exchange(size_t parity, Context& context) {
+  Workspace::Frame frame(context.workspace);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const bool compresses = by_node_ || slots_[g].compressor->rounds() == 2;
+    lent_[g] = residuals_.lend(g, shares_[g], parity,
+                               compresses ? Residuals::Holding::kBoth : Residuals::Holding::kNext,
+                               frame, context);
+    slots_[g].e = lent_[g].e;
+    slots_[g].e_next = lent_[g].e_next;
+  }
+  const auto take_back = [&] {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      residuals_.take_back(g, shares_[g], parity, lent_[g], context);
+    }
+  };
+  try {
+    exchange_->run(slots_, report_, context);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  take_back();
 }
 
 void Bucket::add_to_estimates(size_t parity) {

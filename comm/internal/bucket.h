@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradwire/comm/exchange.h"
+#include "gradwire/comm/internal/residuals.h"
 #include "gradwire/comm/plan.h"
 #include "gradwire/comm/subgroups.h"
 #include "gradwire/comm/reducer.h"
@@ -36,9 +37,9 @@ class Bucket {
   /// Compresses `gradient`: residual buffer `parity` is read, the other one written. Inside a task
   /// of the context's stream. On a GPU parity is 0: which buffer is read is known there alone.
   void compress(Gradient gradient, size_t parity, Context& context);
-  /// Exchanges what compress() made and writes the mean over its gradient. Inside a task of the
-  /// context's stream, which may be another one.
-  void exchange(Context& context) { exchange_->run(slots_, report_, context); }
+  /// Exchanges what compress() made and writes the mean over its gradient; the same parity. Inside
+  /// a task of the context's stream, which may be another one.
+  void exchange(size_t parity, Context& context);
   const ExchangeReport& report() const { return report_; }
 
   /// Looks at some elements of the means that the last exchange left; inside a task as well.
@@ -69,13 +70,15 @@ class Bucket {
   void commit();
 
   /// The residual of the elements [offset, offset + numel) of the bucket, which lie in one group;
-  /// empty when that group has no feedback.
-  Residual residual(size_t offset, size_t numel, size_t parity) const;
+  /// empty when that group has no feedback. As it is kept, and, on the CPU, as floats.
+  TensorView stored_residual(size_t offset, size_t numel, size_t parity) const;
+  std::vector<float> residual(size_t offset, size_t numel, size_t parity) const;
 
   /// Their residual or, in a group without feedback, what carry_over() holds; may be empty.
-  ConstResidual kept(size_t offset, size_t numel, size_t parity) const;
-  /// Makes `values` what is kept for these elements, bit for bit: their residual, or, in a group
-  /// without feedback or with ef21, what is added to the next gradient. Nothing when empty.
+  std::vector<float> kept(size_t offset, size_t numel, size_t parity) const;
+  /// Makes `values` what is kept for these elements, rounded where residuals are bfloat16: their
+  /// residual, or, in a group without feedback or with ef21, what is added to the next gradient.
+  /// Nothing when empty.
   void set_kept(size_t offset, ConstResidual values, size_t parity);
 
   /// The committed velocity of elements that lie in one group, zeros where other ranks compress them;
@@ -115,10 +118,12 @@ class Bucket {
  private:
   void add_carried(Gradient gradient) const;
   void add_strays(Gradient gradient, size_t parity);
-  Residual share_of_residual(size_t g, size_t parity) const;
   size_t group_at(size_t offset) const;
-  /// Where what waits for these elements is kept.
-  Residual place_of_waiting(size_t offset, size_t numel, size_t parity);
+  /// Where elements of the bucket lie in their group.
+  Region in_group(size_t g, size_t offset, size_t numel) const;
+  /// What waits in this group is its residual; else it is carried to the next gradient.
+  bool waits_in_residual(size_t g) const;
+  std::span<float> place_to_carry(size_t offset, size_t numel);
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
@@ -126,15 +131,16 @@ class Bucket {
   bool shows_union_;            // a mean holds what any rank sent
   std::vector<Region> shares_;  // of each group: what this rank compresses
   Buffer gradient_memory_, payload_memory_;
-  std::array<Buffer, 2> residuals_, estimates_;
+  Residuals residuals_;
+  std::array<Buffer, 2> estimates_;
   std::array<bool, 2> stray_{};           // whether they may hold something outside of the shares
-  std::vector<size_t> residual_offsets_;  // of each group with feedback, in floats
   std::vector<size_t> estimate_offsets_;  // of each group with ef21, in floats
   std::vector<float> carried_;            // of the whole bucket, or empty
   Gradient gradient_;
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;
+  std::vector<Residuals::Lent> lent_;  // to the exchange
   /// Elements of a group's means that were looked at, and those of them that were not zero.
   struct UnionSample {
     uint64_t elements = 0, sent = 0;

@@ -21,18 +21,24 @@ void add_to(Gradient gradient, ConstResidual values) {
 
 }  // namespace
 
-Residual Bucket::residual(size_t offset, size_t numel, size_t parity) const {
-  const size_t g = group_at(offset);
-  if (!groups_[g].spec.error_feedback) {
-    return {};
-  }
-  const size_t begin = residual_offsets_[g] + offset - groups_[g].offset;
-  return residuals_[parity].as<float>().subspan(begin, numel);
+Region Bucket::in_group(size_t g, size_t offset, size_t numel) const {
+  return {offset - groups_[g].offset, offset - groups_[g].offset + numel};
 }
 
-ConstResidual Bucket::kept(size_t offset, size_t numel, size_t parity) const {
-  const ConstResidual own = residual(offset, numel, parity);
-  return own.empty() ? carried(offset, numel) : own;
+TensorView Bucket::stored_residual(size_t offset, size_t numel, size_t parity) const {
+  const size_t g = group_at(offset);
+  return residuals_.kept(g, in_group(g, offset, numel), parity);
+}
+
+std::vector<float> Bucket::residual(size_t offset, size_t numel, size_t parity) const {
+  const size_t g = group_at(offset);
+  return residuals_.read(g, in_group(g, offset, numel), parity);
+}
+
+std::vector<float> Bucket::kept(size_t offset, size_t numel, size_t parity) const {
+  std::vector<float> own = residual(offset, numel, parity);
+  const ConstResidual waiting = carried(offset, numel);
+  return own.empty() ? std::vector(waiting.begin(), waiting.end()) : own;
 }
 
 void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
@@ -40,16 +46,20 @@ void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
     return;
   }
   stray_[parity] = by_node_;
-  const Residual place = place_of_waiting(offset, values.size(), parity);
-  std::copy(values.begin(), values.end(), place.begin());
+  const size_t g = group_at(offset);
+  if (waits_in_residual(g)) {
+    residuals_.write(g, offset - groups_[g].offset, values, parity);
+  } else {
+    std::ranges::copy(values, place_to_carry(offset, values.size()).begin());
+  }
 }
 
 // What EF21 keeps is no pending sum.
-Residual Bucket::place_of_waiting(size_t offset, size_t numel, size_t parity) {
-  const Residual place = residual(offset, numel, parity);
-  if (!place.empty() && !groups_[group_at(offset)].spec.ef21) {
-    return place;
-  }
+bool Bucket::waits_in_residual(size_t g) const {
+  return groups_[g].spec.error_feedback && !groups_[g].spec.ef21;
+}
+
+std::span<float> Bucket::place_to_carry(size_t offset, size_t numel) {
   carried_.resize(gradient_.numel);
   return std::span(carried_).subspan(offset, numel);
 }
@@ -112,7 +122,7 @@ ConstResidual Bucket::estimate(size_t offset, size_t numel, size_t parity) const
 
 void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all, size_t parity) {
   const size_t g = group_at(offset), begin = estimate_offsets_[g] + offset - groups_[g].offset;
-  std::ranges::copy(own, residual(offset, own.size(), parity).begin());
+  residuals_.write(g, offset - groups_[g].offset, own, parity);
   std::ranges::copy(of_all, estimates_[parity].as<float>().subspan(begin).begin());
 }
 
@@ -126,23 +136,16 @@ void Bucket::add_strays(Gradient gradient, size_t parity) {
       if (outside.numel() == 0) {
         continue;
       }
-      const size_t begin = group.offset + outside.begin;
-      const Residual now = residual(begin, outside.numel(), parity);
-      const Residual next = residual(begin, outside.numel(), 1 - parity);
+      const std::vector<float> now = residuals_.read(g, outside, parity);
       if (stray_[parity]) {
-        add_to(gradient.subview(begin, now.size()), now);
+        add_to(gradient.subview(group.offset + outside.begin, now.size()), now);
       }
       if (stray_[1 - parity]) {
-        std::ranges::fill(next, 0.0f);
+        residuals_.write(g, outside.begin, std::vector<float>(now.size()), 1 - parity);
       }
     }
   }
   stray_[1 - parity] = false;
-}
-
-Residual Bucket::share_of_residual(size_t g, size_t parity) const {
-  const Residual all = residual(groups_[g].offset, groups_[g].numel, parity);
-  return all.empty() ? all : all.subspan(shares_[g].begin, shares_[g].numel());
 }
 
 void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
@@ -150,8 +153,15 @@ void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
     return;
   }
   stray_[parity] = by_node_;
-  const Residual place = place_of_waiting(offset, values.size(), parity);
-  std::transform(place.begin(), place.end(), values.begin(), place.begin(), std::plus<>());
+  const size_t g = group_at(offset);
+  if (waits_in_residual(g)) {
+    std::vector<float> sum = residual(offset, values.size(), parity);
+    std::ranges::transform(sum, values, sum.begin(), std::plus<>());
+    residuals_.write(g, offset - groups_[g].offset, sum, parity);
+  } else {
+    const std::span<float> place = place_to_carry(offset, values.size());
+    std::ranges::transform(place, values, place.begin(), std::plus<>());
+  }
 }
 
 ConstResidual Bucket::carried(size_t offset, size_t numel) const {

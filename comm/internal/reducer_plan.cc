@@ -256,7 +256,7 @@ void Reducer::set_plan(Plan plan) {
     const auto [old_bucket, old_offset] = s.plan.places[p];
     const auto [bucket, offset] = plan.places[p];
     const Bucket& from = s.buckets[old_bucket];
-    const ConstResidual residual = from.residual(old_offset, numel, s.parity);
+    const std::vector<float> residual = from.residual(old_offset, numel, s.parity);
     const ConstResidual estimate = from.estimate(old_offset, numel, s.parity);
     const std::vector<float> velocity = from.velocity(old_offset, numel);
     if (estimate.empty()) {

@@ -152,7 +152,8 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
     if (!into[bucket].estimate(offset, plan.parameters[p].numel(), parity).empty()) {
       continue;
     }
-    const ConstResidual kept = buckets[bucket].kept(offset, plan.parameters[p].numel(), parity);
+    const std::vector<float> kept =
+        buckets[bucket].kept(offset, plan.parameters[p].numel(), parity);
     scaled.resize(kept.size());
     std::ranges::transform(kept, scaled.begin(), times_scale);
     into[bucket].set_kept(offset, scaled, parity);

@@ -182,7 +182,7 @@ void Reducer::State::exchange_bucket(size_t b) {
   guarded(b, [this, b] {
     BucketTrace& times_of = progress[b].trace;
     times_of.exchange_us = now_us();
-    buckets[b].exchange(lane_of(b).worker->context);
+    buckets[b].exchange(parity, lane_of(b).worker->context);
     buckets[b].sample_union();
     buckets[b].add_to_estimates(parity);
     times_of.end_us = now_us();

@@ -133,6 +133,7 @@ struct Reducer::State {
   Trace trace;
   StepTrace times;  // of the step that wait() concludes; kept for its memory
 
+  Buffer widened;     // what residual() returned last, where it is kept in fewer bits
   size_t parity = 0;  // which residual buffer is the committed one
   uint64_t committed = 0, skipped = 0;
   int residual_ranks;              // the world size that residuals are scaled for

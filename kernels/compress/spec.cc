@@ -99,6 +99,7 @@ enum class Aspect {
   kWidth,
   kFeedback,
   kDecay,
+  kResidual,
   kRounds,
   kMomentum,
   kEta,
@@ -145,6 +146,13 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.decay = parse_number<double>(spec.name, "decay", option.substr(6));
     return Aspect::kDecay;
   }
+  if (option.starts_with("residual=")) {
+    const std::string_view kept = option.substr(9);
+    check(kept == "fp32" || kept == "bf16", spec.name, ": residual is '", kept,
+          "', must be fp32 or bf16");
+    spec.residual = kept == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+    return Aspect::kResidual;
+  }
   if (option.starts_with("rounds=")) {
     spec.rounds = parse_number<uint32_t>(spec.name, "rounds", option.substr(7));
     return Aspect::kRounds;
@@ -168,7 +176,7 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   throw InvalidArgument(concat(spec.name, ": unknown option '", option,
                                "', known: fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2, "
                                "natural, ternary, qsgd:S, nearest, stochastic, block=N, width=W, ef, noef, "
-                               "ef21, decay=B, rounds=N, momentum=M, eta=H, clip=NORM, warmup=STEPS"));
+                               "ef21, decay=B, residual=DTYPE, rounds=N, momentum=M, eta=H, clip=NORM, warmup=STEPS"));
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
@@ -332,6 +340,9 @@ std::string to_string(const CompressorSpec& spec) {
   }
   if (spec.decay != defaults.decay) {
     text.append(",decay=").append(print_number(spec.decay));
+  }
+  if (spec.residual != defaults.residual) {
+    text += ",residual=bf16";
   }
   if (spec.eta != defaults.eta) {
     text.append(",eta=").append(print_number(spec.eta));

@@ -17,6 +17,8 @@
 //                                                          difference to what was sent (EF21)
 //           | "decay=" NUMBER                              error feedback: what the residual is
 //                                                          multiplied by in each step, in (0, 1]
+//           | "residual=" ("fp32" | "bf16")                error feedback: what residuals are kept in
+//                                                          between steps
 //           | "rounds=2"                                    powersgd: both factors in every step,
 //                                                          with an exchange after each
 //           | "momentum=" NUMBER                           error feedback: what is accumulated is a
@@ -67,7 +69,10 @@ struct CompressorSpec {
   uint32_t levels = 0;          ///< S of qsgd, also as a value codec, from 1 to 127; else 0
   uint32_t rank = 0;            ///< R of powersgd, from 1 to 128; 0 of all others
   uint32_t rounds = 1;          ///< of powersgd: 2 sends both factors in every step; 1 of all others
-  bool error_feedback = false;  ///< keeps a float32 residual per element
+  bool error_feedback = false;  ///< keeps a residual per element
+  /// What whoever owns the residuals keeps them in between steps, float32 or bfloat16: compressors
+  /// are handed float32 either way.
+  DType residual = DType::kFloat32;
   double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
   bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s
   double eta = 1;               ///< of v = (1 - eta) v + eta g; 1 without ef21: no such velocity

@@ -23,6 +23,14 @@ void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
         ", must be in (0, 1]");
   check(spec.error_feedback || spec.decay == 1, spec.name, ": decay is ", spec.decay,
         ", must be 1 without error feedback: there is no residual");
+  check(spec.residual == DType::kFloat32 || spec.residual == DType::kBFloat16, spec.name,
+        ": residual is ", to_string(spec.residual), ", must be float32 or bfloat16");
+  check(spec.error_feedback || spec.residual == DType::kFloat32, spec.name, ": residual is ",
+        to_string(spec.residual), ", must be float32 without error feedback: there is none");
+  check(!spec.ef21 || spec.residual == DType::kFloat32, spec.name, ": residual is ",
+        to_string(spec.residual),
+        ", must be float32 with ef21, whose estimate is the mean of what "
+        "residuals say was sent");
   check(!spec.ef21 || spec.error_feedback, spec.name,
         ": ef21 is on and error feedback is off, must be on for both or off");
   check(!spec.ef21 || spec.decay == 1, spec.name, ": decay is ", spec.decay,

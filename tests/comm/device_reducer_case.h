@@ -122,7 +122,10 @@ inline std::vector<DeviceCase> device_cases() {
           {"powersgd:2", "dense"},
           {"powersgd:2,rounds=2", "dense"},
           {"powersgd:2,rounds=2,momentum=0.8", "gather"},
-          {"powersgd:3,rounds=2", "two_shot"}};
+          {"powersgd:3,rounds=2", "two_shot"},
+          {"topk:1%,residual=bf16", "gather", 3},
+          {"int4,residual=bf16", "two_shot", 3},
+          {"fp16,ef,decay=0.5,residual=bf16", "dense", 3}};
 }
 
 /// Where outcomes differ first; empty when they do not.

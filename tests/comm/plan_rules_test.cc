@@ -136,9 +136,11 @@ TEST(PlanRules, WhatCannotBeIsSaid) {
 TEST(PlanRules, WhatARankKeepsIsSaid) {
   // Elements: 10 + 200 + 1 + 33 exempt, 2000 of the embedding, 16712 others.
   const Plan plan = make_plan(model(), options("topk:1%", {rule("dgc:1%", "embed*")}));
-  EXPECT_TRUE(contains(plan.describe(),
-                       "\nkept on each rank: gradients 75824 bytes, residuals (two buffers) 149696 "
-                       "bytes, estimates 0 bytes, in compressors 16000 bytes\n"))
+  EXPECT_TRUE(
+      contains(plan.describe(),
+               "\nkept on each rank: gradients 75824 bytes, residuals (two buffers) 149696 "
+               "bytes of float32 and 0 bytes of bfloat16, estimates 0 bytes, in compressors "
+               "16000 bytes\n"))
       << plan.describe();
   const std::string ef21 = make_plan(model(), options("int8", {rule("topk:1%,ef21", "one*")})).describe();
   EXPECT_TRUE(contains(ef21, ", estimates 17160 bytes, ")) << ef21;  // 2112 + 33 elements

@@ -177,7 +177,8 @@ TEST(Plan, DescribesItselfInOneFactALine) {
             "  group 0: none, 16 elements, capacity 96 bytes\n"
             "    parameter 1: b [4] at 0\n"
             "    parameter 0: w [3, 4] at 4\n"
-            "kept on each rank: gradients 64 bytes, residuals (two buffers) 0 bytes, estimates 0 bytes, "
+            "kept on each rank: gradients 64 bytes, residuals (two buffers) 0 bytes of float32 and 0 "
+            "bytes of bfloat16, estimates 0 bytes, "
             "in compressors 0 bytes\n");
 }
 

@@ -102,6 +102,15 @@ inline bool same_bits(const Values& a, const Values& b) {
   });
 }
 
+/// Each element x as change(x).
+template <class Change>
+Values changed(Values values, const Change& change) {
+  for (auto& of_parameter : values) {
+    std::ranges::transform(of_parameter, of_parameter.begin(), change);
+  }
+  return values;
+}
+
 /// What a rank has after some steps.
 struct Outcome {
   Values means, residuals;

@@ -61,7 +61,8 @@ TEST(ReducerCheckpoint, ContinuesBitForBitForTwentySteps) {
                         Case{"topk:5%,int4,momentum=0.9", "gather"},
                         Case{"int8,stochastic,momentum=0.5", "two_shot"},
                         Case{"powersgd:2,momentum=0.8", "sum"},
-                        Case{"topk:5%,ef21,eta=0.2", "gather"}}) {
+                        Case{"topk:5%,ef21,eta=0.2", "gather"},
+                        Case{"topk:5%,int4,residual=bf16", "two_shot"}}) {
     SCOPED_TRACE(concat(c.spec, " ", c.exchange));
     const Plan plan = plan_of(c.spec, 16384, c.exchange);
     const Files files = files_after(3, 7, plan);

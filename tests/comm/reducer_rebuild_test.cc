@@ -58,9 +58,11 @@ struct Training {
   Reducer reducer;
   Values parameters = gradients(99, 0);
   int rank;  ///< in the first group: says whose gradients these are
+  bool narrow;  ///< residuals are kept in bfloat16
 
   Training(const Case& c, Transport& transport)
-      : reducer(plan_of_case(c), transport, {.streams = c.streams}), rank(transport.rank()) {}
+      : reducer(plan_of_case(c), transport, {.streams = c.streams}), rank(transport.rank()),
+        narrow(parse_spec(c.spec).residual == DType::kBFloat16) {}
 
   void backward(int step) { hand_over(reducer, gradients(rank, step)); }
   void wait() {
@@ -126,12 +128,10 @@ void go_on(Training& training, Transport& survivors, const std::vector<Outcome>&
   check(training.reducer.committed_steps() == kLastStep + 1, "counts otherwise");
   check(rebuilt.source == 0 && rebuilt.behind == (rank != 0), "source ", rebuilt.source);
   // Complete on every rank, whether it saw the step's end or not; and their mean is kept.
-  Values scaled = expected[static_cast<size_t>(rank)].residuals;
-  for (auto& values : scaled) {
-    for (float& e : values) {
-      e = static_cast<float>(double{e} * (kRanks - 1) / kRanks);
-    }
-  }
+  const Values scaled = changed(expected[static_cast<size_t>(rank)].residuals, [&](float e) {
+    const auto product = static_cast<float>(double{e} * (kRanks - 1) / kRanks);
+    return training.narrow ? to_float(from_float<bfloat16>(product)) : product;
+  });
   check(same_bits(residuals(training.reducer), scaled), "residuals of rank ", rank, " differ");
   receive_parameters(training, rebuilt.source, survivors);
   check(same_bits(training.parameters, expected[0].means), "parameters differ");
@@ -161,7 +161,8 @@ TEST(ReducerRebuild, GoesOnFromTheNewestStepWithTheBitsOfAllRanks) {
   for (const Case& c : {Case{"topk:5%,int4", "gather", 1, 1}, Case{"topk:5%", "two_shot", 2, 1},
                         Case{"bf16,ef", "dense", 2, 1}, Case{"int4,stochastic", "two_shot", 2, 2},
                         Case{"int8", "gather", 1, 4}, Case{"none", "dense", 2, 2},
-                        Case{"powersgd:3", "dense", 2, 1},
+                        Case{"powersgd:3", "dense", 2, 1}, Case{"int4,residual=bf16", "two_shot", 2, 2},
+                        Case{"powersgd:3,rounds=2,residual=bf16", "dense", 2, 1},
                         Case{"powersgd:3,rounds=2", "dense", 2, 1}}) {
     SCOPED_TRACE(concat(c.spec, " ", c.exchange, " ", c.streams));
     const auto expected = undisturbed(c);

@@ -131,6 +131,20 @@ TEST(AccumulatedLaws, WhatWasSentCannotBeAccumulated) {
   }
 }
 
+TEST(AccumulatedLaws, WhatIsKeptInFewerBitsCannotBeAccumulated) {
+  Rig rig("int8,residual=bf16", {.numel = 100});
+  std::vector<float> x(100, 1.0f);
+  try {
+    static_cast<void>(rig.compress_accumulated(x));
+    ADD_FAILURE() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "int8: residual is bfloat16, must be float32 where gradients are "
+                 "accumulated into the residual");
+  }
+  EXPECT_EQ(x, std::vector<float>(100, 1.0f));
+}
+
 /// A velocity needs the gradient apart from what is accumulated.
 bool refuses(Rig& rig, std::span<float> x) {
   try {

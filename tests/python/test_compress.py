@@ -199,6 +199,9 @@ def test_ef21_finds_the_minimum_of_ranks_that_differ():
     assert (resumed.decompress([payload]) == ranks[2].decompress([payload])).all()
     with pytest.raises(gradwire.InvalidArgument, match="must be float32 with ef21"):
         gradwire.Feedback("topk:1%,ef21", 10, dtype="float16")
+    with pytest.raises(gradwire.InvalidArgument, match="must be one with float32 residuals"):
+        gradwire.Feedback("topk:1%,residual=bf16", 10)
+    assert gradwire.parse_spec("topk:1%,residual=bf16").residual == "bfloat16"
     assert gradwire.parse_spec("topk:1%,ef21").ef21 and not gradwire.parse_spec("topk:1%").ef21
     spec = gradwire.parse_spec("dgc:1%,clip=2,warmup=3,decay=0.5")
     assert (spec.momentum, spec.clip, spec.warmup, spec.decay) == (0.9, 2, 3, 0.5)

@@ -108,7 +108,7 @@ def test_rules_give_parameters_specs_of_their_own():
     groups = plan.layout[0]["groups"]
     assert [(g["spec"], g["parameters"]) for g in groups] == [
         ("bf16", [2]), ("topk:1%,decay=0.95", [0]), ("none", [1])]
-    assert "residuals (two buffers) 3200 bytes" in plan.describe()
+    assert "residuals (two buffers) 3200 bytes of float32 and 0 bytes of bfloat16" in plan.describe()
     for rule, says in [({"name": "*"}, "rules\\[0\\]: has no 'spec'"),
                        ({"spec": "int8", "ndim": 2}, "unknown name 'ndim', known: spec, name, least_ndim"),
                        ({"spec": "int8", "least_ndim": -1}, "\\['least_ndim'\\]: is -1, must be an integer"),

@@ -85,6 +85,11 @@ class CompressorSpec:
         R of powersgd; 0 of all others.
         """
     @property
+    def residual(self) -> str:
+        """
+        What a Reducer keeps residuals in between steps: 'float32' or 'bfloat16'.
+        """
+    @property
     def rounding(self) -> str:
         """
         'nearest' or 'stochastic'.

@@ -45,6 +45,9 @@ class Feedback:
         *,
         shapes: Optional[Sequence[Sequence[int]]] = None,
     ) -> None:
+        if parse_spec(spec).residual != "float32":
+            raise InvalidArgument(
+                f"spec: is '{spec}', must be one with float32 residuals, all that Feedback keeps")
         self.compressor = Compressor(
             spec, numel, dtype, seed, rank, threads, world_size, shapes=shapes)
         keeps = self.compressor.keeps_residual

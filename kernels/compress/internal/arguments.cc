@@ -77,6 +77,9 @@ void check_accumulated(const Compressor& compressor, ConstResidual x) {
         ", must be 1 where gradients are accumulated into the residual, which cannot decay then");
   check(!compressor.spec().ef21, name,
         ": ef21 is on, must be off where gradients are accumulated into the residual");
+  check(compressor.spec().residual == DType::kFloat32, name, ": residual is ",
+        to_string(compressor.spec().residual),
+        ", must be float32 where gradients are accumulated into the residual");
   check(compressor.spec().rounds == 1, name, ": rounds is ", compressor.spec().rounds,
         ", must be 1 where gradients are accumulated into the residual");
   check(x.size() == compressor.shape().numel, name, ": residual x has ", x.size(),

@@ -33,9 +33,11 @@ std::unique_ptr<Reducer> make_reducer(NcclRank self, const DeviceCase& what) {
 }
 
 TEST_F(DeviceReducers, LeaveOutAStepThatIsNotFiniteOnAnyRank) {
-  for (const char* exchange : {"gather", "two_shot"}) {
-    SCOPED_TRACE(exchange);
-    const DeviceCase what{.spec = "int8",
+  for (const auto& [spec, exchange] :
+       {std::pair("int8", "gather"), std::pair("int8", "two_shot"),
+        std::pair("int4,residual=bf16", "gather"), std::pair("int4,residual=bf16", "two_shot")}) {
+    SCOPED_TRACE(concat(spec, " ", exchange));
+    const DeviceCase what{.spec = spec,
                           .exchange = exchange,
                           .steps = 3,
                           .options = {.on_nonfinite = OnNonFinite::kSkip},
