@@ -36,9 +36,13 @@ class Threshold final : public SelectingCompressor {
   }
   void set_state(std::span<const uint64_t> state) override {
     check(state.size() == 2, "threshold: its state has ", state.size(), " words, expected 2");
-    const auto tau = std::bit_cast<float>(static_cast<uint32_t>(state[0]));
-    check(tau >= 0.0f && std::isfinite(tau), "threshold: tau is ", tau, ", must be 0 or positive");
-    state_ = next_ = {tau, static_cast<uint32_t>(state[1])};
+    constexpr auto kLargest = std::bit_cast<uint32_t>(std::numeric_limits<float>::max());
+    check(state[0] <= kLargest, "threshold: the state's word of tau is ", state[0],
+          ", must be the bits of a float32, 0 or positive and finite: at most ", kLargest);
+    check(state[1] <= kThresholdMaxAge, "threshold: the state's age is ", state[1],
+          " steps, must be at most ", kThresholdMaxAge);
+    state_ = next_ = {std::bit_cast<float>(static_cast<uint32_t>(state[0])),
+                      static_cast<uint32_t>(state[1])};
   }
 
  protected:

@@ -53,9 +53,9 @@ GRADWIRE_HOST_DEVICE constexpr ThresholdState after_reuse(const ThresholdState& 
 }
 
 /// Where taking begins when more elements reach tau than there is room for: at this chunk, then on
-/// and around, so that no part of a group waits for ever.
+/// and around, so that no part of a group waits for ever. 0 of no chunks.
 GRADWIRE_HOST_DEVICE constexpr size_t first_chunk_taken(uint32_t step, size_t chunks) {
-  return static_cast<size_t>(uint64_t{step} * 2654435761u % chunks);
+  return chunks == 0 ? 0 : static_cast<size_t>(uint64_t{step} * 2654435761u % chunks);
 }
 
 }  // namespace gradwire

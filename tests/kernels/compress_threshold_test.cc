@@ -184,6 +184,54 @@ TEST(Threshold, IsForgottenWhenTheStepIsSet) {
   EXPECT_EQ(searched, fresh.compress(larger, {}, {}));
 }
 
+TEST(Threshold, AGroupWithoutElementsHasNoChunkToBeginAt) {
+  Rig rig("threshold:1%", {.numel = 0});
+  rig.compressor().set_state(std::vector<uint64_t>{0x3F800000, 5});
+  const OwnedTensor nothing = tensor_of({}, DType::kFloat32);
+  const auto payload = rig.compress(nothing, {}, {});
+  EXPECT_EQ(payload, Rig("threshold:1%", {.numel = 0}).compress(nothing, {}, {}));
+  EXPECT_EQ(first_chunk_taken(3, 0), 0u);
+}
+
+TEST(Threshold, RefusesStatesThatNoStepLeaves) {
+  const size_t numel = 2 * kChunk;
+  const OwnedTensor g = tensor_of(normal(numel, 1), DType::kFloat32);
+  Rig rig("threshold:1%", {.numel = numel});
+  rig.compress(g, {}, {});
+  rig.compressor().commit();
+  const std::vector<uint64_t> before = rig.compressor().state();
+  const auto payload = rig.compress(g, {}, {});
+  constexpr uint64_t kOne = 0x3F800000, kTooLong = uint64_t{1} << 32;
+  const std::vector<std::pair<std::vector<uint64_t>, std::string>> cases = {
+      {{kOne}, "threshold: its state has 1 words, expected 2"},
+      {{kTooLong | kOne, 1},
+       "threshold: the state's word of tau is 5360320512, must be the bits of a float32, 0 or "
+       "positive and finite: at most 2139095039"},
+      {{0x7F800000, 1},
+       "threshold: the state's word of tau is 2139095040, must be the bits of a float32, 0 or "
+       "positive and finite: at most 2139095039"},
+      {{0x7FC00000, 1},
+       "threshold: the state's word of tau is 2143289344, must be the bits of a float32, 0 or "
+       "positive and finite: at most 2139095039"},
+      {{0xBF800000, 1},
+       "threshold: the state's word of tau is 3212836864, must be the bits of a float32, 0 or "
+       "positive and finite: at most 2139095039"},
+      {{kOne, kTooLong | 1}, "threshold: the state's age is 4294967297 steps, must be at most 32"},
+      {{kOne, 33}, "threshold: the state's age is 33 steps, must be at most 32"}};
+  for (const auto& [state, message] : cases) {
+    try {
+      rig.compressor().set_state(state);
+      ADD_FAILURE() << "taken, but expected: " << message;
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.what(), message);
+    }
+    EXPECT_EQ(rig.compressor().state(), before);
+    EXPECT_EQ(rig.compress(g, {}, {}), payload);
+  }
+  rig.compressor().set_state(std::vector<uint64_t>{0x7F7FFFFF, 32});
+  rig.compressor().set_state(std::vector<uint64_t>{0, 0});
+}
+
 TEST(Threshold, InstructionSetsAndThreadsDoNotChangeReuse) {
   const size_t numel = cpu::kStreamingNumel + 4711;  // e_next is written past the caches
   OwnedTensor first = tensor_of(heavy_tailed(numel, 3), DType::kFloat32);
