@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "gradwire/kernels/compress/internal/factor_state.h"
 #include "gradwire/kernels/compress/internal/factories.h"
@@ -71,10 +72,7 @@ std::vector<uint64_t> LowRank::state() const {
 }
 
 void LowRank::set_state(std::span<const uint64_t> state) {
-  const size_t found = take_factors(state);
-  check(state.empty() || found == layout_.matrices().size(), spec().name, ": its state of ",
-        state.size(), " words has factors of ", found, " of its matrices, expected all ",
-        layout_.matrices().size());
+  take_factors(state, !state.empty());
 }
 
 std::span<const float> LowRank::drawn(FactorSide side) {
@@ -95,17 +93,32 @@ const float* LowRank::basis(FactorSide side) {
   return held_ == side ? factors_.data() : drawn(side).data();
 }
 
-size_t LowRank::take_factors(std::span<const uint64_t> state) {
+// Nothing is written before everything is checked.
+void LowRank::take_factors(std::span<const uint64_t> state, bool all) {
   const FactorSide side = step() == 0 ? FactorSide::kRight : side_learned(step() - 1);
   if (!holds_factors(state, spec().rank, side)) {
-    return 0;
+    check(!all, spec().name, ": its state of ", state.size(), " words holds no ",
+          side == FactorSide::kLeft ? "left" : "right", " factors of rank ", spec().rank,
+          ", as step ", step(), " expects");
+    return;
   }
+  const std::vector<const uint64_t*> places = find_factors(state, layout_, spec().rank);
+  const auto missing = static_cast<size_t>(std::ranges::count(places, nullptr));
+  check(!all || missing == 0, spec().name, ": its state of ", state.size(),
+        " words has factors of ", places.size() - missing, " of its matrices, expected all ",
+        places.size());
   if (held_ != side) {
     const std::span<const float> first = drawn(side);
     factors_.assign(first.begin(), first.end());
     held_ = side;
   }
-  return unpack_factors(state, layout_, spec().rank, factors_);
+  for (size_t m = 0; m < places.size(); ++m) {
+    const LowRankMatrix& matrix = layout_.matrices()[m];
+    if (places[m] != nullptr) {
+      std::memcpy(factors_.data() + matrix.at(side), places[m],
+                  size_t{spec().rank} * matrix.length(side) * sizeof(float));
+    }
+  }
 }
 
 bool LowRank::send_plain(const cpu::LowRankInput& input, Residual e_next, std::byte* body,

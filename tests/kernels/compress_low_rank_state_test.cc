@@ -88,6 +88,60 @@ TEST(PowerSgdState, RefusesWhatIsNotOfItsShape) {
   same.compressor().learn_from(foreign);
 }
 
+// words: three of a head; then of each matrix its parameter, its shape and two floats a word.
+TEST(PowerSgdState, RefusesBrokenFactorsAndKeepsItsOwn) {
+  const std::vector<Segment> segments{{1, 0, 20 * 30, 20}, {2, 0, 20 * 30, 20}};
+  const std::vector<float> g = normal(numel_of(segments), kSeed);
+  LowRankRanks first("powersgd:2,noef", segments, 1, kSeed);
+  LowRankRanks second("powersgd:2,noef", segments, 1, kSeed);
+  const auto step = [&](LowRankRanks& ranks) {
+    const auto mean = ranks.step({g});
+    ranks.commit();
+    return mean;
+  };
+  step(first);
+  step(first);
+  step(second);
+  step(second);
+  Compressor& compressor = second.rig(0).compressor();
+  const std::vector<uint64_t> own = compressor.state();
+  const size_t words = (own.size() - 3) / 2;  // of each matrix
+  ASSERT_EQ(own[3], 1u);
+  ASSERT_EQ(own[3 + words], 2u);
+  std::vector<uint64_t> good = own;
+  good[5] = 0x3F8000003F800000;  // would be seen in what follows, were it taken
+  const auto refused = [&](size_t at, uint64_t word) {
+    std::vector<uint64_t> state = good;
+    state[at] = word;
+    const auto message_of = [&](const auto& take) -> std::string {
+      try {
+        take();
+        return "no error";
+      } catch (const InvalidArgument& error) {
+        return error.what();
+      }
+    };
+    const std::string message = message_of([&] { compressor.set_state(state); });
+    EXPECT_EQ(compressor.state(), own) << message;
+    EXPECT_EQ(message_of([&] { compressor.learn_from(state); }), message);
+    EXPECT_EQ(compressor.state(), own) << message;
+    return message;
+  };
+  constexpr uint64_t kNan = 0x7FC00000, kInfinity = 0xFF800000, kOne = 0x3F800000;
+  EXPECT_EQ(refused(own.size() - 1, kNan << 32 | kOne),
+            "factors: a factor of parameter 2 is nan, must be finite");
+  EXPECT_EQ(refused(3 + words + 2, kInfinity),
+            "factors: a factor of parameter 2 is -inf, must be finite");
+  EXPECT_EQ(refused(3 + words, 1), "factors: the state has parameter 1 twice, expected once");
+  EXPECT_EQ(refused(2, 3), "factors: the state ends at matrix 2, expected 3");
+  std::vector<uint64_t> missing = good;
+  missing[3 + words] = 7;
+  EXPECT_THROW(compressor.set_state(missing), InvalidArgument) << "without parameter 2";
+  EXPECT_EQ(compressor.state(), own);
+  EXPECT_TRUE(all_equal(step(second), step(first)));
+  EXPECT_EQ(second.payloads(), first.payloads());
+}
+
 TEST(PowerSgdState, HasTheSameBitsForAnyNumberOfThreads) {
   const std::vector<Segment> segments{{1, 0, 700 * 90, 700}, {2, 0, 90 * 611, 90}, {3, 0, 50}};
   LowRankRanks one("powersgd:7", segments, 1, kSeed, 1), four("powersgd:7", segments, 1, kSeed, 4);

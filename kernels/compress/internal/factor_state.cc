@@ -1,6 +1,7 @@
 #include "gradwire/kernels/compress/internal/factor_state.h"
 
-#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace gradwire {
@@ -13,6 +14,14 @@ constexpr size_t kHead = 3, kMatrixHead = 2;
 
 uint64_t shape_word(const LowRankMatrix& matrix) {
   return uint64_t{matrix.rows} << 32 | matrix.cols;
+}
+
+void check_finite(uint64_t parameter, const uint64_t* words, size_t floats) {
+  for (size_t i = 0; i < floats; ++i) {
+    const auto factor = std::bit_cast<float>(static_cast<uint32_t>(words[i / 2] >> i % 2 * 32));
+    check(std::isfinite(factor), "factors: a factor of parameter ", parameter, " is ", factor,
+          ", must be finite");
+  }
 }
 
 }  // namespace
@@ -37,28 +46,30 @@ bool holds_factors(std::span<const uint64_t> state, uint32_t rank, FactorSide si
          state[1] == (uint64_t{rank} << 32 | static_cast<uint32_t>(side));
 }
 
-size_t unpack_factors(std::span<const uint64_t> state, const FactorLayout& layout, uint32_t rank,
-                      std::span<float> factors) {
+std::vector<const uint64_t*> find_factors(std::span<const uint64_t> state,
+                                          const FactorLayout& layout, uint32_t rank) {
   const auto side = static_cast<FactorSide>(state[1] & 1);
   const uint64_t count = state[2];
   std::span<const uint64_t> rest = state.subspan(kHead);
-  size_t found = 0;
+  std::vector<const uint64_t*> found(layout.matrices().size());
   for (uint64_t i = 0; i < count; ++i) {
     check(rest.size() >= kMatrixHead, "factors: the state ends at matrix ", i, ", expected ", count);
     const auto length = static_cast<uint32_t>(side == FactorSide::kLeft ? rest[1] >> 32 : rest[1]);
     const size_t floats = size_t{rank} * length, words = (floats + 1) / 2;
     check(rest.size() - kMatrixHead >= words, "factors: the state ends within matrix ", i,
           ", expected ", count, " whole ones");
+    check_finite(rest[0], rest.data() + kMatrixHead, floats);
     for (size_t m = 0; m < layout.matrices().size(); ++m) {
-      const LowRankMatrix& matrix = layout.matrices()[m];
-      if (layout.parameters()[m] == rest[0] && shape_word(matrix) == rest[1]) {
-        std::memcpy(factors.data() + matrix.at(side), rest.data() + kMatrixHead,
-                    floats * sizeof(float));
-        ++found;
+      if (layout.parameters()[m] == rest[0] && shape_word(layout.matrices()[m]) == rest[1]) {
+        check(found[m] == nullptr, "factors: the state has parameter ", rest[0],
+              " twice, expected once");
+        found[m] = rest.data() + kMatrixHead;
       }
     }
     rest = rest.subspan(kMatrixHead + words);
   }
+  check(rest.empty(), "factors: the state has ", rest.size(), " words behind its last matrix, "
+        "expected none");
   return found;
 }
 

@@ -17,9 +17,10 @@ std::vector<uint64_t> pack_factors(const FactorLayout& layout, uint32_t rank, Fa
 /// Whether these words are factors of that rank and side; other compressors' states are not.
 bool holds_factors(std::span<const uint64_t> state, uint32_t rank, FactorSide side);
 
-/// Of a state that holds factors: copies those of the layout's matrices to where `factors` has them.
-/// @returns how many matrices were found. @throws InvalidArgument for words that end too early.
-size_t unpack_factors(std::span<const uint64_t> state, const FactorLayout& layout, uint32_t rank,
-                      std::span<float> factors);
+/// Of a state that holds factors: for each of the layout's matrices where it has theirs, two floats
+/// a word, or null where it has none. @throws InvalidArgument for words that end too early or late, for
+/// a parameter that is there twice and for factors that are not finite.
+std::vector<const uint64_t*> find_factors(std::span<const uint64_t> state,
+                                          const FactorLayout& layout, uint32_t rank);
 
 }  // namespace gradwire

@@ -29,7 +29,9 @@ class LowRank final : public ChunkedCompressor {
   void set_step(uint32_t step) override;
   std::vector<uint64_t> state() const override;
   void set_state(std::span<const uint64_t> state) override;
-  void learn_from(std::span<const uint64_t> state) override { take_factors(state); }
+  void learn_from(std::span<const uint64_t> state) override {
+    take_factors(state, false);
+  }
 
  protected:
   uint32_t last_variant() const override { return static_cast<uint32_t>(FactorSide::kRight); }
@@ -61,7 +63,8 @@ class LowRank final : public ChunkedCompressor {
   FactorSide side_expected(uint32_t step) const;
   /// What the mean that a step decodes is of: the next step begins with it.
   FactorSide side_learned(uint32_t step) const;
-  size_t take_factors(std::span<const uint64_t> state);
+  /// Takes over what a state says of these matrices; `all`: or throws, where one is missing.
+  void take_factors(std::span<const uint64_t> state, bool all);
   /// What this step multiplies by: as the last step, or the first round, left it, or drawn.
   const float* basis(FactorSide side);
   /// The first basis of a side, made where it is needed first.
