@@ -1,6 +1,9 @@
 // What a spec may say.
 
+#include <array>
+#include <charconv>
 #include <cmath>
+#include <string>
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/spec.h"
@@ -16,6 +19,28 @@ constexpr uint32_t kMaxRank = 128;
 bool has_two_roundings(ValueCodec codec) {
   return codec == ValueCodec::kInt8 || codec == ValueCodec::kInt4 || codec == ValueCodec::kInt2 ||
          codec == ValueCodec::kE4M3 || codec == ValueCodec::kE5M2;
+}
+
+/// The shortest text that reads back as `value`: six digits would show 0.9999999 as 1.
+std::string text_of(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+/// Rates are kept exactly and computed with as float32, which must be in the range too.
+void validate_as_float(const CompressorSpec& spec) {
+  const auto decay = static_cast<float>(spec.decay), eta = static_cast<float>(spec.eta),
+             momentum = static_cast<float>(spec.momentum), kept = static_cast<float>(1 - spec.eta);
+  check(decay > 0, spec.name, ": decay is ", text_of(spec.decay), " and ", decay,
+        " as float32, must be in (0, 1]");
+  check(eta > 0, spec.name, ": eta is ", text_of(spec.eta), " and ", eta,
+        " as float32, must be in (0, 1]");
+  check(kept < 1, spec.name, ": eta is ", text_of(spec.eta), " and 1 - eta is ", kept,
+        " as float32, must be below 1");
+  check(momentum < 1, spec.name, ": momentum is ", text_of(spec.momentum), " and ", momentum,
+        " as float32, must be in [0, 1)");
+  check(momentum > 0 || spec.momentum == 0, spec.name, ": momentum is ", text_of(spec.momentum),
+        " and ", momentum, " as float32, must stay above 0 or be 0");
 }
 
 void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
@@ -44,7 +69,9 @@ void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
   check(spec.ef21 || spec.eta == 1, spec.name, ": eta is ", spec.eta, ", must be 1 without ef21");
   check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
         ", must be in [0, 1)");
-  check(spec.momentum == 0 || spec.error_feedback || row.keeps_velocity, spec.name,
+  check(spec.error_feedback || !row.keeps_velocity, spec.name,
+        ": error feedback is off, must be on: its velocity is accumulated in the residual");
+  check(spec.momentum == 0 || spec.error_feedback, spec.name,
         ": momentum is ", spec.momentum,
         ", must be 0 without error feedback: there is no residual that accumulates a velocity");
   check(spec.momentum == 0 || !spec.ef21, spec.name, ": momentum is ", spec.momentum,
@@ -131,6 +158,7 @@ void validate(const CompressorSpec& spec) {
         row.takes_width ? "1 to 4096" : "0: it does not send blocks");
   validate_feedback(spec, row);
   validate_velocity(spec, row);
+  validate_as_float(spec);
 }
 
 }  // namespace gradwire

@@ -50,6 +50,23 @@ TEST(VelocitySpec, SaysWhatItCannotBe) {
   EXPECT_EQ(parse_error("topk:1%,eta=0.5"), "topk: eta is 0.5, must be 1 without ef21");
   EXPECT_EQ(parse_error("topk:1%,ef21,eta=0"), "topk: eta is 0, must be in (0, 1]");
   EXPECT_EQ(parse_error("topk:1%,ef21,eta=nan"), "topk: eta is nan, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:1%,momentum=0.99999999999999"),
+            "topk: momentum is 0.99999999999999 and 1 as float32, must be in [0, 1)");
+  EXPECT_EQ(parse_error("topk:1%,momentum=1e-50"),
+            "topk: momentum is 1e-50 and 0 as float32, must stay above 0 or be 0");
+  EXPECT_EQ(parse_error("topk:1%,decay=1e-50"),
+            "topk: decay is 1e-50 and 0 as float32, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:1%,ef21,eta=1e-50"),
+            "topk: eta is 1e-50 and 0 as float32, must be in (0, 1]");
+  EXPECT_EQ(parse_error("topk:1%,ef21,eta=1e-9"),
+            "topk: eta is 1e-09 and 1 - eta is 1 as float32, must be below 1");
+  EXPECT_EQ(parse_error("topk:1%,decay=0.99999999999999"), "no error");
+  EXPECT_EQ(parse_error("topk:1%,momentum=0.9999999"), "no error");
+  EXPECT_EQ(parse_error("topk:1%,ef21,eta=1e-7"), "no error");
+  for (const char* spec : {"dgc:0.1%,noef", "dgc:0.1%,noef,momentum=0"}) {
+    EXPECT_EQ(parse_error(spec),
+              "dgc: error feedback is off, must be on: its velocity is accumulated in the residual");
+  }
   EXPECT_EQ(parse_error("topk:1%,ef21,eta=0.5,eta=0.4"),
             "topk: option 'eta=0.4' decides again what an earlier option decided");
 }
