@@ -24,6 +24,9 @@ struct GroupSlot {
   /// rounds `mean` holds the gradient that was compressed, and e is what it was compressed with. On a
   /// GPU, where put-backs go to one of the two: the other one.
   ConstResidual e = {};
+  /// By node: residual that this rank holds of the whole group outside of its share, zeros within. The
+  /// node adds it up, and owners add that to their e. Empty on all ranks of a node, or on none.
+  ConstResidual strays = {};
 };
 
 /// A group's mean before it is decoded: scale * (the parts added in order), as

@@ -1,7 +1,7 @@
 // Nodes with several ranks: the ranks of a node add their gradients up, dense, and divide the sum
 // among them; each compresses its share and exchanges it with the ranks that have the same place in
-// other nodes; the means of the shares then travel within the node. Between nodes go 1/ranks_per_node
-// of the payload's bytes per rank. HiTopKComm: Shi et al., arXiv:2010.10458.
+// other nodes; the means of the shares then travel within the node. Between nodes go
+// 1/ranks_per_node of the payload's bytes per rank. HiTopKComm: Shi et al., arXiv:2010.10458.
 
 #include <algorithm>
 #include <cstring>
@@ -37,7 +37,8 @@ class HierarchicalExchange final : public StreamExchange {
         own_groups_(made_from.groups == nullptr ? std::make_unique<SubGroups>(*made_from.transport)
                                                 : nullptr),
         groups_(own_groups_ ? *own_groups_ : *made_from.groups),
-        node_(groups_.part(concat("nodes of ", per_node_), made_from.transport->rank() / per_node_)),
+        node_(
+            groups_.part(concat("nodes of ", per_node_), made_from.transport->rank() / per_node_)),
         across_(groups_.part(concat("places in nodes of ", per_node_),
                              made_from.transport->rank() % per_node_)),
         between_(make_exchange(exchange_between_nodes(compressors_, across_.world_size()),
@@ -76,8 +77,8 @@ class HierarchicalExchange final : public StreamExchange {
  private:
   struct NodeSum {
     size_t numel = 0;
-    std::vector<float> wide;    ///< the gradient, where it is not float32
-    std::span<float> share;     ///< of shares_
+    std::vector<float> wide;  ///< the gradient, where it is not float32
+    std::span<float> share;   ///< of shares_
   };
 
   TrafficCounters traffic() const override { return node_.counters(); }
@@ -86,17 +87,24 @@ class HierarchicalExchange final : public StreamExchange {
                Context& context) override {
     uint64_t predicted = 0;
     int64_t codec_us = 0, transfer_us = 0;
+    Workspace::Frame frame(context.workspace);
     for (size_t g = 0; g < slots.size(); ++g) {
       std::span<const float> values;
       timed(codec_us, [&] { values = widened(slots[g].mean, sums_[g]); });
-      timed(transfer_us,
-            [&] { node_.reduce_scatter(values, sums_[g].share, tag_, context); });
+      timed(transfer_us, [&] { node_.reduce_scatter(values, sums_[g].share, tag_, context); });
       predicted += scatter_bytes(g);
-      timed(codec_us, [&] {
-        compressors_[g]->compress(view_of(std::span<const float>(sums_[g].share)), slots[g].e,
-                                  slots[g].e_next, slots[g].mine, context);
-      });
       between_slots_[g] = slots[g];
+      if (!slots[g].strays.empty()) {
+        const auto e = frame.take<float>(sums_[g].share.size());
+        timed(transfer_us, [&] { node_.reduce_scatter(slots[g].strays, e, tag_, context); });
+        predicted += scatter_bytes(g);
+        timed(codec_us, [&] { cpu::add(slots[g].e, e, e); });
+        between_slots_[g].e = e;
+      }
+      timed(codec_us, [&] {
+        compressors_[g]->compress(view_of(std::span<const float>(sums_[g].share)),
+                                  between_slots_[g].e, slots[g].e_next, slots[g].mine, context);
+      });
       between_slots_[g].mean = view_of(sums_[g].share);
     }
     between_->run(between_slots_, report, context);

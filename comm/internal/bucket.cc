@@ -110,9 +110,6 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
 
 void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
   add_carried(gradient);
-  if (stray_[0] || stray_[1]) {
-    add_strays(gradient, parity);
-  }
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
     GroupSlot& slot = slots_[g];
@@ -143,6 +140,7 @@ void Bucket::exchange(size_t parity, Context& context) {
     slots_[g].e = lent_[g].e;
     slots_[g].e_next = lent_[g].e_next;
   }
+  lend_strays(parity, frame);
   const auto take_back = [&] {
     for (size_t g = 0; g < groups_.size(); ++g) {
       residuals_.take_back(g, shares_[g], parity, lent_[g], context);
@@ -199,13 +197,14 @@ double Bucket::union_density(size_t offset) const {
 void Bucket::deliver(Delivery delivery) {
   check(!by_node_ || delivery == Delivery::kMean, "deliver: ", label_,
         " adds up by node, payloads cannot be handed on");
-  const bool estimates = std::ranges::any_of(
-      groups_, [](const PlanGroup& group) { return group.spec.ef21; });
+  const bool estimates =
+      std::ranges::any_of(groups_, [](const PlanGroup& group) { return group.spec.ef21; });
   check(!estimates || delivery == Delivery::kMean, "deliver: ", label_,
         " has a group with ef21, whose payloads are no gradient, expected to hand on the mean");
-  check(delivery == Delivery::kMean ||
-            std::ranges::none_of(groups_, [](const PlanGroup& group) { return is_low_rank(group); }),
-        "deliver: ", label_, " has a compressor that learns from the mean, which every rank decodes");
+  check(
+      delivery == Delivery::kMean ||
+          std::ranges::none_of(groups_, [](const PlanGroup& group) { return is_low_rank(group); }),
+      "deliver: ", label_, " has a compressor that learns from the mean, which every rank decodes");
   delivery_ = delivery;
 }
 
@@ -214,6 +213,7 @@ void Bucket::commit() {
     compressor->commit();
   }
   carried_.clear();
+  velocity_elsewhere_.clear();
 }
 
 void Bucket::keep_payloads() {

@@ -9,8 +9,8 @@
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/internal/residuals.h"
 #include "gradwire/comm/plan.h"
-#include "gradwire/comm/subgroups.h"
 #include "gradwire/comm/reducer.h"
+#include "gradwire/comm/subgroups.h"
 
 namespace gradwire {
 
@@ -78,15 +78,16 @@ class Bucket {
   std::vector<float> kept(size_t offset, size_t numel, size_t parity) const;
   /// Makes `values` what is kept for these elements, rounded where residuals are bfloat16: their
   /// residual, or, in a group without feedback or with ef21, what is added to the next gradient.
-  /// Nothing when empty.
+  /// Nothing when empty. Called on all ranks, as carry_over(): exchanges by node then ask all for
+  /// what lies outside of their shares.
   void set_kept(size_t offset, ConstResidual values, size_t parity);
 
-  /// The committed velocity of elements that lie in one group, zeros where other ranks compress them;
-  /// empty where that group keeps none.
+  /// The committed velocity of elements that lie in one group; where other ranks compress them,
+  /// what set_velocity() still holds. Empty where that group keeps none.
   std::vector<float> velocity(size_t offset, size_t numel) const;
-  /// Makes these the velocity, in a group with a momentum. Of elements that other ranks compress, what
-  /// the next step would make of them is carried over.
-  void set_velocity(size_t offset, ConstResidual values, size_t parity);
+  /// Makes these the velocity, in a group with a momentum. Of elements that other ranks compress,
+  /// what the next step makes of them goes into its gradient, if it commits.
+  void set_velocity(size_t offset, ConstResidual values);
   /// In a group with an eta: makes these the velocity, or, where there are none, what this rank has
   /// sent. Behind set_estimate().
   void set_average(size_t offset, size_t numel, ConstResidual values, size_t parity);
@@ -117,7 +118,7 @@ class Bucket {
 
  private:
   void add_carried(Gradient gradient) const;
-  void add_strays(Gradient gradient, size_t parity);
+  void lend_strays(size_t parity, Workspace::Frame& frame);
   size_t group_at(size_t offset) const;
   /// Where elements of the bucket lie in their group.
   Region in_group(size_t g, size_t offset, size_t numel) const;
@@ -133,9 +134,10 @@ class Bucket {
   Buffer gradient_memory_, payload_memory_;
   Residuals residuals_;
   std::array<Buffer, 2> estimates_;
-  std::array<bool, 2> stray_{};           // whether they may hold something outside of the shares
-  std::vector<size_t> estimate_offsets_;  // of each group with ef21, in floats
-  std::vector<float> carried_;            // of the whole bucket, or empty
+  std::array<bool, 2> stray_{};            // whether they may hold something outside of the shares
+  std::vector<size_t> estimate_offsets_;   // of each group with ef21, in floats
+  std::vector<float> carried_;             // of the whole bucket, or empty
+  std::vector<float> velocity_elsewhere_;  // the same: outside of the shares, until a step commits
   Gradient gradient_;
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;

@@ -9,12 +9,12 @@
 namespace gradwire {
 namespace {
 
-// gradient += values, rounded to its dtype.
-void add_to(Gradient gradient, ConstResidual values) {
+// gradient += factor * values, the product rounded, the sum rounded to its dtype.
+void add_to(Gradient gradient, ConstResidual values, float factor = 1.0f) {
   dispatch(gradient.dtype, [&]<class T>() {
     const std::span<T> elements = gradient.as<T>();
     for (size_t i = 0; i < elements.size(); ++i) {
-      elements[i] = from_float<T>(to_float(elements[i]) + values[i]);
+      elements[i] = from_float<T>(to_float(elements[i]) + factor * values[i]);
     }
   });
 }
@@ -42,10 +42,10 @@ std::vector<float> Bucket::kept(size_t offset, size_t numel, size_t parity) cons
 }
 
 void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
+  stray_[parity] = by_node_;
   if (values.empty()) {
     return;
   }
-  stray_[parity] = by_node_;
   const size_t g = group_at(offset);
   if (waits_in_residual(g)) {
     residuals_.write(g, offset - groups_[g].offset, values, parity);
@@ -71,6 +71,9 @@ std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
     return {};
   }
   std::vector<float> values(numel);
+  if (!velocity_elsewhere_.empty()) {
+    std::ranges::copy(std::span(velocity_elsewhere_).subspan(offset, numel), values.begin());
+  }
   const size_t from = std::max(begin, shares_[g].begin);
   const size_t to = std::min(begin + numel, shares_[g].end);
   for (size_t i = from; i < to; ++i) {
@@ -79,23 +82,23 @@ std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
   return values;
 }
 
-void Bucket::set_velocity(size_t offset, ConstResidual values, size_t parity) {
+void Bucket::set_velocity(size_t offset, ConstResidual values) {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
   if (values.empty() || !keeps_velocity(groups_[g].spec) || groups_[g].spec.ef21) {
     return;
   }
   const std::span<float> own = compressors_[g]->velocity();
-  const auto momentum = static_cast<float>(groups_[g].spec.momentum);
-  std::vector<float> elsewhere(values.size());
+  if (shares_[g].numel() < groups_[g].numel) {
+    velocity_elsewhere_.resize(gradient_.numel);
+  }
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t at = begin + i;
     if (at >= shares_[g].begin && at < shares_[g].end) {
       own[at - shares_[g].begin] = values[i];
     } else {
-      elsewhere[i] = momentum * values[i];
+      velocity_elsewhere_[offset + i] = values[i];
     }
   }
-  carry_over(offset, elsewhere, parity);
 }
 
 void Bucket::set_average(size_t offset, size_t numel, ConstResidual values, size_t parity) {
@@ -127,21 +130,28 @@ void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all
 }
 
 // Of the residual of a group by node this rank keeps a share. What was carried over or loaded
-// outside of it goes into the gradient, and from there to the rank whose share it is.
-void Bucket::add_strays(Gradient gradient, size_t parity) {
+// outside of it goes to the rank whose share it is, as residual: in the gradient it would enter
+// velocities, and count again in every step.
+void Bucket::lend_strays(size_t parity, Workspace::Frame& frame) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
-    for (const Region outside :
-         {Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}}) {
-      if (outside.numel() == 0) {
-        continue;
+    slots_[g].strays = {};
+    if (!waits_in_residual(g) || shares_[g].numel() == group.numel) {
+      continue;
+    }
+    const std::array outsides{Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}};
+    if (stray_[parity]) {
+      const auto strays = frame.take<float>(group.numel);
+      std::ranges::fill(strays, 0.0f);
+      for (const Region outside : outsides) {
+        std::ranges::copy(residuals_.read(g, outside, parity),
+                          strays.subspan(outside.begin).begin());
       }
-      const std::vector<float> now = residuals_.read(g, outside, parity);
-      if (stray_[parity]) {
-        add_to(gradient.subview(group.offset + outside.begin, now.size()), now);
-      }
+      slots_[g].strays = strays;
+    }
+    for (const Region outside : outsides) {
       if (stray_[1 - parity]) {
-        residuals_.write(g, outside.begin, std::vector<float>(now.size()), 1 - parity);
+        residuals_.write(g, outside.begin, std::vector<float>(outside.numel()), 1 - parity);
       }
     }
   }
@@ -149,10 +159,10 @@ void Bucket::add_strays(Gradient gradient, size_t parity) {
 }
 
 void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
+  stray_[parity] = by_node_;
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }
-  stray_[parity] = by_node_;
   const size_t g = group_at(offset);
   if (waits_in_residual(g)) {
     std::vector<float> sum = residual(offset, values.size(), parity);
@@ -171,6 +181,12 @@ ConstResidual Bucket::carried(size_t offset, size_t numel) const {
 void Bucket::add_carried(Gradient gradient) const {
   if (!carried_.empty()) {
     add_to(gradient, carried_);
+  }
+  for (size_t g = 0; g < groups_.size() && !velocity_elsewhere_.empty(); ++g) {
+    const PlanGroup& group = groups_[g];
+    add_to(gradient.subview(group.offset, group.numel),
+           std::span(velocity_elsewhere_).subspan(group.offset, group.numel),
+           static_cast<float>(group.spec.momentum));
   }
 }
 

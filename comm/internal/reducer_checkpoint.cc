@@ -197,7 +197,7 @@ void Reducer::load(const OpenCheckpoint& open) {
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
       if (kept.estimate.empty()) {
         buckets[bucket].set_kept(offset, kept.residual, s.parity);
-        buckets[bucket].set_velocity(offset, kept.velocity, s.parity);
+        buckets[bucket].set_velocity(offset, kept.velocity);
       } else {
         take_estimate(kept, buckets[bucket], offset, same_size, s.parity);
       }

@@ -261,7 +261,7 @@ void Reducer::set_plan(Plan plan) {
     const std::vector<float> velocity = from.velocity(old_offset, numel);
     if (estimate.empty()) {
       buckets[bucket].carry_over(offset, residual, s.parity);
-      buckets[bucket].set_velocity(offset, velocity, s.parity);
+      buckets[bucket].set_velocity(offset, velocity);
     } else if (!buckets[bucket].estimate(offset, numel, s.parity).empty()) {
       buckets[bucket].set_estimate(offset, residual, estimate, s.parity);
       buckets[bucket].set_average(offset, numel, velocity, s.parity);

@@ -159,7 +159,7 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
     into[bucket].set_kept(offset, scaled, parity);
     std::vector<float> velocity = buckets[bucket].velocity(offset, plan.parameters[p].numel());
     std::ranges::transform(velocity, velocity.begin(), times_scale);
-    into[bucket].set_velocity(offset, velocity, parity);
+    into[bucket].set_velocity(offset, velocity);
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
     into[b].learn_from(buckets[b], learnt);

@@ -89,6 +89,69 @@ TEST(ReducerVelocity, GoesFromRanksToSharesOfNodesAndBack) {
   EXPECT_EQ(first_message(ends), "");
 }
 
+/// Of each step, what a rank keeps and the mean: of one step over all ranks and three without a
+/// gradient in a node of both, the plan changed once or twice.
+struct Steps {
+  std::vector<Values> kept, means;
+};
+Steps move_into_a_node(const char* spec, bool twice, Transport& transport) {
+  Steps steps;
+  Reducer reducer(plan_with(spec, "gather"), transport);
+  for (int step = 0; step < 4; ++step) {
+    Values values = gradients(transport.rank(), 0);
+    for (auto& of_parameter : values) {
+      std::ranges::for_each(of_parameter, [&](float& x) { x = step == 0 ? x : 0.0f; });
+    }
+    hand_over(reducer, values);
+    check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+    steps.means.push_back(means(reducer));
+    steps.kept.emplace_back();
+    for (ParamId p = 0; p < values.size(); ++p) {
+      const ConstResidual residual = reducer.residual(p);
+      steps.kept.back().emplace_back(residual.begin(), residual.end());
+    }
+    for (int change = 0; step == 0 && change < (twice ? 2 : 1); ++change) {
+      reducer.set_plan(plan_with(spec, "hierarchical", change == 0 ? 16384 : 9000, 2));
+    }
+  }
+  return steps;
+}
+
+// Residuals reach the rank whose share they are as residuals, once, while velocities go on. Where a
+// selector sends float32, the first step leaves the same in both.
+TEST(ReducerVelocity, ResidualsReachTheirSharesWithoutTheMomentum) {
+  const std::pair<const char*, bool> rows[] = {{"1bit,momentum=0.9", false},
+                                               {"int4,momentum=0.9", false},
+                                               {"topk:10%,momentum=0.9", true},
+                                               {"dgc:10%", true}};
+  const Values given[] = {gradients(0, 0), gradients(1, 0)};
+  for (const auto& [spec, selects] : rows) {
+    for (const bool twice : {false, true}) {
+      SCOPED_TRACE(concat(spec, twice ? ", two changes on end" : ""));
+      Steps ran[2];
+      const auto ends = run_ranks(2, [&](Transport& transport) {
+        ran[transport.rank()] = move_into_a_node(spec, twice, transport);
+      });
+      ASSERT_EQ(first_message(ends), "");
+      for (size_t p = 0; p < given[0].size(); ++p) {
+        for (size_t i = 0; i < given[0][p].size(); ++i) {
+          const auto waits = [&](size_t step) {
+            return ran[0].kept[step][p][i] + ran[1].kept[step][p][i];
+          };
+          double velocity = selects ? waits(0) : given[0][p][i] + given[1][p][i];
+          for (size_t step = 1; step < 4; ++step) {
+            velocity *= 0.9;
+            const float mean = ran[0].means[step][p][i];
+            ASSERT_NEAR(waits(step - 1) + velocity, 2 * mean + waits(step), 1e-4)
+                << "step " << step << ", element " << i << " of parameter " << p;
+            velocity = selects && mean != 0 ? 0 : velocity;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ReducerVelocity, AnAverageThatBeginsInTheMiddleBeginsAtWhatWasSent) {
   const auto ends = run_ranks(2, [&](Transport& transport) {
     Reducer reducer(plan_with("none,ef21", "gather"), transport);
