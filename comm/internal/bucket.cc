@@ -67,7 +67,9 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
   std::vector<Compressor*> compressors;
   std::vector<size_t> numels;
   const int rank = groups.whole().rank();
-  const int senders = groups.whole().world_size() / (by_node_ ? plan.ranks_per_node : 1);
+  // Nodes larger than the group are the exchange's to refuse.
+  const int senders =
+      std::max(1, groups.whole().world_size() / (by_node_ ? plan.ranks_per_node : 1));
   for (const PlanGroup& group : groups_) {
     shares_.push_back(by_node_ ? node_share(group.numel, rank, plan.ranks_per_node)
                                : Region{0, group.numel});

@@ -1,4 +1,5 @@
-// Ranks that share nodes: the reducer with the hierarchical exchange, against double-precision sums.
+// Ranks that share nodes: the reducer with the hierarchical exchange, against double-precision
+// sums.
 
 #include <gtest/gtest.h>
 
@@ -170,9 +171,8 @@ TEST(Hierarchical, SendsBetweenNodesAShareOfThePayload) {
     ExchangeReport report;
     exchange->run({&slot, 1}, report, context);
     stream->wait();
-    const uint64_t between = groups.part("places in nodes of 2", transport.rank() % 2)
-                                 .counters()
-                                 .bytes_sent;
+    const uint64_t between =
+        groups.part("places in nodes of 2", transport.rank() % 2).counters().bytes_sent;
     check(between <= 500 * 8 + 2000, "sent ", between, " bytes between nodes");
     check(report.bytes_sent == groups.counters().bytes_sent, "reported ", report.bytes_sent);
   });
@@ -194,12 +194,15 @@ TEST(Hierarchical, NamesANodeThatWasNotFiniteAndRefusesUnevenNodes) {
     check(contains(said, "rank 2's gradient"), said);  // the first of the node
   });
   EXPECT_EQ(first_message(ends), "");
-  const auto refused = run_ranks(3, [](Transport& transport) {
-    const std::string said = message_of<InvalidArgument>(
-        [&] { Reducer reducer(plan_of("none", DType::kFloat32, 2), transport); });
-    check(contains(said, "ranks_per_node is 2, must divide the world size, 3"), said);
-  });
-  EXPECT_EQ(first_message(refused), "");
+  for (const int ranks : {3, 1}) {
+    const auto refused = run_ranks(ranks, [ranks](Transport& transport) {
+      const std::string said = message_of<InvalidArgument>(
+          [&] { Reducer reducer(plan_of("none", DType::kFloat32, 2), transport); });
+      check(contains(said, concat("ranks_per_node is 2, must divide the world size, ", ranks)),
+            said);
+    });
+    EXPECT_EQ(first_message(refused), "");
+  }
 }
 
 }  // namespace
