@@ -141,9 +141,10 @@ void Reducer::State::measure() {
 // and cost in codecs.
 BucketCost Reducer::State::bucket_cost(const LinkCosts& link) const {
   const auto frames = static_cast<double>(frames_sent() - measured.frames_before);
-  return {.startup_s = link.alpha_s * frames / measured.buckets,
-          .seconds_per_byte = (link.beta_s_per_byte * measured.bytes_sent +
-                               measured.codec_us * 1e-6) / measured.gradient_bytes};
+  return {
+      .startup_s = link.alpha_s * frames / measured.buckets,
+      .seconds_per_byte = (link.beta_s_per_byte * measured.bytes_sent + measured.codec_us * 1e-6) /
+                          measured.gradient_bytes};
 }
 
 uint32_t Reducer::State::choose_row(const Plan& next, const PlanBucket& bucket,
@@ -160,9 +161,8 @@ uint32_t Reducer::State::choose_row(const Plan& next, const PlanBucket& bucket,
     // Nodes add up in float32, and that is what is compressed.
     BucketLoad nodes = load_of(bucket, DType::kFloat32, how.link, ranks, union_of);
     const ExchangeRow& by_node = find_exchange("hierarchical");
-    const bool carries = std::ranges::all_of(nodes.compressors, [&](const auto& compressor) {
-      return by_node.accepts(*compressor);
-    });
+    const bool carries = std::ranges::all_of(
+        nodes.compressors, [&](const auto& compressor) { return by_node.accepts(*compressor); });
     nodes.load.ranks_per_node = per_node;
     nodes.load.node_alpha_s = how.node_link.alpha_s;
     nodes.load.node_bytes_per_s = 1 / how.node_link.beta_s_per_byte;
@@ -200,7 +200,7 @@ void Reducer::replan(ReplanOptions options) {
   const bool chooses = options.plan.exchange == "auto" && options.link.beta_s_per_byte > 0 &&
                        s.transport->world_size() > 1;
   std::vector<Decided> decided(s.plan.parameters.size());
-  if (s.transport->rank() == 0) {
+  const auto decide = [&] {
     std::vector<GradientTiming> timings = gradient_timings();
     // What was never reached counts as late as the first parameters of the forward pass.
     double last_s = 0;
@@ -226,6 +226,32 @@ void Reducer::replan(ReplanOptions options) {
         each.exchange = rows[each.bucket];
       }
     }
+  };
+  // What one rank refuses the others hear of before they wait for a decision.
+  std::string found;
+  std::exception_ptr error;
+  try {
+    PlanOptions checked = options.plan;
+    checked.buckets.clear();  // rank 0 decides them
+    checked.exchanges.clear();
+    found = concat(make_plan(s.plan.parameters, checked).describe(),
+                   "exchanges chosen by link costs: ", chooses ? "yes" : "no", "\n");
+    if (s.transport->rank() == 0) {
+      decide();
+    }
+  } catch (const std::exception& refused) {
+    error = std::current_exception();
+    found = concat("refused on rank ", s.transport->rank(), ": ", refused.what(), "\n");
+  }
+  try {
+    s.transport->agree("plan to be", found, s.compression.context);
+  } catch (const InvalidArgument&) {
+    if (!error) {
+      throw;
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
   }
   s.transport->broadcast(std::as_writable_bytes(std::span(decided)), 0,
                          {fnv1a("buckets"), "buckets"}, s.compression.context);

@@ -89,6 +89,51 @@ TEST(ReducerReplan, FollowsTheOrderOfRankZeroOnEveryRankAndLosesNothing) {
   }
 }
 
+TEST(ReducerReplan, WhatOneRankRefusesAllRefuseAndTheJobGoesOn) {
+  constexpr LinkCosts kLink{1e-5, 1e-9};
+  ReplanOptions fine{.plan = options_of("topk:5%"), .link = kLink};
+  fine.plan.exchange = "auto";
+  const auto changed = [&](auto change) {
+    ReplanOptions options = fine;
+    change(options);
+    return options;
+  };
+  struct Case {
+    const char* what;
+    ReplanOptions of_rank_0, of_rank_1;
+    const char* said;
+  };
+  const ReplanOptions no_nodes = changed([](auto& o) { o.plan.ranks_per_node = 0; });
+  const ReplanOptions too_fast = changed([](auto& o) { o.link.beta_s_per_byte = 1e-320; });
+  const ReplanOptions no_link = changed([](auto& o) { o.link = {}; });
+  const Case cases[] = {{"both refuse", no_nodes, no_nodes, "ranks_per_node is 0"},
+                        {"the first refuses", no_nodes, fine, "ranks_per_node is 0"},
+                        {"the other refuses", fine, no_nodes, "ranks_per_node is 0"},
+                        {"an infinite rate", too_fast, too_fast, "rate is inf"},
+                        {"a link of the other", no_link, fine, "chosen by link costs"},
+                        {"a link of the first", fine, no_link, "chosen by link costs"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    const auto ends = run_ranks(2, [&](Transport& transport) {
+      const int rank = transport.rank();
+      Reducer reducer(plan_of("int8"), transport);
+      hand_over(reducer, gradients(rank, 0));
+      reducer.wait();
+      const Values kept = residuals(reducer);
+      const std::string said = message_of<InvalidArgument>(
+          [&] { reducer.replan(rank == 0 ? c.of_rank_0 : c.of_rank_1); });
+      check(contains(said, c.said), "'", said, "'");
+      check(same_bits(residuals(reducer), kept), "residuals changed");
+      hand_over(reducer, gradients(rank, 1));
+      check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+      reducer.replan(fine);
+      hand_over(reducer, gradients(rank, 2));
+      check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+    });
+    EXPECT_EQ(first_message(ends), "");
+  }
+}
+
 TEST(ReducerReplan, KeepsBucketsBelowTheirLargestSizeAndNeededOnesFirst) {
   const auto ends = run_ranks(2, [](Transport& transport) {
     const PlanOptions options = options_of("none");
@@ -133,8 +178,8 @@ TEST(ReducerReplan, NeedsAStepToMeasureAndNoneThatHasBegun) {
 // Of three ranks, two_shot sends 4/3 of a payload where gather sends 2, in twice the start-ups;
 // dense and gather alike. Rank 0's figures count.
 TEST(ReducerReplan, ChoosesTheExchangeOfEachBucketByTheLineAsRankZeroSawIt) {
-  for (const auto& [spec, narrow, slow] : {std::tuple("topk:5%", "two_shot", "gather"),
-                                           std::tuple("none", "dense", "gather")}) {
+  for (const auto& [spec, narrow, slow] :
+       {std::tuple("topk:5%", "two_shot", "gather"), std::tuple("none", "dense", "gather")}) {
     const auto ends = run_ranks(3, [&, spec = spec, narrow = narrow, slow = slow](Transport& t) {
       PlanOptions options = options_of(spec);
       options.exchange = "auto";
@@ -162,8 +207,7 @@ TEST(ReducerReplan, ChoosesTheExchangeOfEachBucketByTheLineAsRankZeroSawIt) {
 std::vector<ParamInfo> matrix() { return {{"weight", {200, 100}}}; }
 
 double capacity_of(const std::string& spec) {
-  return static_cast<double>(
-      make_compressor(parse_spec(spec), {.numel = 20000})->capacity_bytes());
+  return static_cast<double>(make_compressor(parse_spec(spec), {.numel = 20000})->capacity_bytes());
 }
 
 /// Every element of it in one step: `seed` decides which are the largest.
@@ -175,8 +219,8 @@ void step_of_matrix(Reducer& reducer, unsigned seed) {
   check(reducer.wait() == StepOutcome::kCommitted, "not committed");
 }
 
-// Of three ranks the second shot of two_shot is as long as the first where all chose alike, else 1.25
-// times: alpha is such that this decides between it and gather.
+// Of three ranks the second shot of two_shot is as long as the first where all chose alike,
+// else 1.25 times: alpha is such that this decides between it and gather.
 TEST(ReducerReplan, CountsWhatTheSelectionsOfTheRanksHadInCommon) {
   PlanOptions options = options_of("topk:5%");
   options.exchange = "auto";
@@ -207,10 +251,10 @@ TEST(ReducerReplan, TakesMeansThatAreOnlyTheSameOnAllRanksWhereThePlanAllowsThem
     double alpha_per_x;
     const char *in_rank_order, *any;
   };
-  for (const Choice& choice : {Choice{"topk:5%", 100, "gather", "gtopk"},
-                               Choice{"none", 100, "gather", "gtopk"},
-                               Choice{"none", 0.2, "dense", "rabenseifner"},
-                               Choice{"topk:5%", 0, "two_shot", "two_shot"}}) {
+  for (const Choice& choice :
+       {Choice{"topk:5%", 100, "gather", "gtopk"}, Choice{"none", 100, "gather", "gtopk"},
+        Choice{"none", 0.2, "dense", "rabenseifner"},
+        Choice{"topk:5%", 0, "two_shot", "two_shot"}}) {
     SCOPED_TRACE(concat(choice.spec, " ", choice.alpha_per_x));
     const double x = capacity_of(choice.spec) * 1e-8;
     const auto ends = run_ranks(4, [&](Transport& transport) {
@@ -262,8 +306,7 @@ TEST(ReducerReplan, AddsUpByNodeWhereThereAreSeveralAndTheirLinksAreKnown) {
 TEST(ReducerReplan, TakesParametersThatRankZeroNeverReachedAsLate) {
   const auto ends = run_ranks(2, [](Transport& transport) {
     const PlanOptions options = options_of("none");
-    Reducer reducer(make_plan(model(), options), transport,
-                    {.unused = UnusedParameters::kZero});
+    Reducer reducer(make_plan(model(), options), transport, {.unused = UnusedParameters::kZero});
     auto order = backward_order();
     std::erase(order, transport.rank() == 0 ? ParamId{5} : ParamId{2});
     hand_over_slowly(reducer, gradients(transport.rank(), 0), order);
