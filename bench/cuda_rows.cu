@@ -8,6 +8,7 @@
 #include "bench/parameter_shapes.h"
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
+#include "gradwire/optimizers/optimizer.h"
 
 namespace gradwire::bench {
 namespace {
@@ -73,6 +74,14 @@ constexpr SumGoal kSum[] = {
     {{"blocktopk:1%", 0, 0}, 16},
     {{"powersgd:4", 0, 0}, 8},
 };
+
+/// A step of a float32 parameter, and the bytes of an element that its update must move; LAMB and
+/// LARS read what they take norms of once more.
+struct StepGoal {
+  const char* spec;
+  double bytes;
+};
+constexpr StepGoal kStep[] = {{"sgd", 20}, {"adamw", 28}, {"lars", 28}, {"lamb", 40}};
 
 double goal_at(const Goal& goal, size_t numel) {
   return numel >= kLarge ? goal.at_110m : goal.at_25m;
@@ -198,6 +207,38 @@ Case norms_case(const Arena& arena, Stream& stream) {
       prepare};
 }
 
+constexpr size_t kLayer = 1'000'003;  // elements of a parameter
+
+/// With memory set `set` as the gradients, cut as layers are.
+Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
+  struct Stepped {
+    explicit Stepped(Stream& on) : context{on, workspace} {}
+    Workspace workspace{kGpu};
+    Context context;
+    std::vector<std::unique_ptr<Optimizer>> of_set;
+  };
+  const auto prepare = [&arena, &stream, spec = goal.spec](Row&) -> Work {
+    auto state = std::make_shared<Stepped>(stream);
+    for (int set = 0; set < kSets; ++set) {
+      std::vector<Parameter> layers;
+      for (size_t at = 0; at < arena.numel(); at += kLayer) {
+        const size_t numel = std::min(kLayer, arena.numel() - at);
+        layers.push_back({concat("layer", layers.size()),
+                          {arena.e(set).data() + at, numel, DType::kFloat32, kGpu},
+                          {arena.g(set).data() + at, numel, DType::kFloat32, kGpu}});
+      }
+      state->of_set.push_back(make_optimizer(parse_optimizer(spec), std::move(layers)));
+    }
+    return [state](int set) {
+      state->of_set[static_cast<size_t>(set)]->apply(1e-6, state->context);
+    };
+  };
+  return {{.op = concat("step ", goal.spec),
+           .by = "gradwire",
+           .bytes = goal.bytes * static_cast<double>(arena.numel())},
+          prepare};
+}
+
 /// A chain of a peer; `bytes_per_element` is what the operation itself must move.
 Case peer_case(const char* op, const char* by, const Arena& arena, double bytes_per_element,
                Launch launch, std::function<void(int, PeerScratch&)> run) {
@@ -282,6 +323,9 @@ std::vector<Case> cases(const Arena& arena, Stream& stream) {
     all.push_back(sum_case(sum, arena, stream));
   }
   all.push_back(norms_case(arena, stream));
+  for (const StepGoal& goal : kStep) {
+    all.push_back(step_case(goal, arena, stream));
+  }
   add_peers(all, arena, stream);
   return all;
 }

@@ -16,25 +16,11 @@
 namespace gradwire {
 namespace {
 
-/// By repeated squaring: std::pow may differ between the C libraries of two ranks.
-double power(double base, uint64_t exponent) {
-  double result = 1.0;
-  for (; exponent != 0; exponent /= 2) {
-    if (exponent % 2 == 1) {
-      result *= base;
-    }
-    base *= base;
-  }
-  return result;
-}
-
 class Adam final : public SteppedOptimizer {
  public:
   Adam(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
        const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, {"exp_avg", "exp_avg_sq"}),
-        factors_(set().items().size()),
-        rates_(set()) {}
+      : SteppedOptimizer(spec, parameters, groups), factors_(set().items().size()), rates_(set()) {}
 
  private:
   // The first pass only reads; moments are computed again by the second, which is cheaper than
@@ -43,20 +29,13 @@ class Adam final : public SteppedOptimizer {
     const bool clips = spec().max_grad_norm != 0.0;  // looks at every gradient then
     const float factor = gradient_factor(options, false, pool);
     for (size_t i = 0; i < factors_.size(); ++i) {
-      factors_[i] = factors_of_step(set().items()[i], factor);
+      const ParameterSet::Item& item = set().items()[i];
+      factors_[i] = adam_factors(item, item.steps, factor);
     }
     set().for_each_block(pool, [&](const ParameterSet::Block& block) {
       measure(block, clips || options.known_finite);
     });
-    const auto plain = [&](const ParameterSet::Item& item) {
-      return options.learning_rate * item.learning_rate_scale;
-    };
-    rates_.set(
-        set(), pool,
-        [&](const ParameterSet::Item& item, double values, double update) {
-          return plain(item) * ratio(values, update);
-        },
-        plain);
+    rates_.set(set(), pool, rule(), options.learning_rate, factor);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
       block.update([&](const ParameterSet::Piece& piece) {
         cpu::adam_update(operands(block, piece), factors_of(block), rates_.of(set(), block));
@@ -64,34 +43,8 @@ class Adam final : public SteppedOptimizer {
     });
   }
 
-  double ratio(double values, double update) const {
-    const double least = std::max(values, spec().min_norm);
-    const double norm = spec().max_norm == 0.0 ? least : std::min(least, spec().max_norm);
-    return spec().max_ratio == 0.0 ? norm / update : std::min(norm / update, spec().max_ratio);
-  }
-
-  static cpu::AdamFactors factors_of_step(const ParameterSet::Item& item, float factor) {
-    const uint64_t t = item.steps + 1;
-    return {.beta1 = static_cast<float>(item.beta1),
-            .one_minus_beta1 = static_cast<float>(1.0 - item.beta1),
-            .beta2 = static_cast<float>(item.beta2),
-            .one_minus_beta2 = static_cast<float>(1.0 - item.beta2),
-            .correction1 = static_cast<float>(1.0 / (1.0 - power(item.beta1, t))),
-            .root_correction2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(item.beta2, t))),
-            .epsilon = static_cast<float>(item.epsilon),
-            .weight_decay = item.weight_decay,
-            .factor = factor};
-  }
-
-  const cpu::AdamFactors& factors_of(const ParameterSet::Block& block) const {
+  const AdamFactors& factors_of(const ParameterSet::Block& block) const {
     return factors_[static_cast<size_t>(block.item - set().items().data())];
-  }
-
-  /// AdamW is LAMB without adaptation.
-  void check_groups(std::vector<ParamGroup>& groups) const override {
-    for (ParamGroup& group : groups) {
-      group.adapt = group.adapt && spec().name != "adamw";
-    }
   }
 
   cpu::AdamBlock operands(const ParameterSet::Block& block,
@@ -114,21 +67,13 @@ class Adam final : public SteppedOptimizer {
     });
   }
 
-  std::vector<cpu::AdamFactors> factors_;  // per parameter
+  std::vector<AdamFactors> factors_;  // per parameter
   LayerRates rates_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const OptimizerSpec& spec, std::vector<Parameter> parameters,
-                                      std::vector<ParamGroup> groups) {
-  for (ParamGroup& group : groups) {
-    group.adapt = false;
-  }
-  return std::make_unique<Adam>(spec, parameters, groups);
-}
-
-std::unique_ptr<Optimizer> make_lamb(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+std::unique_ptr<Optimizer> make_adam(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                      std::vector<ParamGroup> groups) {
   return std::make_unique<Adam>(spec, parameters, groups);
 }

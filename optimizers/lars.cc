@@ -22,37 +22,17 @@ class Lars final : public SteppedOptimizer {
  public:
   Lars(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
        const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, {"momentum"}), scales_(set()) {}
+      : SteppedOptimizer(spec, parameters, groups), scales_(set()) {}
 
  private:
   void step(const StepOptions& options, ThreadPool& pool) override {
     const float factor = gradient_factor(options, false, pool);
     set().for_each_block(pool, [&](const ParameterSet::Block& block) { measure(block, factor); });
-    const auto rate_of = [&](const ParameterSet::Item& item) {
-      return options.learning_rate * item.learning_rate_scale;
-    };
-    const bool inside = spec().rate_in_momentum;
-    scales_.set(
-        set(), pool,
-        [&](const ParameterSet::Item& item, double values, double change) {
-          const double rate = rate_of(item);
-          const double local = ratio(item, values, change, static_cast<double>(factor));
-          if (spec().clip_rate && local >= rate) {
-            return inside ? rate : 1.0;
-          }
-          const double adapted = spec().clip_rate ? local / rate : local;
-          return inside ? rate * adapted : adapted;
-        },
-        [&](const ParameterSet::Item& item) { return inside ? rate_of(item) : 1.0; });
+    scales_.set(set(), pool, rule(), options.learning_rate, factor);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
-      update(block, factor, inside ? 1.0f : to_rate(rate_of(*block.item)));
+      update(block, lars_factors(rule(), *block.item, scales_.still(set(), block),
+                                 scales_.of(set(), block), options.learning_rate, factor));
     });
-  }
-
-  double ratio(const ParameterSet::Item& item, double values, double change, double factor) const {
-    const double decay = static_cast<double>(item.weight_decay);
-    const double changed = spec().decayed_norm ? change : factor * change + decay * values;
-    return spec().trust_coefficient * values / (changed + item.epsilon);
   }
 
   // The gradient's sum is not finite exactly when an element is not.
@@ -71,13 +51,7 @@ class Lars final : public SteppedOptimizer {
     });
   }
 
-  void update(const ParameterSet::Block& block, float factor, float rate) const {
-    const bool decays = spec().decay_at_zero || !scales_.still(set(), block);
-    const cpu::MomentumFactors factors{.factor = factor,
-                                       .weight_decay = decays ? block.item->weight_decay : 0.0f,
-                                       .scale = scales_.of(set(), block),
-                                       .momentum = block.item->momentum,
-                                       .rate = rate};
+  void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
       const cpu::MomentumBlock operands{piece.value, state(*block.item, piece, 0), piece.gradient};
       if (spec().nesterov) {

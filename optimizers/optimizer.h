@@ -11,13 +11,15 @@
 #include <string_view>
 #include <vector>
 
+#include "gradwire/kernels/compress/on_non_finite.h"
 #include "gradwire/kernels/core/memory.h"
 
 namespace gradwire {
 
-/// A parameter and its gradient: views of equal numel, each of any dtype. The memory is the
-/// caller's and stays where it is for the optimizer's life. Steps are computed in float32; a value
-/// of 16 bits is what its float32 master, which the optimizer keeps, rounds to
+/// A parameter and its gradient: views of equal numel, each of any dtype, all of an optimizer's in
+/// memory of the CPU or of one GPU, where its state and its steps are then. The memory is the
+/// caller's and stays where it is for the optimizer's life, or until bind(). Steps are computed in
+/// float32; a value of 16 bits is what its float32 master, which the optimizer keeps, rounds to
 /// (OptimizerSpec::master).
 struct Parameter {
   std::string name;
@@ -109,6 +111,16 @@ struct StepOptions {
   /// The caller knows that all gradients are finite, a Reducer's means for example: saves SGD and
   /// AdamW a pass over them. Where it is not so, state is lost to NaN.
   bool known_finite = false;
+  /// With kSkip a step whose gradients are not finite is left out and counted, as if it had not
+  /// been asked for: what a loss scaler wants.
+  OnNonFinite on_non_finite = OnNonFinite::kError;
+  /// What the step reads from the memory of its GPU when it runs, so that a captured step follows
+  /// it; null, and always on the CPU: the fields above. A value out of range is kept as a fault.
+  struct OnDevice {
+    const double* learning_rate = nullptr;  ///< in the place of learning_rate; finite and >= 0
+    const float* loss_scale = nullptr;      ///< divides gradient_scale; finite and > 0
+    const float* found_inf = nullptr;       ///< where it is not 0 the step is left out and counted
+  } on_device = {};
 };
 
 /// Sees every piece of state by parameter and name ("momentum", "exp_avg", "exp_avg_sq", "master",
@@ -132,17 +144,19 @@ class Optimizer {
   virtual void prepare(Context& context) = 0;
 
   /// Enqueues the update of all parameters from their gradients. When a gradient holds NaN or
-  /// infinity nothing is changed, state included, and the stream's wait() throws NonFiniteGradient
-  /// naming the parameter.
+  /// infinity nothing is changed, state included, and unless it is to be skipped the stream's
+  /// wait() throws NonFiniteGradient naming the parameter. On a GPU synchronize() throws it, and
+  /// until then steps change nothing; nothing waits and nothing is allocated, and the work, as many
+  /// launches for any number of parameters, can be captured in a CUDA graph.
   /// @throws InvalidArgument at once unless learning_rate is finite and >= 0 and gradient_scale in
-  /// (0, 1].
+  /// (0, 1], and the stream is of the parameters' device.
   virtual void apply(const StepOptions& options, Context& context) = 0;
   void apply(double learning_rate, Context& context) {
     apply(StepOptions{.learning_rate = learning_rate}, context);
   }
 
   /// Tells where the parameters are from the next apply() on, all of them in the order given to
-  /// make_optimizer(). Allocates nothing. The stream must be idle.
+  /// make_optimizer(). Allocates nothing. The stream must be idle. A captured graph follows it.
   /// @throws InvalidArgument as make_optimizer() does, and for a value of another numel or dtype
   /// than the parameter's; then all stays as it was.
   virtual void bind(std::span<const Binding> places) = 0;
@@ -153,11 +167,20 @@ class Optimizer {
   /// when the optimizer was made, so that there is no state of it; then all stays as it was.
   virtual void set_groups(std::vector<ParamGroup> groups) = 0;
 
+  /// Waits for the stream. @throws NonFiniteGradient of a step that was not to be skipped, and on a
+  /// GPU InvalidArgument naming what StepOptions::on_device held; then forgets it, and the next
+  /// step is as good as any.
+  virtual void synchronize(Context& context) = 0;
+
+  /// How many steps were left out so far; waits for the stream.
+  virtual uint64_t skipped_steps(Context& context) = 0;
+
   /// Enqueues taking values as they are for their masters; needed where values of 16 bits were
   /// written by others after the first step. Masters of the first step are the values it finds.
   virtual void values_changed(Context& context) = 0;
 
-  /// Shows all state, in parameter order, for checkpoints. The stream must be idle.
+  /// Shows all state, in parameter order, for checkpoints: on a GPU tensors in its memory. The
+  /// stream must be idle, behind the visit as well.
   virtual void visit_state(StateVisitor& visitor) = 0;
 };
 
@@ -185,8 +208,8 @@ std::span<const OptimizerRow> optimizer_registry();
 /// Allocates all state; apply() allocates nothing.
 /// A parameter without elements is left out of steps and has no state.
 /// @throws InvalidArgument for a spec out of range, no parameters, value and gradient of different
-/// numel, memory that is not the CPU's, a group
-/// index without a group (an empty `groups` means one default group).
+/// numel, memory of different devices, a group index without a group (an empty `groups` means one
+/// default group). DeviceError for GPU memory in a build without CUDA.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::vector<Parameter> parameters,
                                           std::vector<ParamGroup> groups = {});

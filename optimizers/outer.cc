@@ -22,7 +22,7 @@ class Outer final : public SteppedOptimizer {
  public:
   Outer(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
         const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, {"anchor", "momentum"}) {
+      : SteppedOptimizer(spec, parameters, groups) {
     for (const Parameter& parameter : parameters) {
       check_floats(parameter.name, {parameter.value, parameter.gradient});
     }
@@ -55,16 +55,13 @@ class Outer final : public SteppedOptimizer {
   void step(const StepOptions& options, ThreadPool& pool) override {
     const float factor = gradient_factor(options, !options.known_finite, pool);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
-      const double rate = options.learning_rate * block.item->learning_rate_scale;
-      update(block, {.factor = factor,
-                     .weight_decay = 0.0f,
-                     .scale = 1.0f,
-                     .momentum = block.item->momentum,
-                     .rate = to_rate(rate)});
+      MomentumFactors factors = sgd_factors(*block.item, options.learning_rate, factor);
+      factors.weight_decay = 0.0f;
+      update(block, factors);
     });
   }
 
-  void update(const ParameterSet::Block& block, const cpu::MomentumFactors& factors) const {
+  void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
       const std::span<float> anchor = state(*block.item, piece, 0);
       if (factors.momentum == 0.0f) {

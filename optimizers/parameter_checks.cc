@@ -4,28 +4,38 @@
 #include <cmath>
 #include <functional>
 
+#include "gradwire/kernels/core/device_name.h"
+
 namespace gradwire {
 namespace {
 
-void check_view(std::string_view parameter, std::string_view what, const ConstTensorView& view) {
+void check_view(std::string_view parameter, std::string_view what, const ConstTensorView& view,
+                Device device) {
   check(view.dtype <= DType::kBFloat16, "parameter '", parameter, "': ", what,
         " has the dtype code ", static_cast<int>(view.dtype),
         ", expected float32, float16 or bfloat16");
-  check(view.device.type == DeviceType::kCpu, "parameter '", parameter, "': ", what,
-        " is in CUDA memory, expected CPU memory");
+  check(view.numel == 0 || view.device == device, "parameter '", parameter, "': ", what,
+        " is in memory of ", name_of(view.device), ", expected ", name_of(device),
+        "'s, where the first value is");
   check(view.data != nullptr || view.numel == 0, "parameter '", parameter, "': ", what,
         " has no memory, expected a pointer to ", view.numel, " elements");
 }
 
 }  // namespace
 
-void check_place(std::string_view parameter, const Binding& place) {
+Device device_of(const std::vector<Parameter>& parameters) {
+  const auto first = std::find_if(parameters.begin(), parameters.end(),
+                                  [](const Parameter& p) { return p.value.numel != 0; });
+  return first == parameters.end() ? Device{} : first->value.device;
+}
+
+void check_place(std::string_view parameter, const Binding& place, Device device) {
   const bool left_out = place.gradient.data == nullptr && place.gradient.numel == 0;
   check(left_out || place.value.numel == place.gradient.numel, "parameter '", parameter,
         "': the gradient has ", place.gradient.numel, " elements, expected ", place.value.numel,
         " as the value has");
-  check_view(parameter, "value", place.value);
-  check_view(parameter, "gradient", place.gradient);
+  check_view(parameter, "value", place.value, device);
+  check_view(parameter, "gradient", place.gradient, device);
 }
 
 void check_group(const ParamGroup& group, size_t index) {

@@ -8,9 +8,11 @@
 
 namespace gradwire {
 
-/// @throws InvalidArgument unless the two views fit each other and are in CPU memory; a gradient
-/// may be left out.
-void check_place(std::string_view parameter, const Binding& place);
+/// Where the first of them with elements is.
+Device device_of(const std::vector<Parameter>& parameters);
+/// @throws InvalidArgument unless the two views fit each other and are in the device's memory; a
+/// gradient may be left out.
+void check_place(std::string_view parameter, const Binding& place, Device device);
 /// @throws InvalidArgument naming the field that is out of range.
 void check_group(const ParamGroup& group, size_t index);
 

@@ -21,12 +21,12 @@ constexpr size_t padded(size_t numel) {
 
 ParameterSet::ParameterSet(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
                            const std::vector<ParamGroup>& groups)
-    : disjoint_(parameters.size()) {
+    : device_(device_of(parameters)), disjoint_(parameters.size()) {
   check(!parameters.empty(), spec.name, ": there are 0 parameters, expected at least 1");
   items_.reserve(parameters.size());  // blocks keep pointers to items
   for (const Parameter& parameter : parameters) {
     const Binding place{parameter.value, parameter.gradient};
-    check_place(parameter.name, place);
+    check_place(parameter.name, place, device_);
     check(parameter.group < groups.size(), "parameter '", parameter.name, "': group is ",
           parameter.group, ", must be below ", groups.size(), ", the number of groups");
     add(parameter);
@@ -48,7 +48,7 @@ void ParameterSet::bind(std::span<const Binding> places) {
     check(value.numel == item.value.numel && value.dtype == item.value.dtype, "parameter '",
           item.name, "': the value has ", value.numel, " elements of ", to_string(value.dtype),
           ", expected ", item.value.numel, " of ", to_string(item.value.dtype), " as before");
-    check_place(item.name, places[i]);
+    check_place(item.name, places[i], device_);
     disjoint_.add(item.name, places[i]);
   }
   disjoint_.check();
@@ -101,8 +101,8 @@ void ParameterSet::make_masters(MasterWeights kind) {
       used += padded(item.value.numel);
     }
     if (measuring) {
-      masters_ = Buffer(floats * sizeof(float));
-      remainders_ = Buffer(halves * sizeof(uint16_t));
+      masters_ = Buffer(floats * sizeof(float), device_);
+      remainders_ = Buffer(halves * sizeof(uint16_t), device_);
     }
   }
 }
@@ -126,8 +126,19 @@ void ParameterSet::add(const Parameter& parameter) {
   }
 }
 
-TensorView ParameterSet::state_view(const Buffer& buffer, const Item& item) const {
-  return view_of(buffer.as<float>().subspan(item.state_offset, item.value.numel));
+void ParameterSet::visit_tensors(const Item& item, std::span<const std::string_view> names,
+                                 std::span<const Buffer> buffers, StateVisitor& visitor) const {
+  const size_t numel = item.value.numel;
+  for (size_t i = 0; i < names.size(); ++i) {
+    float* const state = buffers[i].as<float>().subspan(item.state_offset, numel).data();
+    visitor.tensor(item.name, names[i], {state, numel, DType::kFloat32, device_});
+  }
+  if (!item.master.empty()) {
+    visitor.tensor(item.name, "master", {item.master.data(), numel, DType::kFloat32, device_});
+  } else if (!item.remainder.empty()) {
+    visitor.tensor(item.name, "remainder",
+                   {item.remainder.data(), numel, DType::kBFloat16, device_});
+  }
 }
 
 void ParameterSet::check_gradients(ThreadPool& pool) {

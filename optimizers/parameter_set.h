@@ -9,6 +9,7 @@
 
 #include "gradwire/optimizers/optimizer.h"
 #include "gradwire/optimizers/parameter_checks.h"
+#include "gradwire/optimizers/step_rule.h"
 
 namespace gradwire {
 
@@ -20,17 +21,12 @@ inline constexpr size_t kStepPiece = 1024;
 
 class ParameterSet {
  public:
-  struct Item {
+  struct Item : StepSettings {
     std::string name;
     TensorView value;
     ConstTensorView gradient;
     size_t group = 0;
-    float weight_decay = 0.0f;
-    float momentum = 0.0f;
-    double learning_rate_scale = 1.0;
-    bool adapt = true;
-    double beta1 = 0.0, beta2 = 0.0, epsilon = 0.0;
-    uint64_t steps = 0;       // applied to it
+    uint64_t steps = 0;       // applied to it; on a GPU they are counted there
     size_t state_offset = 0;  // of the parameter's first element in every state buffer
     size_t first_block = 0;
     size_t block_count = 0;
@@ -82,13 +78,17 @@ class ParameterSet {
   ParameterSet(const ParameterSet&) = delete;  // blocks point into it
   ParameterSet& operator=(const ParameterSet&) = delete;
 
+  /// Where all parameters are, and their state.
+  Device device() const { return device_; }
   const std::vector<Item>& items() const { return items_; }
   std::vector<Item>& items() { return items_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
   /// One zero per element; parameters begin at 64-byte boundaries.
-  Buffer make_state() const { return Buffer(state_numel_ * sizeof(float)); }
-  TensorView state_view(const Buffer& buffer, const Item& item) const;
+  Buffer make_state() const { return Buffer(state_numel_ * sizeof(float), device_); }
+  /// Shows the state of one parameter: the `names` are of the buffers.
+  void visit_tensors(const Item& item, std::span<const std::string_view> names,
+                     std::span<const Buffer> buffers, StateVisitor& visitor) const;
 
   /// Calls body(block) once for each block of parameters that are present, on the pool's threads.
   template <class Body>
@@ -120,6 +120,7 @@ class ParameterSet {
   void add(const Parameter& parameter);
   void make_masters(MasterWeights kind);
 
+  Device device_;
   std::vector<Item> items_;
   std::vector<Block> blocks_;
   std::vector<uint8_t> finite_;  // per block
@@ -169,11 +170,6 @@ void ParameterSet::Block::read_gradient(const Body& body) const {
 /// @throws InvalidArgument unless the learning rate is one that float can hold and >= 0, and the
 /// gradients' scale in (0, 1].
 void check_options(std::string_view optimizer, const StepOptions& options);
-
-/// A step size as the loops use it; what float cannot hold becomes its largest value.
-inline float to_rate(double rate) {
-  return static_cast<float>(std::min(rate, static_cast<double>(std::numeric_limits<float>::max())));
-}
 
 /// The sum of an item's blocks' sums, in block order.
 inline double sum_of_blocks(const ParameterSet::Item& item, const std::vector<double>& sums) {

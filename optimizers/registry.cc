@@ -2,6 +2,8 @@
 
 #include "gradwire/optimizers/registry.h"
 
+#include "gradwire/kernels/core/device_name.h"
+#include "gradwire/optimizers/parameter_checks.h"
 #include "gradwire/optimizers/spec.h"
 
 namespace gradwire {
@@ -70,7 +72,7 @@ constexpr OptimizerRow kRows[] = {
      .defaults = "epsilon=1e-8,weight_decay=0.01",
      .presets = {},
      .prepares = false,
-     .make = make_adamw},
+     .make = make_adam},
     {.name = "lars",
      .summary = "SGD whose learning rate follows each layer's ratio of weight to gradient norm",
      .formula = "v = mu v + lr eta ||w|| / (||g|| + wd ||w|| + eps) (g + wd w); w -= v",
@@ -102,7 +104,7 @@ constexpr OptimizerRow kRows[] = {
      .defaults = "",
      .presets = kLambPresets,
      .prepares = false,
-     .make = make_lamb},
+     .make = make_adam},
     {.name = "diloco",
      .summary =
          "the outer step of training with local steps, on what these have moved parameters by",
@@ -130,7 +132,11 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
   if (groups.empty()) {
     groups.emplace_back();
   }
-  return row.make(spec, std::move(parameters), std::move(groups));
+  const Device device = device_of(parameters);
+  const bool on_gpu = device.type == DeviceType::kCuda;
+  check(!on_gpu || !row.prepares, spec.name, ": the parameters are in memory of ", name_of(device),
+        ", expected CPU memory: it is not there on a GPU");
+  return (on_gpu ? make_cuda_optimizer : row.make)(spec, std::move(parameters), std::move(groups));
 }
 
 }  // namespace gradwire

@@ -8,13 +8,15 @@ namespace gradwire {
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                     std::vector<ParamGroup> groups);
-std::unique_ptr<Optimizer> make_adamw(const OptimizerSpec& spec, std::vector<Parameter> parameters,
-                                      std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_lars(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                      std::vector<ParamGroup> groups);
-std::unique_ptr<Optimizer> make_lamb(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+std::unique_ptr<Optimizer> make_adam(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                      std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_outer(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                       std::vector<ParamGroup> groups);
+/// Any of them, with parameters in a GPU's memory.
+std::unique_ptr<Optimizer> make_cuda_optimizer(const OptimizerSpec& spec,
+                                               std::vector<Parameter> parameters,
+                                               std::vector<ParamGroup> groups);
 
 }  // namespace gradwire

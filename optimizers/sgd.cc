@@ -4,8 +4,6 @@
 //                                 w -= lr (d + mu v)  (Nesterov)
 // Without momentum there is no state: w -= lr d.
 
-#include <algorithm>
-
 #include "gradwire/optimizers/registry.h"
 #include "gradwire/optimizers/step.h"
 #include "gradwire/optimizers/stepped.h"
@@ -13,41 +11,21 @@
 namespace gradwire {
 namespace {
 
-std::vector<std::string_view> states_of(const OptimizerSpec& spec,
-                                        const std::vector<ParamGroup>& groups) {
-  const bool any = std::any_of(groups.begin(), groups.end(), [&](const ParamGroup& group) {
-    return group.momentum.value_or(spec.momentum) != 0.0;
-  });
-  return any ? std::vector<std::string_view>{"momentum"} : std::vector<std::string_view>{};
-}
-
 class Sgd final : public SteppedOptimizer {
  public:
   Sgd(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
       const std::vector<ParamGroup>& groups)
-      : SteppedOptimizer(spec, parameters, groups, states_of(spec, groups)),
-        has_momentum_(!states_of(spec, groups).empty()) {}
+      : SteppedOptimizer(spec, parameters, groups) {}
 
  private:
   void step(const StepOptions& options, ThreadPool& pool) override {
     const float factor = gradient_factor(options, !options.known_finite, pool);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
-      const double rate = options.learning_rate * block.item->learning_rate_scale;
-      update(block, {.factor = factor,
-                     .weight_decay = block.item->weight_decay,
-                     .scale = 1.0f,
-                     .momentum = block.item->momentum,
-                     .rate = to_rate(rate)});
+      update(block, sgd_factors(*block.item, options.learning_rate, factor));
     });
   }
 
-  void check_groups(std::vector<ParamGroup>& groups) const override {
-    check(has_momentum_ || states_of(spec(), groups).empty(),
-          "sgd: a group has a momentum, expected 0 as in all groups when the optimizer was made: "
-          "there is no state for it");
-  }
-
-  void update(const ParameterSet::Block& block, const cpu::MomentumFactors& factors) const {
+  void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
       if (factors.momentum == 0.0f) {
         cpu::plain_step({piece.value, {}, piece.gradient}, factors);
@@ -61,8 +39,6 @@ class Sgd final : public SteppedOptimizer {
       }
     });
   }
-
-  const bool has_momentum_;
 };
 
 }  // namespace

@@ -6,15 +6,13 @@
 #include <cstdint>
 #include <span>
 
-#include "gradwire/kernels/core/dtype.h"
+#include "gradwire/optimizers/step_element.h"
 
 namespace gradwire::cpu {
 
 bool all_finite(std::span<const float> x);
 
-/// A float as a bfloat16, rounded to nearest with ties away from zero, and its own lower 16 bits:
-/// together they are the float again, bit for bit, because rounding up shows in the lower half's
-/// first bit.
+/// Floats as their halves (step_element.h), and back.
 void split_halves(std::span<const float> x, std::span<bfloat16> upper, std::span<uint16_t> lower);
 void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lower,
                  std::span<float> out);
@@ -34,15 +32,6 @@ struct MomentumBlock {
   std::span<float> momentum;
   std::span<const float> gradient;
 };
-/// d = scale (factor g + wd w). One of scale and rate is the learning rate's, so that it enters
-/// before the momentum or after it; the other is 1, or a layer's ratio.
-struct MomentumFactors {
-  float factor;
-  float weight_decay;
-  float scale;
-  float momentum;
-  float rate;
-};
 /// w -= rate d; there is no momentum to read.
 void plain_step(const MomentumBlock& block, const MomentumFactors& factors);
 /// v = mu v + d; w -= rate v.
@@ -55,19 +44,6 @@ struct AdamBlock {
   std::span<float> exp_avg;
   std::span<float> exp_avg_sq;
   std::span<const float> gradient;
-};
-/// Corrections are multiplied: m^ = correction1 m, sqrt v^ = root_correction2 sqrt v. Taking the
-/// root first keeps v^ within float for gradients up to 1e20; v saturates at float's largest value.
-struct AdamFactors {
-  float beta1;
-  float one_minus_beta1;
-  float beta2;
-  float one_minus_beta2;
-  float correction1;
-  float root_correction2;
-  float epsilon;
-  float weight_decay;
-  float factor;  ///< of gradients
 };
 /// The sum of squares of u = m^ / (sqrt v^ + eps) + wd w as this step will make it. Changes
 /// nothing.

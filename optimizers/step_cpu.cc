@@ -9,9 +9,6 @@
 #include "gradwire/kernels/core/clones.h"
 #include "gradwire/optimizers/step.h"
 
-// Inlined into every clone: a call would run code of the lowest instruction set.
-#define GRADWIRE_INLINE inline __attribute__((always_inline))
-
 namespace gradwire::cpu {
 namespace {
 
@@ -22,7 +19,7 @@ constexpr size_t kChunk = 1024;  // kStepPiece is as large
 constexpr float kSmallestSum = 0x1p-100f;
 
 template <class T>
-GRADWIRE_INLINE T lane_sum_of_squares(const float* x, size_t count) {
+GRADWIRE_ELEMENT T lane_sum_of_squares(const float* x, size_t count) {
   T lane[kLanes] = {};
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -43,28 +40,12 @@ GRADWIRE_INLINE T lane_sum_of_squares(const float* x, size_t count) {
   return lane[0];
 }
 
-GRADWIRE_INLINE double chunk_sum_of_squares(const float* x, size_t count) {
+GRADWIRE_ELEMENT double chunk_sum_of_squares(const float* x, size_t count) {
   const float sum = lane_sum_of_squares<float>(x, count);
   if (sum >= kSmallestSum && sum <= std::numeric_limits<float>::max()) [[likely]] {
     return static_cast<double>(sum);
   }
   return lane_sum_of_squares<double>(x, count);
-}
-
-struct AdamElement {
-  float exp_avg;
-  float exp_avg_sq;
-  float update;
-};
-
-GRADWIRE_INLINE AdamElement adam_element(float w, float m, float v, float unscaled,
-                                         const AdamFactors& f) {
-  const float g = f.factor * unscaled;
-  const float next_m = f.beta1 * m + f.one_minus_beta1 * g;
-  const float grown_v = f.beta2 * v + (f.one_minus_beta2 * g) * g;
-  const float next_v = std::min(std::numeric_limits<float>::max(), grown_v);
-  const float root = std::sqrt(next_v) * f.root_correction2;
-  return {next_m, next_v, (next_m * f.correction1) / (root + f.epsilon) + f.weight_decay * w};
 }
 
 }  // namespace
@@ -87,9 +68,8 @@ void split_halves(std::span<const float> x, std::span<bfloat16> upper, std::span
   uint16_t* __restrict const low = lower.data();
   const size_t count = x.size();
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(from[i]);
-    high[i].bits = static_cast<uint16_t>((bits + 0x8000u) >> 16);
-    low[i] = static_cast<uint16_t>(bits);
+    high[i].bits = upper_half(from[i]);
+    low[i] = lower_half(from[i]);
   }
 }
 
@@ -101,8 +81,7 @@ void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lowe
   float* __restrict const to = out.data();
   const size_t count = out.size();
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t rounded_up = low[i] >> 15;
-    to[i] = std::bit_cast<float>(((high[i].bits - rounded_up) << 16) | low[i]);
+    to[i] = joined_halves(high[i].bits, low[i]);
   }
 }
 
@@ -125,7 +104,7 @@ double decayed_sum_of_squares(std::span<const float> value, std::span<const floa
     const float* const g = gradient.data() + begin;
     const size_t count = std::min(kChunk, value.size() - begin);
     for (size_t i = 0; i < count; ++i) {
-      change[i] = factor * g[i] + weight_decay * w[i];
+      change[i] = decayed_element(w[i], g[i], factor, weight_decay);
     }
     sum += chunk_sum_of_squares(change, count);
   }
@@ -139,7 +118,7 @@ void plain_step(const MomentumBlock& block, const MomentumFactors& factors) {
   const size_t count = block.value.size();
   const MomentumFactors f = factors;
   for (size_t i = 0; i < count; ++i) {
-    w[i] -= f.rate * (f.scale * (f.factor * g[i] + f.weight_decay * w[i]));
+    w[i] = plain_element(w[i], g[i], f);
   }
 }
 
@@ -151,9 +130,9 @@ void momentum_step(const MomentumBlock& block, const MomentumFactors& factors) {
   const size_t count = block.value.size();
   const MomentumFactors f = factors;
   for (size_t i = 0; i < count; ++i) {
-    const float next = f.momentum * v[i] + f.scale * (f.factor * g[i] + f.weight_decay * w[i]);
-    v[i] = next;
-    w[i] -= f.rate * next;
+    const MomentumElement next = momentum_element(w[i], v[i], g[i], f);
+    v[i] = next.momentum;
+    w[i] = next.value;
   }
 }
 
@@ -165,10 +144,9 @@ void nesterov_step(const MomentumBlock& block, const MomentumFactors& factors) {
   const size_t count = block.value.size();
   const MomentumFactors f = factors;
   for (size_t i = 0; i < count; ++i) {
-    const float direction = f.scale * (f.factor * g[i] + f.weight_decay * w[i]);
-    const float next = f.momentum * v[i] + direction;
-    v[i] = next;
-    w[i] -= f.rate * (direction + f.momentum * next);
+    const MomentumElement next = nesterov_element(w[i], v[i], g[i], f);
+    v[i] = next.momentum;
+    w[i] = next.value;
   }
 }
 

@@ -1,6 +1,5 @@
 #include "gradwire/optimizers/stepped.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "gradwire/optimizers/step.h"
@@ -9,11 +8,11 @@ namespace gradwire {
 
 SteppedOptimizer::SteppedOptimizer(const OptimizerSpec& spec,
                                    const std::vector<Parameter>& parameters,
-                                   const std::vector<ParamGroup>& groups,
-                                   std::vector<std::string_view> states)
+                                   const std::vector<ParamGroup>& groups)
     : spec_(spec),
-      set_(spec, parameters, groups),
-      names_(std::move(states)),
+      rule_(step_rule(spec)),
+      names_(state_names(spec, groups)),
+      set_(spec, parameters, adjusted_groups(spec, names_, groups)),
       group_count_(groups.size()) {
   ThreadPool alone(1);
   set_.take_values(false, alone);
@@ -27,9 +26,21 @@ SteppedOptimizer::SteppedOptimizer(const OptimizerSpec& spec,
 
 void SteppedOptimizer::apply(const StepOptions& options, Context& context) {
   check_options(spec_.name, options);
+  const StepOptions::OnDevice& on_device = options.on_device;
+  check(on_device.learning_rate == nullptr && on_device.loss_scale == nullptr &&
+            on_device.found_inf == nullptr,
+        spec_.name, ": on_device has a pointer, expected none: the parameters are in CPU memory");
   context.stream.enqueue([this, options, &pool = context.stream.pool()] {
     set_.take_values(true, pool);  // what was loaded since this optimizer was made
-    step(options, pool);
+    try {
+      step(options, pool);
+    } catch (const NonFiniteGradient&) {
+      if (options.on_non_finite == OnNonFinite::kError) {
+        throw;
+      }
+      ++skipped_;
+      return;
+    }
     set_.count_step();
   });
 }
@@ -44,17 +55,15 @@ void SteppedOptimizer::values_changed(Context& context) {
 void SteppedOptimizer::set_groups(std::vector<ParamGroup> groups) {
   check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
         " groups, expected ", group_count_, " as before");
-  check_groups(groups);
-  set_.set_groups(spec_, groups);
+  set_.set_groups(spec_, adjusted_groups(spec_, names_, std::move(groups)));
 }
 
 float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, ThreadPool& pool) {
-  double factor = options.gradient_scale;
   if (spec_.max_grad_norm == 0.0) {
     if (check) {
       set_.check_gradients(pool);
     }
-    return static_cast<float>(factor);
+    return static_cast<float>(options.gradient_scale);
   }
   set_.for_each_block(pool, [this](const ParameterSet::Block& block) {
     gradient_squares_[block.index] = gradient_sum_of_squares(block);
@@ -66,22 +75,35 @@ float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, 
   if (!std::isfinite(squares)) {
     set_.check_gradients(pool);
   }
-  factor /= std::max(1.0, factor * std::sqrt(squares) / spec_.max_grad_norm);
-  return static_cast<float>(factor);
+  return static_cast<float>(clipped_scale(options.gradient_scale, squares, spec_.max_grad_norm));
+}
+
+uint64_t SteppedOptimizer::skipped_steps(Context& context) {
+  context.stream.wait();
+  return skipped_;
 }
 
 void SteppedOptimizer::visit_state(StateVisitor& visitor) {
   for (ParameterSet::Item& item : set_.items()) {
     visitor.scalar(item.name, "step", item.steps);
-    for (size_t i = 0; i < names_.size(); ++i) {
-      visitor.tensor(item.name, names_[i], set_.state_view(buffers_[i], item));
+    set_.visit_tensors(item, names_, buffers_, visitor);
+  }
+}
+
+void LayerRates::set(ParameterSet& set, ThreadPool& pool, const StepRule& rule,
+                     double learning_rate, float factor) {
+  for (size_t i = 0; i < rates_.size(); ++i) {
+    const ParameterSet::Item& item = set.items()[i];
+    if (!item.present()) {
+      continue;
     }
-    if (!item.master.empty()) {
-      visitor.tensor(item.name, "master", view_of(item.master));
-    } else if (!item.remainder.empty()) {
-      visitor.tensor(item.name, "remainder",
-                     {item.remainder.data(), item.remainder.size(), DType::kBFloat16, {}});
+    const double change_square = sum_of_blocks(item, change_squares);
+    if (!std::isfinite(change_square)) {
+      set.check_gradients(pool);
     }
+    const LayerNorms norms{std::sqrt(sum_of_blocks(item, value_squares)), std::sqrt(change_square)};
+    rates_[i] = layer_rate(rule, item, norms, learning_rate, factor);
+    still_[i] = item.adapt && norms.change == 0.0;
   }
 }
 

@@ -2,7 +2,6 @@
 // What optimizers share: a step is one task of the stream, and state is a few buffers with
 // an element per element of the parameters.
 
-#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -20,14 +19,17 @@ class SteppedOptimizer : public Optimizer {
   void values_changed(Context& context) final;
   void bind(std::span<const Binding> places) override { set_.bind(places); }
   void set_groups(std::vector<ParamGroup> groups) final;
+  void synchronize(Context& context) final { context.stream.wait(); }
+  uint64_t skipped_steps(Context& context) final;
 
  protected:
-  /// `states`: the names of the state buffers, which begin as zeros. They outlive this.
+  /// State buffers are those of state_names(); they begin as zeros.
   SteppedOptimizer(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
-                   const std::vector<ParamGroup>& groups, std::vector<std::string_view> states);
+                   const std::vector<ParamGroup>& groups);
 
   ParameterSet& set() { return set_; }
   const ParameterSet& set() const { return set_; }
+  const StepRule& rule() const { return rule_; }
   /// What the step multiplies gradients by: options' scale, and what brings the norm of all of them
   /// together down to max_grad_norm. Looks at every gradient where `check` is set or it must.
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
@@ -43,15 +45,15 @@ class SteppedOptimizer : public Optimizer {
   virtual void step(const StepOptions& options, ThreadPool& pool) = 0;
   /// Called where values that others wrote become the masters.
   virtual void values_taken() {}
-  /// Throws where there is no state for what the groups ask for, or changes them to what is meant.
-  virtual void check_groups(std::vector<ParamGroup>&) const {}
 
   const OptimizerSpec spec_;
+  const StepRule rule_;
+  const std::vector<std::string_view> names_;
   ParameterSet set_;
   std::vector<double> gradient_squares_;  // per block, where gradients are clipped
-  const std::vector<std::string_view> names_;
   std::vector<Buffer> buffers_;
   const size_t group_count_;
+  uint64_t skipped_ = 0;
 };
 
 /// Step sizes of layer-wise optimizers, which follow two norms per parameter: of its values, and of
@@ -67,27 +69,10 @@ class LayerRates {
   std::vector<double> value_squares;   ///< per block: sums of squares, written by a first pass
   std::vector<double> change_squares;  ///< not finite where a gradient of the block is not
 
-  /// Takes rate(item, value norm, change norm) of items that adapt, plain(item) of the others and
-  /// where a norm is 0.
+  /// Takes each parameter's layer_rate().
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
-  template <class Rate, class PlainRate>
-  void set(ParameterSet& set, ThreadPool& pool, const Rate& rate, const PlainRate& plain) {
-    for (size_t i = 0; i < rates_.size(); ++i) {
-      const ParameterSet::Item& item = set.items()[i];
-      if (!item.present()) {
-        continue;
-      }
-      const double change_square = sum_of_blocks(item, change_squares);
-      if (!std::isfinite(change_square)) {
-        set.check_gradients(pool);
-      }
-      const double values = std::sqrt(sum_of_blocks(item, value_squares));
-      const double change = std::sqrt(change_square);
-      const bool adapts = item.adapt && values != 0.0 && change != 0.0;
-      rates_[i] = to_rate(adapts ? rate(item, values, change) : plain(item));
-      still_[i] = item.adapt && change == 0.0;
-    }
-  }
+  void set(ParameterSet& set, ThreadPool& pool, const StepRule& rule, double learning_rate,
+           float factor);
 
   float of(const ParameterSet& set, const ParameterSet::Block& block) const {
     return rates_[place(set, block)];

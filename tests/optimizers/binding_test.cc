@@ -99,6 +99,30 @@ TEST_P(OptimizerBinding, GroupsMayBeSetAgain) {
   EXPECT_TRUE(same_bits(read_state(*optimizer), read_state(*meant)));
 }
 
+TEST_P(OptimizerBinding, AStepThatIsSkippedChangesNothingAndIsCounted) {
+  Model model;
+  const auto optimizer = make(model);
+  const State state = read_state(*optimizer);
+  const Model before = model;
+  model.gradients[3][17] = std::nanf("");
+  const auto stream = make_inline_stream(1);
+  Workspace workspace;
+  Context context{*stream, workspace};
+  const StepOptions skipping{.learning_rate = 0.1, .on_non_finite = OnNonFinite::kSkip};
+  optimizer->apply(skipping, context);
+  optimizer->synchronize(context);
+  EXPECT_EQ(optimizer->skipped_steps(context), 1u);
+  EXPECT_TRUE(same_bits(model.values, before.values));
+  EXPECT_TRUE(same_bits(read_state(*optimizer), state));
+  model.gradients[3][17] = 0.0f;
+  optimizer->apply(skipping, context);
+  EXPECT_EQ(optimizer->skipped_steps(context), 1u);
+  EXPECT_FALSE(same_bits(model.values, before.values));
+  model.gradients[3][17] = std::nanf("");
+  optimizer->apply(0.1, context);
+  EXPECT_THROW(optimizer->synchronize(context), NonFiniteGradient);
+}
+
 TEST(OptimizerPlaces, AreRefusedWholeAndNothingChanges) {
   Model model({5, 7}), other({5, 7});
   const auto optimizer = make_optimizer(parse_optimizer("adamw"), model.parameters());

@@ -320,7 +320,10 @@ TEST(OptimizerParameters, AreCheckedWithTheNameOfTheOneAtFault) {
       "parameter 'layer0': value has the dtype code 3, expected float32, float16 or bfloat16");
   bad = good;
   bad.value.device.type = DeviceType::kCuda;
-  EXPECT_EQ(refusal({bad}), "parameter 'layer0': value is in CUDA memory, expected CPU memory");
+  EXPECT_EQ(
+      refusal({bad}),
+      "parameter 'layer0': gradient is in memory of the CPU, expected GPU 0's, where the first "
+      "value is");
   bad = good;
   bad.gradient.data = nullptr;
   EXPECT_EQ(refusal({bad}),

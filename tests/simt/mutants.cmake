@@ -3,31 +3,41 @@
 
 set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 
-# gradwire_simt_mutant(<name> [COMPRESSORS] FILE x.cuh SOURCE x_cuda.cu FROM text TO text TESTS filter)
-# COMPRESSORS: the tests are those of simt_compress_test.
+# gradwire_simt_mutant(<name> [COMPRESSORS|OPTIMIZERS] FILE x.cuh SOURCE x_cuda.cu FROM text TO text
+#                      TESTS filter)
+# COMPRESSORS: the tests are those of simt_compress_test. OPTIMIZERS: the files are optimizers/'s, the
+# tests those of simt_optimizers_test.
 function(gradwire_simt_mutant name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS" "FILE;SOURCE;FROM;TO;TESTS" "")
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ops}/${arg_FILE})
-  file(READ ${ops}/${arg_FILE} text)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS" "FILE;SOURCE;FROM;TO;TESTS" "")
+  set(from ${ops})
+  set(within kernels/ops)
+  set(tests simt_tests)
+  set(others simt_kernels)
+  if(arg_COMPRESSORS)
+    set(tests simt_compress_tests)
+  elseif(arg_OPTIMIZERS)
+    set(from ${optimizers})
+    set(within optimizers)
+    set(tests simt_optimizer_tests)
+    set(others simt_optimizer_kernels)
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${from}/${arg_FILE})
+  file(READ ${from}/${arg_FILE} text)
   string(FIND "${text}" "${arg_FROM}" at)
   if(at LESS 0)
     message(FATAL_ERROR "mutant ${name}: ${arg_FILE} has no text '${arg_FROM}'")
   endif()
   string(REPLACE "${arg_FROM}" "${arg_TO}" text "${text}")
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
-  file(GENERATE OUTPUT ${folder}/gradwire/kernels/ops/${arg_FILE} CONTENT "${text}")
-  gradwire_simt_kernels(simt_mutant_${name}_kernels ${ops}/${arg_SOURCE})
+  file(GENERATE OUTPUT ${folder}/gradwire/${within}/${arg_FILE} CONTENT "${text}")
+  gradwire_simt_kernels(simt_mutant_${name}_kernels ${from}/${arg_SOURCE})
   target_include_directories(simt_mutant_${name}_kernels BEFORE PRIVATE ${folder})
-  set(tests simt_tests)
-  if(arg_COMPRESSORS)
-    set(tests simt_compress_tests)
-  endif()
   gradwire_simt_program(simt_mutant_${name} ${tests} simt_mutant_${name}_kernels EXCLUDE_FROM_ALL)
   # All other kernels are emulated too: a test must fail because of the fault. They come last, so
   # that an inline function of both is the faulty one.
   cmake_path(GET arg_SOURCE STEM stem)
   target_sources(simt_mutant_${name} PRIVATE
-                 "$<FILTER:$<TARGET_OBJECTS:simt_kernels>,EXCLUDE,/${stem}[.]cu>")
+                 "$<FILTER:$<TARGET_OBJECTS:${others}>,EXCLUDE,/${stem}[.]cu>")
   add_dependencies(simt_mutants simt_mutant_${name})
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_SIMT_MUTANTS
                "$<TARGET_FILE:simt_mutant_${name}>|${arg_TESTS}")
@@ -188,6 +198,17 @@ gradwire_simt_mutant(block_in_two_chunks COMPRESSORS FILE select_blocks.cuh SOUR
   FROM "element == here.begin || byte + bit == 0" TO "element == here.begin" TESTS "*BlockTopK*")
 gradwire_simt_mutant(block_count_unchecked COMPRESSORS FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "bad |= before != count ? 1 : 0;" TO "" TESTS "*BlockTopK.Names*")
+
+gradwire_simt_mutant(step_counted_when_bad OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "words.going != 0 && k < t.item_count" TO "k < t.item_count" TESTS "*CudaOptimizer.Keeps*")
+gradwire_simt_mutant(norm_of_values_alone OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "sum += of_pieces[threadIdx.x][piece];" TO "sum += of_pieces[0][piece];"
+  TESTS "*CudaOptimizer.HasTheBitsOfTheCpuForAnySize*")
+gradwire_simt_mutant(stale_master OPTIMIZERS FILE step_memory.cuh SOURCE step_cuda.cu
+  FROM "low[k] = lower_half(w[k]);" TO "low[k] = 0;" TESTS "*CudaOptimizerRow*bfloat16_bfloat16")
+gradwire_simt_mutant(pieces_barrier OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "note_finite(t, largest);  // a barrier: all pieces are there"
+  TO "(void)largest;" TESTS "*CudaOptimizerRow*lars*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

@@ -1,0 +1,188 @@
+// The optimizers on a GPU. What is fixed, or changes by bind() and set_groups(), lies in tables in
+// its memory; a step is a few launches that read them (step_cuda.h), and faults stay in words there
+// until synchronize() fetches them.
+
+#include <algorithm>
+
+#include "gradwire/kernels/core/device_name.h"
+#include "gradwire/optimizers/parameter_set.h"
+#include "gradwire/optimizers/registry.h"
+#include "gradwire/optimizers/step_cuda.h"
+
+namespace gradwire {
+namespace {
+
+class CudaOptimizer final : public Optimizer {
+ public:
+  CudaOptimizer(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
+                const std::vector<ParamGroup>& groups)
+      : spec_(spec),
+        rule_(step_rule(spec)),
+        names_(state_names(spec, groups)),
+        set_(spec, parameters, adjusted_groups(spec, names_, groups)),
+        group_count_(groups.size()),
+        stream_(cuda::make_stream(set_.device().index)),
+        host_items_(set_.items().size()),
+        host_counts_(set_.items().size()) {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      states_.push_back(set_.make_state());
+    }
+    const size_t items = set_.items().size(), blocks = set_.blocks().size();
+    const auto make = [&](size_t bytes) { return Buffer(bytes, set_.device()); };
+    items_ = make(items * sizeof(cuda::StepItem));
+    blocks_ = make(blocks * sizeof(cuda::StepBlock));
+    steps_ = make(items * sizeof(cuda::ItemStep));
+    counts_ = make(items * sizeof(uint64_t));
+    sums_ = make((items + 2 * blocks) * sizeof(double));
+    words_ = make(sizeof(cuda::OptimizerWords));
+    upload_blocks();
+    upload_items();
+    cuda::take_values(tables(), *stream_);
+    stream_->wait();
+  }
+
+  const OptimizerSpec& spec() const override { return spec_; }
+  void prepare(Context&) override {}
+
+  using Optimizer::apply;
+  void apply(const StepOptions& options, Context& context) override {
+    check_options(spec_.name, options);
+    check_stream(context);
+    cuda::step(tables(), {options, rule_}, context.stream);
+  }
+
+  void bind(std::span<const Binding> places) override {
+    set_.bind(places);
+    upload_items();
+  }
+
+  void set_groups(std::vector<ParamGroup> groups) override {
+    check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
+          " groups, expected ", group_count_, " as before");
+    set_.set_groups(spec_, adjusted_groups(spec_, names_, std::move(groups)));
+    upload_items();
+  }
+
+  void values_changed(Context& context) override {
+    check_stream(context);
+    cuda::take_values(tables(), context.stream);
+  }
+
+  void synchronize(Context& context) override {
+    cuda::OptimizerWords words = read_words(context);
+    if (words.fault == cuda::StepFault::kNone) {
+      return;
+    }
+    const cuda::OptimizerWords found = words;
+    words.fault = cuda::StepFault::kNone;
+    upload(words_, std::as_bytes(std::span(&words, 1)), context.stream);
+    check(found.fault != cuda::StepFault::kLearningRate, spec_.name,
+          ": learning_rate in GPU memory is ", found.fault_value, ", must be finite and >= 0");
+    check(found.fault != cuda::StepFault::kLossScale, spec_.name, ": loss_scale in GPU memory is ",
+          found.fault_value, ", must be finite and > 0");
+    throw NonFiniteGradient(concat("gradient of parameter '", set_.items()[found.fault_item].name,
+                                   "' holds NaN or infinity, expected finite values"));
+  }
+
+  uint64_t skipped_steps(Context& context) override { return read_words(context).skipped; }
+
+  void visit_state(StateVisitor& visitor) override {
+    const std::span<uint64_t> counts(host_counts_);
+    copy_bytes(std::as_writable_bytes(counts), {}, counts_.bytes(), set_.device(), *stream_);
+    stream_->wait();
+    for (size_t i = 0; i < host_counts_.size(); ++i) {
+      const ParameterSet::Item& item = set_.items()[i];
+      visitor.scalar(item.name, "step", host_counts_[i]);
+      set_.visit_tensors(item, names_, states_, visitor);
+    }
+    upload(counts_, std::as_bytes(counts), *stream_);
+  }
+
+ private:
+  void check_stream(const Context& context) const {
+    check(context.stream.device() == set_.device(), spec_.name, ": the stream is of ",
+          name_of(context.stream.device()), ", must be of ", name_of(set_.device()),
+          ", where the parameters are");
+  }
+
+  /// Waits for it: the source may be gone afterwards.
+  void upload(const Buffer& to, std::span<const std::byte> source, Stream& stream) const {
+    copy_bytes(to.bytes(), set_.device(), source, {}, stream);
+    stream.wait();
+  }
+
+  void upload_blocks() const {
+    std::vector<cuda::StepBlock> blocks;
+    for (const ParameterSet::Block& block : set_.blocks()) {
+      blocks.push_back({static_cast<uint32_t>(block.item - set_.items().data()),
+                        static_cast<uint32_t>(block.offset / kStepBlock)});
+    }
+    upload(blocks_, std::as_bytes(std::span(blocks)), *stream_);
+  }
+
+  void upload_items() {
+    for (size_t i = 0; i < host_items_.size(); ++i) {
+      const ParameterSet::Item& from = set_.items()[i];
+      cuda::StepItem& to = host_items_[i];
+      static_cast<StepSettings&>(to) = from;
+      to.value = static_cast<std::byte*>(from.value.data);
+      to.gradient = static_cast<const std::byte*>(from.gradient.data);
+      to.master = from.master.data();
+      to.remainder = from.remainder.data();
+      for (size_t s = 0; s < states_.size(); ++s) {
+        to.state[s] = states_[s].as<float>().data() + from.state_offset;
+      }
+      to.numel = from.value.numel;
+      to.first_block = static_cast<uint32_t>(from.first_block);
+      to.block_count = static_cast<uint32_t>(from.block_count);
+      to.value_type = from.value.dtype;
+      to.gradient_type = from.gradient.dtype;
+    }
+    upload(items_, std::as_bytes(std::span(host_items_)), *stream_);
+  }
+
+  cuda::OptimizerWords read_words(Context& context) const {
+    check_stream(context);
+    cuda::OptimizerWords words;
+    copy_bytes(std::as_writable_bytes(std::span(&words, 1)), {}, words_.bytes(), set_.device(),
+               context.stream);
+    context.stream.wait();
+    return words;
+  }
+
+  cuda::StepTables tables() const {
+    const size_t items = set_.items().size(), blocks = set_.blocks().size();
+    const std::span<double> sums = sums_.as<double>();
+    return {.items = items_.as<cuda::StepItem>().data(),
+            .blocks = blocks_.as<cuda::StepBlock>().data(),
+            .item_count = items,
+            .block_count = blocks,
+            .steps = steps_.as<cuda::ItemStep>().data(),
+            .counts = counts_.as<uint64_t>().data(),
+            .item_sums = sums.data(),
+            .value_squares = sums.data() + items,
+            .change_squares = sums.data() + items + blocks,
+            .words = words_.as<cuda::OptimizerWords>().data()};
+  }
+
+  const OptimizerSpec spec_;
+  const StepRule rule_;
+  const std::vector<std::string_view> names_;
+  ParameterSet set_;
+  const size_t group_count_;
+  const std::unique_ptr<Stream> stream_;  // for tables and counts, while the caller's is idle
+  std::vector<cuda::StepItem> host_items_;
+  std::vector<uint64_t> host_counts_;
+  std::vector<Buffer> states_;
+  Buffer items_, blocks_, steps_, counts_, sums_, words_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_cuda_optimizer(const OptimizerSpec& spec,
+                                               std::vector<Parameter> parameters,
+                                               std::vector<ParamGroup> groups) {
+  return std::make_unique<CudaOptimizer>(spec, parameters, groups);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,20 @@
+// Every cuda:: function of a build without device code, so that callers hold no #ifdef.
+
+#include "gradwire/optimizers/step_cuda.h"
+
+namespace gradwire::cuda {
+namespace {
+
+[[noreturn]] void throw_unavailable(const char* call) {
+  throw DeviceError(concat(call,
+                           ": gradwire was built without CUDA kernels, configure with "
+                           "GRADWIRE_CUDA=ON and nvcc in the path"));
+}
+
+}  // namespace
+
+void step(const StepTables&, const StepRequest&, Stream&) { throw_unavailable("cuda::step"); }
+
+void take_values(const StepTables&, Stream&) { throw_unavailable("cuda::take_values"); }
+
+}  // namespace gradwire::cuda

@@ -1,0 +1,299 @@
+#pragma once
+// A thread block takes a block of a parameter, or several parameters of which a warp each. Sums are
+// the CPU's: 1024 elements in the 32 lanes of a warp, then in order, in double.
+
+#include "gradwire/kernels/ops/memory_access.cuh"
+#include "gradwire/kernels/ops/norms_cuda.h"
+#include "gradwire/kernels/ops/ordered_sum.cuh"
+#include "gradwire/optimizers/parameter_set.h"
+#include "gradwire/optimizers/step_cuda.h"
+#include "gradwire/optimizers/step_memory.cuh"
+
+namespace gradwire::cuda {
+
+inline constexpr unsigned kStepThreads = 256;
+inline constexpr unsigned kBlocksAtOnce = 4;     // of a multiprocessor: 64 registers a thread
+inline constexpr unsigned kBeginThreads = 1024;  // of one thread block
+inline constexpr unsigned kItemsOfBlock = kStepThreads / kWarp;
+inline constexpr unsigned kPieces = kStepBlock / kStepPiece;
+static_assert(kStepPiece == kNormChunk);
+
+/// What a first pass sums the squares of, beside the values: gradients (kClip: of all parameters,
+/// and no values), gradients with decay, Adam's update.
+enum class Change { kClip, kGradient, kDecayed, kUpdate };
+
+/// Keeps the first block in which any thread has seen a gradient that is not finite.
+__device__ __forceinline__ void note_finite(const StepTables& t, uint32_t largest) {
+  constexpr uint32_t kLargestFinite = 0x7F7FFFFF;
+  if (__syncthreads_or(largest > kLargestFinite ? 1 : 0) != 0 && threadIdx.x == 0) {
+    atomicMax(&t.words->bad_block, ~static_cast<uint32_t>(blockIdx.x));
+  }
+}
+
+__device__ __forceinline__ uint32_t magnitude_bits(float x) {
+  return __float_as_uint(x) & 0x7FFFFFFFu;
+}
+
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a < b ? b : a; }
+
+/// The sums of squares of a block. `alone`: gradients of parameters that do not adapt are looked at
+/// for what is not finite. Changes no state.
+template <Change kChange>
+__global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce)
+    measure_kernel(StepTables t, bool layerwise, bool alone) {
+  GRADWIRE_SHARED(of_pieces, double[2][kPieces]);
+  const StepBlock block = t.blocks[blockIdx.x];
+  const StepItem item = t.items[block.item];
+  const bool sums = kChange == Change::kClip || (layerwise && item.adapt);
+  const bool going = kChange == Change::kClip || t.words->going != 0;
+  if (!going || item.gradient == nullptr || !(sums || alone)) {
+    return;
+  }
+  const size_t begin = size_t{block.place} * kStepBlock;
+  const auto count = static_cast<unsigned>(block_end(item, block) - begin);
+  uint32_t largest = 0;
+  if (!sums) {
+    for (unsigned i = threadIdx.x * kPerThread; i < count; i += kStepThreads * kPerThread) {
+      float g[kPerThread];
+      load_gradient(item, begin + i, g);
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k) {
+        largest = larger(largest, magnitude_bits(g[k]));
+      }
+    }
+    note_finite(t, largest);
+    return;
+  }
+  const bool fresh = kChange != Change::kClip && t.steps[block.item].fresh != 0;
+  const AdamFactors adam = kChange == Change::kUpdate ? t.steps[block.item].adam : AdamFactors{};
+  const float factor = t.words->factor;
+  for (unsigned piece = warp_index(); piece < kPieces; piece += kStepThreads / kWarp) {
+    const size_t at = begin + piece * kStepPiece;
+    const unsigned here = piece * kStepPiece;
+    if (here >= count) {
+      break;
+    }
+    const unsigned numel = count - here < kStepPiece ? count - here : unsigned{kStepPiece};
+    const auto change = [&](unsigned i) {
+      const float g = gradient_at(item, at + i);
+      largest = larger(largest, magnitude_bits(g));
+      if constexpr (kChange == Change::kDecayed) {
+        return decayed_element(value_at(item, fresh, at + i), g, factor, item.weight_decay);
+      } else if constexpr (kChange == Change::kUpdate) {
+        return adam_element(value_at(item, fresh, at + i), item.state[0][at + i],
+                            item.state[1][at + i], g, adam)
+            .update;
+      } else {
+        return g;
+      }
+    };
+    const double of_change = chunk_sum_of_squares(change, numel);
+    double of_values = 0.0;
+    if constexpr (kChange != Change::kClip) {
+      of_values =
+          chunk_sum_of_squares([&](unsigned i) { return value_at(item, fresh, at + i); }, numel);
+    }
+    if (lane_index() == 0) {
+      of_pieces[0][piece] = of_values;
+      of_pieces[1][piece] = of_change;
+    }
+  }
+  note_finite(t, largest);  // a barrier: all pieces are there
+  if (threadIdx.x < 2) {
+    double sum = 0.0;
+    for (unsigned piece = 0; piece * kStepPiece < count; ++piece) {
+      sum += of_pieces[threadIdx.x][piece];
+    }
+    // By itself: GCC 12 evaluates the emulator's index in one branch of a conditional only.
+    double* const sums_of = threadIdx.x == 0 ? t.value_squares : t.change_squares;
+    sums_of[blockIdx.x] = sum;
+  }
+}
+
+/// The sum of an item's blocks' sums, in order; for all lanes of the warp.
+__device__ __forceinline__ double sum_of_item(const StepItem& item, const double* sums) {
+  return warp_sum_in_order(sums + item.first_block, item.block_count);
+}
+
+/// What the host or device memory asks for, and whether it may be done. One thread.
+__device__ inline void take_options(OptimizerWords& words, const StepOptions& options,
+                                    double squares, double max_grad_norm) {
+  const StepOptions::OnDevice& from = options.on_device;
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  const double rate = from.learning_rate != nullptr ? *from.learning_rate : options.learning_rate;
+  const float loss_scale = from.loss_scale != nullptr ? *from.loss_scale : 1.0f;
+  const bool skips = from.found_inf != nullptr && *from.found_inf != 0.0f;
+  if (words.fault == StepFault::kNone && !skips) {
+    const bool rate_fits = rate >= 0.0 && rate <= kLargest;
+    const bool scale_fits = loss_scale > 0.0f && loss_scale <= std::numeric_limits<float>::max();
+    words.fault = !rate_fits    ? StepFault::kLearningRate
+                  : !scale_fits ? StepFault::kLossScale
+                                : StepFault::kNone;
+    words.fault_value = !rate_fits ? rate : static_cast<double>(loss_scale);
+  }
+  words.going = words.fault == StepFault::kNone && !skips ? 1 : 0;
+  words.skipped += skips ? 1 : 0;
+  words.learning_rate = rate;
+  const double scale = options.gradient_scale / static_cast<double>(loss_scale);
+  words.factor = static_cast<float>(
+      max_grad_norm == 0.0 ? scale : clipped_scale(scale, squares, max_grad_norm));
+}
+
+/// One thread block: what the step does, but for rates that follow norms.
+__global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t, StepRequest r) {
+  const bool clips = r.rule.max_grad_norm != 0.0;
+  if (clips) {
+    for (size_t i = warp_index(); i < t.item_count; i += kBeginThreads / kWarp) {
+      const bool present = t.items[i].gradient != nullptr;
+      const double sum = present ? sum_of_item(t.items[i], t.change_squares) : 0.0;
+      if (lane_index() == 0) {
+        t.item_sums[i] = sum;
+      }
+    }
+  }
+  __syncthreads();
+  if (warp_index() == 0) {
+    const double squares = clips ? warp_sum_in_order(t.item_sums, t.item_count) : 0.0;
+    if (lane_index() == 0) {
+      take_options(*t.words, r.options, squares, r.rule.max_grad_norm);
+    }
+  }
+  __syncthreads();
+  const float factor = t.words->factor;
+  for (size_t i = threadIdx.x; i < t.item_count; i += kBeginThreads) {
+    t.steps[i].fresh = t.counts[i] == 0 ? 1 : 0;
+    if (r.rule.form == StepForm::kAdam) {
+      t.steps[i].adam = adam_factors(t.items[i], t.counts[i], factor);
+    }
+  }
+}
+
+/// Rates, a warp for each parameter. The last thread block decides whether the step is made and
+/// counts it.
+__global__ void __launch_bounds__(kStepThreads)
+    decide_kernel(StepTables t, StepRule rule, bool skips) {
+  OptimizerWords& words = *t.words;
+  const size_t i = size_t{blockIdx.x} * kItemsOfBlock + warp_index();
+  if (i < t.item_count && t.items[i].gradient != nullptr) {
+    const StepItem& item = t.items[i];
+    LayerNorms norms{0.0, 0.0};
+    if (rule.layerwise && item.adapt) {
+      norms = {std::sqrt(sum_of_item(item, t.value_squares)),
+               std::sqrt(sum_of_item(item, t.change_squares))};
+    }
+    if (lane_index() == 0) {
+      const float rate = layer_rate(rule, item, norms, words.learning_rate, words.factor);
+      if (rule.form == StepForm::kAdam) {
+        t.steps[i].rate = rate;
+      } else if (rule.form == StepForm::kSgd) {
+        t.steps[i].momentum = sgd_factors(item, words.learning_rate, words.factor);
+      } else {
+        const bool still = item.adapt && norms.change == 0.0;
+        t.steps[i].momentum =
+            lars_factors(rule, item, still, rate, words.learning_rate, words.factor);
+      }
+    }
+  }
+  if (!is_last_block(&words.arrived)) {
+    return;
+  }
+  if (threadIdx.x == 0) {
+    if (words.going != 0 && words.bad_block != 0) {
+      words.going = 0;
+      words.skipped += skips ? 1 : 0;
+      if (!skips) {
+        words.fault = StepFault::kNonFinite;
+        words.fault_item = t.blocks[~words.bad_block].item;
+      }
+    }
+    words.bad_block = 0;
+  }
+  __syncthreads();
+  for (size_t k = threadIdx.x; words.going != 0 && k < t.item_count; k += kStepThreads) {
+    t.counts[k] += t.items[k].gradient != nullptr ? 1 : 0;
+  }
+}
+
+/// Calls body(item, its step, first element) for each eight elements of the thread's block, where
+/// the step is made. Last block first: the end of what was read before may be in the cache still.
+template <class Body>
+__device__ __forceinline__ void for_each_eight(const StepTables& t, const Body& body) {
+  const StepBlock block = t.blocks[t.block_count - 1 - blockIdx.x];
+  const StepItem item = t.items[block.item];
+  if (t.words->going == 0 || item.gradient == nullptr) {
+    return;
+  }
+  const ItemStep step = t.steps[block.item];
+  const size_t end = block_end(item, block);
+  for (size_t first = size_t{block.place} * kStepBlock + threadIdx.x * kPerThread; first < end;
+       first += kStepThreads * kPerThread) {
+    body(item, step, first);
+  }
+}
+
+__global__ void __launch_bounds__(kStepThreads) momentum_kernel(StepTables t, StepRule rule) {
+  for_each_eight(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
+    const MomentumFactors f = step.momentum;
+    const bool fresh = step.fresh != 0;
+    float w[kPerThread], g[kPerThread];
+    load_value(item, fresh, first, w);
+    load_gradient(item, first, g);
+    if (rule.form == StepForm::kSgd && f.momentum == 0.0f) {
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k) {
+        w[k] = plain_element(w[k], g[k], f);
+      }
+    } else {
+      float v[kPerThread];
+      load_floats<float>(as_bytes(item.state[0]), first, item.numel, v);
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k) {
+        const MomentumElement next = rule.nesterov ? nesterov_element(w[k], v[k], g[k], f)
+                                                   : momentum_element(w[k], v[k], g[k], f);
+        w[k] = next.value;
+        v[k] = next.momentum;
+      }
+      store_floats<float>(as_bytes(item.state[0]), first, item.numel, v);
+    }
+    store_value(item, first, w);
+  });
+}
+
+__global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce) adam_kernel(StepTables t) {
+  for_each_eight(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
+    const AdamFactors f = step.adam;
+    const float rate = step.rate;
+    float w[kPerThread], m[kPerThread], v[kPerThread], g[kPerThread];
+    load_value(item, step.fresh != 0, first, w);
+    load_floats<float>(as_bytes(item.state[0]), first, item.numel, m);
+    load_floats<float>(as_bytes(item.state[1]), first, item.numel, v);
+    load_gradient(item, first, g);
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k) {
+      const AdamElement next = adam_element(w[k], m[k], v[k], g[k], f);
+      m[k] = next.exp_avg;
+      v[k] = next.exp_avg_sq;
+      w[k] = w[k] - rate * next.update;
+    }
+    store_floats<float>(as_bytes(item.state[0]), first, item.numel, m);
+    store_floats<float>(as_bytes(item.state[1]), first, item.numel, v);
+    store_value(item, first, w);
+  });
+}
+
+__global__ void __launch_bounds__(kStepThreads) take_values_kernel(StepTables t) {
+  const StepBlock block = t.blocks[blockIdx.x];
+  const StepItem item = t.items[block.item];
+  if (item.master == nullptr && item.remainder == nullptr) {
+    return;
+  }
+  const size_t end = block_end(item, block);
+  for (size_t first = size_t{block.place} * kStepBlock + threadIdx.x * kPerThread; first < end;
+       first += kStepThreads * kPerThread) {
+    float w[kPerThread];
+    load_value(item, true, first, w);
+    store_master(item, first, w);
+  }
+}
+
+}  // namespace gradwire::cuda

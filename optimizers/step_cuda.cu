@@ -1,0 +1,47 @@
+#include "gradwire/optimizers/step.cuh"
+
+namespace gradwire::cuda {
+namespace {
+
+/// The first pass, which looks at gradients and changes nothing.
+void measure(const StepTables& t, const StepRequest& r, Stream& stream) {
+  const LaunchShape shape{t.block_count, kStepThreads, stream};
+  const bool known = r.options.known_finite || r.rule.max_grad_norm != 0.0;
+  const bool alone = !known || r.rule.form == StepForm::kLars;
+  if (!r.rule.layerwise && !alone) {
+    return;
+  }
+  if (r.rule.form == StepForm::kAdam && r.rule.layerwise) {
+    GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate>), shape, t, true, alone);
+  } else if (r.rule.decayed_norm) {
+    GRADWIRE_LAUNCH((measure_kernel<Change::kDecayed>), shape, t, r.rule.layerwise, alone);
+  } else {
+    GRADWIRE_LAUNCH((measure_kernel<Change::kGradient>), shape, t, r.rule.layerwise, alone);
+  }
+}
+
+}  // namespace
+
+void step(const StepTables& t, const StepRequest& r, Stream& stream) {
+  check_cuda_stream("cuda::step", stream);
+  const LaunchShape blocks{t.block_count, kStepThreads, stream};
+  if (r.rule.max_grad_norm != 0.0) {
+    GRADWIRE_LAUNCH((measure_kernel<Change::kClip>), blocks, t, false, false);
+  }
+  GRADWIRE_LAUNCH(begin_step_kernel, (LaunchShape{1, kBeginThreads, stream}), t, r);
+  measure(t, r, stream);
+  const LaunchShape items{(t.item_count + kItemsOfBlock - 1) / kItemsOfBlock, kStepThreads, stream};
+  GRADWIRE_LAUNCH(decide_kernel, items, t, r.rule, r.options.on_non_finite == OnNonFinite::kSkip);
+  if (r.rule.form == StepForm::kAdam) {
+    GRADWIRE_LAUNCH(adam_kernel, blocks, t);
+  } else {
+    GRADWIRE_LAUNCH(momentum_kernel, blocks, t, r.rule);
+  }
+}
+
+void take_values(const StepTables& t, Stream& stream) {
+  check_cuda_stream("cuda::take_values", stream);
+  GRADWIRE_LAUNCH(take_values_kernel, (LaunchShape{t.block_count, kStepThreads, stream}), t);
+}
+
+}  // namespace gradwire::cuda

@@ -1,0 +1,80 @@
+#pragma once
+// A step on one GPU. Everything about parameters lies in tables in its memory, so that a step is
+// three to five launches for any number of them, and a captured step follows what the tables say.
+// Nothing is allocated and nothing waits.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gradwire/kernels/core/stream.h"
+#include "gradwire/optimizers/step_rule.h"
+
+namespace gradwire::cuda {
+
+/// A parameter and its settings; pointers are to the GPU's memory.
+struct StepItem : StepSettings {
+  std::byte* value = nullptr;
+  const std::byte* gradient = nullptr;  ///< null: it is left out
+  float* master = nullptr;              ///< of values of 16 bits; null: the value itself,
+  uint16_t* remainder = nullptr;        ///< or the value is its upper half and these the lower
+  float* state[2] = {};                 ///< as the optimizer's state_names()
+  uint64_t numel = 0;
+  uint32_t first_block = 0;  ///< among all blocks
+  uint32_t block_count = 0;
+  DType value_type = DType::kFloat32, gradient_type = DType::kFloat32;
+};
+
+/// kStepBlock elements of a parameter.
+struct StepBlock {
+  uint32_t item;
+  uint32_t place;  ///< among the item's blocks
+};
+
+/// What the step at hand does to a parameter.
+struct ItemStep {
+  MomentumFactors momentum;
+  AdamFactors adam;
+  float rate;      ///< of adam
+  uint32_t fresh;  ///< it has made no step: its master is the value as it is
+};
+
+/// Why steps change nothing until the host has heard of it.
+enum class StepFault : uint32_t { kNone, kNonFinite, kLearningRate, kLossScale };
+
+/// What kernels and the host tell each other; zero at first.
+struct OptimizerWords {
+  uint64_t skipped;      ///< steps left out
+  double learning_rate;  ///< of the step at hand
+  double fault_value;    ///< of kLearningRate and kLossScale
+  float factor;          ///< what the step multiplies gradients by
+  StepFault fault;
+  uint32_t fault_item;  ///< of kNonFinite: the first parameter
+  uint32_t going;       ///< whether the step at hand changes anything
+  uint32_t bad_block;   ///< ~ the first block with a gradient that is not finite; 0: none
+  uint32_t arrived;     ///< of is_last_block()
+};
+
+struct StepTables {
+  const StepItem* items;
+  const StepBlock* blocks;
+  size_t item_count, block_count;
+  ItemStep* steps;        ///< per item
+  uint64_t* counts;       ///< per item: its number of steps
+  double* item_sums;      ///< per item
+  double* value_squares;  ///< per block
+  double* change_squares;
+  OptimizerWords* words;
+};
+
+struct StepRequest {
+  StepOptions options;
+  StepRule rule;
+};
+
+/// Enqueues a step with the CPU's bits.
+void step(const StepTables& tables, const StepRequest& request, Stream& stream);
+
+/// Enqueues taking values as they are for their masters.
+void take_values(const StepTables& tables, Stream& stream);
+
+}  // namespace gradwire::cuda

@@ -1,0 +1,52 @@
+#include "gradwire/optimizers/step_rule.h"
+
+#include <algorithm>
+
+namespace gradwire {
+
+StepRule step_rule(const OptimizerSpec& spec) {
+  const bool adam = spec.name == "adamw" || spec.name == "lamb";
+  const bool sgd = spec.name == "sgd" || spec.name == "diloco";
+  return {.form = adam ? StepForm::kAdam : (sgd ? StepForm::kSgd : StepForm::kLars),
+          .layerwise = !sgd && spec.name != "adamw",
+          .nesterov = spec.nesterov,
+          .rate_in_momentum = spec.rate_in_momentum,
+          .clip_rate = spec.clip_rate,
+          .decayed_norm = spec.decayed_norm,
+          .decay_at_zero = spec.decay_at_zero,
+          .trust_coefficient = spec.trust_coefficient,
+          .min_norm = spec.min_norm,
+          .max_norm = spec.max_norm,
+          .max_ratio = spec.max_ratio,
+          .max_grad_norm = spec.max_grad_norm};
+}
+
+std::vector<std::string_view> state_names(const OptimizerSpec& spec,
+                                          const std::vector<ParamGroup>& groups) {
+  if (spec.name == "diloco") {
+    return {"anchor", "momentum"};
+  }
+  const StepForm form = step_rule(spec).form;
+  if (form == StepForm::kAdam) {
+    return {"exp_avg", "exp_avg_sq"};
+  }
+  const bool any = std::any_of(groups.begin(), groups.end(), [&](const ParamGroup& group) {
+    return group.momentum.value_or(spec.momentum) != 0.0;
+  });
+  return any || form == StepForm::kLars ? std::vector<std::string_view>{"momentum"}
+                                        : std::vector<std::string_view>{};
+}
+
+std::vector<ParamGroup> adjusted_groups(const OptimizerSpec& spec,
+                                        const std::vector<std::string_view>& states,
+                                        std::vector<ParamGroup> groups) {
+  check(state_names(spec, groups).size() <= states.size(), spec.name,
+        ": a group has a momentum, expected 0 as in all groups when the optimizer was made: "
+        "there is no state for it");
+  for (ParamGroup& group : groups) {  // AdamW is LAMB without adaptation
+    group.adapt = group.adapt && spec.name != "adamw";
+  }
+  return groups;
+}
+
+}  // namespace gradwire
