@@ -69,9 +69,7 @@ void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
   check(spec.ef21 || spec.eta == 1, spec.name, ": eta is ", spec.eta, ", must be 1 without ef21");
   check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
         ", must be in [0, 1)");
-  check(spec.error_feedback || !row.keeps_velocity, spec.name,
-        ": error feedback is off, must be on: its velocity is accumulated in the residual");
-  check(spec.momentum == 0 || spec.error_feedback, spec.name,
+  check(spec.momentum == 0 || spec.error_feedback || row.keeps_velocity, spec.name,
         ": momentum is ", spec.momentum,
         ", must be 0 without error feedback: there is no residual that accumulates a velocity");
   check(spec.momentum == 0 || !spec.ef21, spec.name, ": momentum is ", spec.momentum,

@@ -158,17 +158,12 @@ bool refuses(Rig& rig, std::span<float> x) {
 
 TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
   for (const CompressorRow& row : compressor_registry()) {
+    Rig rig(std::string(row.example) + ",noef", {.numel = 100});
     std::vector<float> x(100);
-    const std::string spec = std::string(row.example) + ",noef";
     const std::string expected =
         std::string(row.name) +
         ": error feedback is off, must be on where gradients are accumulated into the residual";
     for (const bool restoring : {false, true}) {
-      if (row.keeps_velocity) {
-        EXPECT_THROW(parse_spec(spec), InvalidArgument);
-        continue;
-      }
-      Rig rig(spec, {.numel = 100});
       try {
         restoring ? rig.restore(std::vector<std::byte>(64), x) : (void)rig.compress_accumulated(x);
         ADD_FAILURE() << "no error";

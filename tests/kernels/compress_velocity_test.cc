@@ -63,10 +63,6 @@ TEST(VelocitySpec, SaysWhatItCannotBe) {
   EXPECT_EQ(parse_error("topk:1%,decay=0.99999999999999"), "no error");
   EXPECT_EQ(parse_error("topk:1%,momentum=0.9999999"), "no error");
   EXPECT_EQ(parse_error("topk:1%,ef21,eta=1e-7"), "no error");
-  for (const char* spec : {"dgc:0.1%,noef", "dgc:0.1%,noef,momentum=0"}) {
-    EXPECT_EQ(parse_error(spec),
-              "dgc: error feedback is off, must be on: its velocity is accumulated in the residual");
-  }
   EXPECT_EQ(parse_error("topk:1%,ef21,eta=0.5,eta=0.4"),
             "topk: option 'eta=0.4' decides again what an earlier option decided");
 }
