@@ -41,11 +41,11 @@ void bind_rates(py::module_& module) {
            py::arg("base"), py::arg("total_steps"), py::arg("warmup_steps") = 0,
            py::arg("power") = 1.0, py::arg("end") = 0.0)
       .def("at", &PolynomialSchedule::at, py::arg("step"), "The learning rate of step 0, 1, ..")
-      .def_readonly("base", &PolynomialSchedule::base)
-      .def_readonly("warmup_steps", &PolynomialSchedule::warmup_steps)
-      .def_readonly("total_steps", &PolynomialSchedule::total_steps)
-      .def_readonly("power", &PolynomialSchedule::power)
-      .def_readonly("end", &PolynomialSchedule::end);
+      .def_readonly("base", &PolynomialSchedule::base, "What it warms up to.")
+      .def_readonly("warmup_steps", &PolynomialSchedule::warmup_steps, "Steps of the warm-up.")
+      .def_readonly("total_steps", &PolynomialSchedule::total_steps, "Steps until end is reached.")
+      .def_readonly("power", &PolynomialSchedule::power, "Of the decay.")
+      .def_readonly("end", &PolynomialSchedule::end, "Where it ends.");
   py::class_<CosineSchedule>(
       module, "CosineSchedule",
       "A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps "
@@ -57,10 +57,10 @@ void bind_rates(py::module_& module) {
            py::arg("base"), py::arg("total_steps"), py::arg("warmup_steps") = 0,
            py::arg("end") = 0.0)
       .def("at", &CosineSchedule::at, py::arg("step"), "The learning rate of step 0, 1, ..")
-      .def_readonly("base", &CosineSchedule::base)
-      .def_readonly("warmup_steps", &CosineSchedule::warmup_steps)
-      .def_readonly("total_steps", &CosineSchedule::total_steps)
-      .def_readonly("end", &CosineSchedule::end);
+      .def_readonly("base", &CosineSchedule::base, "What it warms up to.")
+      .def_readonly("warmup_steps", &CosineSchedule::warmup_steps, "Steps of the warm-up.")
+      .def_readonly("total_steps", &CosineSchedule::total_steps, "Steps until end is reached.")
+      .def_readonly("end", &CosineSchedule::end, "Where it ends.");
 }
 
 void bind_noise_scale(py::module_& module) {

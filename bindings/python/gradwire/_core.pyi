@@ -391,19 +391,29 @@ class PolynomialSchedule:
         """
     @property
     def base(self) -> float:
-        ...
+        """
+        What it warms up to.
+        """
     @property
     def end(self) -> float:
-        ...
+        """
+        Where it ends.
+        """
     @property
     def power(self) -> float:
-        ...
+        """
+        Of the decay.
+        """
     @property
     def total_steps(self) -> int:
-        ...
+        """
+        Steps until end is reached.
+        """
     @property
     def warmup_steps(self) -> int:
-        ...
+        """
+        Steps of the warm-up.
+        """
 class CosineSchedule:
     """
     A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps (arXiv 1608.03983, without restarts).
@@ -416,16 +426,24 @@ class CosineSchedule:
         """
     @property
     def base(self) -> float:
-        ...
+        """
+        What it warms up to.
+        """
     @property
     def end(self) -> float:
-        ...
+        """
+        Where it ends.
+        """
     @property
     def total_steps(self) -> int:
-        ...
+        """
+        Steps until end is reached.
+        """
     @property
     def warmup_steps(self) -> int:
-        ...
+        """
+        Steps of the warm-up.
+        """
 class NoiseScale:
     """
     About how large a batch still speeds training up, from the gradients of data-parallel ranks and their mean (McCandlish et al., arXiv 1812.06162, appendix A.1).
