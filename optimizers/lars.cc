@@ -53,12 +53,8 @@ class Lars final : public SteppedOptimizer {
 
   void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
-      const cpu::MomentumBlock operands{piece.value, state(*block.item, piece, 0), piece.gradient};
-      if (spec().nesterov) {
-        cpu::nesterov_step(operands, factors);
-      } else {
-        cpu::momentum_step(operands, factors);
-      }
+      cpu::descend({piece.value, state(*block.item, piece, 0), piece.gradient}, spec().nesterov,
+                   factors);
     });
   }
 

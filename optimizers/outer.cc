@@ -64,13 +64,8 @@ class Outer final : public SteppedOptimizer {
   void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
       const std::span<float> anchor = state(*block.item, piece, 0);
-      if (factors.momentum == 0.0f) {
-        cpu::plain_step({anchor, {}, piece.gradient}, factors);
-      } else if (spec().nesterov) {
-        cpu::nesterov_step({anchor, state(*block.item, piece, 1), piece.gradient}, factors);
-      } else {
-        cpu::momentum_step({anchor, state(*block.item, piece, 1), piece.gradient}, factors);
-      }
+      cpu::descend({anchor, momentum(*block.item, piece, 1), piece.gradient}, spec().nesterov,
+                   factors);
       std::copy(anchor.begin(), anchor.end(), piece.value.begin());
     });
   }

@@ -27,16 +27,8 @@ class Sgd final : public SteppedOptimizer {
 
   void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
-      if (factors.momentum == 0.0f) {
-        cpu::plain_step({piece.value, {}, piece.gradient}, factors);
-        return;
-      }
-      const cpu::MomentumBlock operands{piece.value, state(*block.item, piece, 0), piece.gradient};
-      if (spec().nesterov) {
-        cpu::nesterov_step(operands, factors);
-      } else {
-        cpu::momentum_step(operands, factors);
-      }
+      cpu::descend({piece.value, momentum(*block.item, piece, 0), piece.gradient}, spec().nesterov,
+                   factors);
     });
   }
 };

@@ -38,6 +38,16 @@ void plain_step(const MomentumBlock& block, const MomentumFactors& factors);
 void momentum_step(const MomentumBlock& block, const MomentumFactors& factors);
 /// v = mu v + d; w -= rate (d + mu v).
 void nesterov_step(const MomentumBlock& block, const MomentumFactors& factors);
+/// One of the three: the plain one where the block has no momentum.
+inline void descend(const MomentumBlock& block, bool nesterov, const MomentumFactors& factors) {
+  if (block.momentum.empty()) {
+    plain_step(block, factors);
+  } else if (nesterov) {
+    nesterov_step(block, factors);
+  } else {
+    momentum_step(block, factors);
+  }
+}
 
 struct AdamBlock {
   std::span<float> value;

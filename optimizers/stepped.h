@@ -39,6 +39,11 @@ class SteppedOptimizer : public Optimizer {
                          size_t place) const {
     return buffers_[place].as<float>().subspan(item.state_offset + piece.begin, piece.value.size());
   }
+  /// The same of a momentum; nothing where the parameter's is 0, whose step does not read it.
+  std::span<float> momentum(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
+                            size_t place) const {
+    return item.momentum == 0.0f ? std::span<float>() : state(item, piece, place);
+  }
 
  private:
   /// Applies one step, or throws and changes nothing.

@@ -13,6 +13,8 @@ SEED = 20261122
 @pytest.mark.parametrize("settings, lr, momentum, nesterov", [
     ({}, 0.7, 0.9, True),
     ({"momentum": 0.5, "nesterov": False, "lr": 0.3}, 0.3, 0.5, False),
+    ({"preset": "paper"}, 0.7, 0.9, True),
+    ({"momentum": 0.0, "nesterov": False}, 1.0, 0.0, False),
     ({"preset": "sparseloco"}, 1.0, 0.0, False),
     ({"preset": "local-sgd"}, 1.0, 0.0, False),
 ])

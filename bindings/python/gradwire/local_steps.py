@@ -23,10 +23,10 @@ class DiLoCo(Optimizer):
         parameters: float32 arrays, those of the optimizer of the local steps.
         gradients: float32 arrays of the same sizes, which prepare() writes and step() reads: those of
             the other optimizer may serve, or a Reducer's.
-        lr: 0.7 in the paper; 1 with a preset.
+        lr: 0.7, the paper's, unless given; 1 without momentum, SparseLoCo's.
         momentum, nesterov: as above.
         preset: "sparseloco" or "local-sgd": neither momentum nor nesterov, so that all ranks go on
-            from the mean of their parameters; None leaves them to the arguments.
+            from the mean of their parameters; "paper": both; None leaves them to the arguments.
         max_grad_norm: what the norm of all of D together is brought down to, 0: nothing.
         options: names, groups and threads, see Optimizer.
     """
@@ -49,8 +49,10 @@ class DiLoCo(Optimizer):
             )
         else:
             spec = _spec("diloco", preset=preset, max_grad_norm=max_grad_norm)
-        rate = (0.7 if preset is None else 1.0) if lr is None else lr
-        super().__init__(spec, parameters, gradients, rate, **options)
+        super().__init__(spec, parameters, gradients, 0.7 if lr is None else lr, **options)
+        keys = self.spec.partition(":")[2].split(",")
+        if lr is None and "momentum=0" in keys:
+            self.lr = 1.0
 
     def prepare(self) -> None:
         """Writes to the gradients what the parameters have moved by, the other way round."""

@@ -39,6 +39,12 @@ std::string name_of_row(const ::testing::TestParamInfo<Row>& row) {
   return name;
 }
 
+// Else a test's name shows bytes of pointers, which differ from run to run.
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << to_string(row.spec) << ", values " << to_string(row.precision.value) << ", gradients "
+       << to_string(row.precision.gradient);
+}
+
 class CudaOptimizerRow : public ::testing::TestWithParam<Row> {
  protected:
   void SetUp() override { set_order(1); }

@@ -278,8 +278,8 @@ def _check_parameter(parameter: torch.Tensor) -> None:
         raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
     if parameter.device.type != "cpu":
         raise InvalidArgument(
-            f"{what}: is on {parameter.device}, must be in CPU memory: gradwire's optimizers have "
-            "no GPU kernels yet"
+            f"{what}: is on {parameter.device}, must be in CPU memory: Python has no optimizers "
+            "for GPUs yet"
         )
     if parameter.layout != torch.strided or not _is_dense(parameter):
         raise InvalidArgument(
