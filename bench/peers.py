@@ -12,48 +12,27 @@ package; PyTorch is optional, its rows are left out without it, and the last lin
 import argparse
 import json
 import os
-import platform
-import statistics
-import time
-from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import List
 
 import numpy as np
 
 import gradwire
 
 import optimizer_peers
-
-try:
-    import torch
-except ImportError:
-    torch = None
+from peer_cases import HEADING, Case, Memory, about, measure, show, torch
 
 BLOCK = 256
 RANKS = 8
-
-
-@dataclass
-class Case:
-    """One operation: what we do, what others do instead, and the bytes that nobody can avoid."""
-
-    name: str
-    run: Callable[[], object]
-    bytes: float
-    floor_goal: Optional[float] = None
-    peers: Dict[str, Tuple[Callable[[], object], Optional[float]]] = field(default_factory=dict)
 
 
 class Data:
     """A gradient of normal numbers and residuals half as large, and room for results."""
 
     def __init__(self, numel: int):
-        random = np.random.default_rng(42)
         self.numel = numel
-        self.g = (random.standard_normal(numel, np.float32) * np.float32(1e-3))
-        self.e = np.roll(self.g, 12345) * np.float32(0.5)
+        self.memory = Memory(numel)
+        self.g, self.e = self.memory.a, self.memory.b
         self.next = np.empty_like(self.e)
-        self.scratch = np.empty_like(self.e)
 
 
 def compress_case(data: Data, spec: str, **rest) -> Case:
@@ -62,7 +41,8 @@ def compress_case(data: Data, spec: str, **rest) -> Case:
     feedback = (data.e, data.next) if compressor.keeps_residual else (None, None)
     payload = compressor.compress(data.g, *feedback, out=out)
     moved = data.numel * (12.0 if compressor.keeps_residual else 4.0) + payload.nbytes
-    return Case(spec, lambda: compressor.compress(data.g, *feedback, out=out), moved, **rest)
+    return Case(spec, lambda: compressor.compress(data.g, *feedback, out=out),
+                data.numel, moved, **rest)
 
 
 def aggregate_case(data: Data, spec: str, **rest) -> Case:
@@ -70,7 +50,8 @@ def aggregate_case(data: Data, spec: str, **rest) -> Case:
     payloads = [compressor.compress(np.roll(data.g, r * 1001)).copy() for r in range(RANKS)]
     moved = data.numel * 4.0 + sum(payload.nbytes for payload in payloads)
     return Case(f"mean of {RANKS} x {spec}",
-                lambda: compressor.decompress(payloads, 1 / RANKS, out=data.next), moved, **rest)
+                lambda: compressor.decompress(payloads, 1 / RANKS, out=data.next),
+                data.numel, moved, **rest)
 
 
 def topk_peers(data: Data, density: float):
@@ -140,45 +121,9 @@ def cases(data: Data) -> List[Case]:
             f"torch {kind}", lambda kind=kind: lambda: tensor.to(getattr(torch, kind)), 1.0)))
     rows.append(aggregate_case(data, "topk:1%", floor_goal=0.45, peers=from_torch(
         "torch index_add", lambda: torch_index_add(data), 5.0)))
-    if "lamb" in {row.name for row in gradwire.optimizers()}:
-        model = optimizer_peers.Model()
-        rows.append(Case("lamb, ResNet-50", optimizer_peers.ours(model), 40.0 * model.numel,
-                         floor_goal=0.90, peers=optimizer_peers.peers(torch, model)))
+    model = optimizer_peers.Model("resnet50")
+    rows.append(optimizer_peers.case_of("lamb", model, "lamb, ResNet-50"))
     return rows
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """CPU seconds of the process: fair to both sides on a machine that others use too."""
-    begin = time.process_time()
-    call()
-    return time.process_time() - begin
-
-
-def measure(case: Case, data: Data, rounds: int) -> dict:
-    calls = {"ours": case.run, **{name: call for name, (call, _) in case.peers.items()}}
-    memory = (lambda: np.add(data.g, data.e, out=data.scratch),
-              lambda: np.add(data.scratch, data.g, out=data.scratch))
-    times: Dict[str, List[float]] = {name: [] for name in calls}
-    rates: List[float] = []
-    for call in calls.values():
-        call()
-    for _ in range(rounds):
-        rates.append(max(12.0 * data.numel / seconds(call) for call in memory))
-        for name, call in calls.items():
-            times[name].append(seconds(call))
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    floor = case.bytes / statistics.median(rates)
-    return {
-        "op": case.name, "numel": data.numel, "ms": 1e3 * medians["ours"], "bytes": case.bytes,
-        "of_floor": floor / medians["ours"], "floor_goal": case.floor_goal,
-        "peers": {name: {"ms": 1e3 * medians[name], "ratio": medians[name] / medians["ours"],
-                         "goal": goal} for name, (_, goal) in case.peers.items()},
-    }
-
-
-def with_goal(value: float, goal: Optional[float], digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    return text if goal is None else f"{text} (goal {goal:g}{'' if value >= goal else ', missed'})"
 
 
 def main() -> None:
@@ -194,26 +139,17 @@ def main() -> None:
         parser.error(f"--numel {args.numel} --rounds {args.rounds}: expected at least {BLOCK} and 1")
     if torch:
         torch.set_num_threads(1)
-    info = gradwire.build_info()
     load = os.getloadavg()[0]
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load:.1f}; "
-          f"gradwire {info['version']}, numpy {np.__version__}, "
-          f"torch {torch.__version__ if torch else 'not installed'}; "
-          f"{args.numel:,} float32, 1 thread, median of {args.rounds}")
+    print(about(f"{args.numel:,} float32, 1 thread, median of {args.rounds}"))
     data = Data(args.numel)
     results = []
-    print(f"{'operation':<22}{'ms':>9}  {'of the floor':<26}{'peer':<19}{'ms':>9}  peer / ours")
+    print(HEADING)
     for case in cases(data):
         if args.only not in case.name:
             continue
-        result = measure(case, data, args.rounds)
+        result = measure(case, data.memory, args.rounds)
         results.append(result)
-        lead = f"{result['op']:<22}{result['ms']:9.1f}  " \
-               f"{with_goal(result['of_floor'], result['floor_goal'], 2):<26}"
-        for name, peer in result["peers"].items() or [("", None)]:
-            print((lead + f"{name:<19}" + (f"{peer['ms']:9.1f}  "
-                   + with_goal(peer["ratio"], peer["goal"], 1) if peer else "")).rstrip())
-            lead = " " * len(lead)
+        show(result)
     if not torch:
         print("PyTorch is not installed: its peers were left out")
     if args.json:

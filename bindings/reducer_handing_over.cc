@@ -60,6 +60,7 @@ struct PayloadCopies {
   std::string spec;
   size_t offset = 0, numel = 0;
   std::vector<ParamId> parameters;
+  std::vector<std::vector<size_t>> shapes;  // of the parameters, as compressors see them
   float scale = 1;
   std::vector<std::vector<std::byte>> parts;
 };
@@ -74,6 +75,9 @@ std::vector<PayloadCopies> take_payloads(BoundReducer& self, BucketId bucket) {
       copy.numel = group.group->numel;
       for (const Segment& segment : group.group->segments) {
         copy.parameters.push_back(segment.parameter);
+        const bool matrix = segment.rows > 1;
+        copy.shapes.push_back(matrix ? std::vector{segment.rows, segment.numel / segment.rows}
+                                     : std::vector{segment.numel});
       }
       copy.scale = group.result.scale;
       for (const ConstPayload part : group.result.parts) {
@@ -99,12 +103,16 @@ py::typing::List<py::array_t<uint8_t>> arrays_of(const py::object& self) {
 void bind_payloads(py::module_& module, ReducerClass& type) {
   py::class_<PayloadCopies>(module, "GroupPayloads",
                             "The mean of one group of a bucket as payloads, read-only: "
-                            "Compressor(spec, numel, dtype).decompress(payloads, scale) gives it.")
+                            "Compressor(spec, numel, dtype, shapes=shapes).decompress(payloads, "
+                            "scale) gives it.")
       .def_readonly("spec", &PayloadCopies::spec, "Of the group's compressor.")
       .def_readonly("offset", &PayloadCopies::offset, "The group's first element in its bucket.")
       .def_readonly("numel", &PayloadCopies::numel, "Elements of the group.")
       .def_readonly("parameters", &PayloadCopies::parameters,
                     "Ids of its parameters, one after another from its first element on.")
+      .def_readonly("shapes", &PayloadCopies::shapes,
+                    "Of the parameters, as Compressor(shapes=...) takes them: rows and columns of "
+                    "a matrix, else the number of elements.")
       .def_readonly("scale", &PayloadCopies::scale, "The mean is this times the payloads' sum.")
       .def_property_readonly("payloads", &arrays_of,
                              "uint8 arrays, read-only: of every rank, or slices that tile the "

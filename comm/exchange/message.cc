@@ -31,7 +31,7 @@ MessageReader::Item MessageReader::next(const Expected& expected) {
           header.first_chunk, ", expected ", expected.region.begin / kChunk);
   const bool whole = expected.region.numel() == expected.compressor.shape().numel;
   const size_t limit = expected.region.numel() == 0 ? sizeof(PayloadHeader)
-                       : whole ? expected.compressor.capacity_bytes()
+                       : whole                      ? expected.compressor.capacity_bytes()
                                : expected.compressor.slice_capacity_bytes(expected.region);
   require(header.bytes >= sizeof(PayloadHeader) && header.bytes <= limit, group, "states ",
           header.bytes, " bytes, expected ", sizeof(PayloadHeader), " to ", limit);
@@ -49,9 +49,10 @@ void MessageReader::finish() const {
 }
 
 void find_bad_part(const Received& received, Context& context) {
+  const bool first = received.compressor.rounds() == 2 && received.scratch.numel == 0;
   Buffer memory;  // an error may allocate
   Gradient scratch = received.scratch;
-  if (scratch.numel == 0) {
+  if (scratch.numel == 0 && !first) {
     const CompressorShape& shape = received.compressor.shape();
     memory = Buffer(shape.numel * size_of(shape.dtype));
     scratch = {memory.data(), shape.numel, shape.dtype, shape.device};
@@ -61,7 +62,11 @@ void find_bad_part(const Received& received, Context& context) {
       continue;  // a region without elements
     }
     try {
-      received.compressor.decompress(received.parts.subspan(r, 1), 1.0f, scratch, context);
+      if (first) {
+        received.compressor.check_first(received.parts[r], context);
+      } else {
+        received.compressor.decompress(received.parts.subspan(r, 1), 1.0f, scratch, context);
+      }
     } catch (const InvalidArgument& error) {
       const size_t sender = received.senders.empty() ? r : received.senders[r];
       throw TransportError(concat(received.what, ": rank ", sender, "'s payload: ", error.what()),

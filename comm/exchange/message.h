@@ -76,7 +76,8 @@ size_t write_empty_payload(const Compressor& compressor, bool nonfinite, Payload
 /// Whether the payload, written by this process or already checked, carries kFlagNonFinite.
 bool is_nonfinite(ConstPayload payload);
 
-/// Payloads of one group, part r from rank r, and a place to decode them into (no elements: none).
+/// Payloads of one group, part r from rank r, and a place to decode them into. No elements: none,
+/// or, of a compressor with two rounds, payloads of the first.
 struct Received {
   Compressor& compressor;
   std::span<const ConstPayload> parts;
@@ -120,8 +121,7 @@ class StreamExchange : public Exchange {
   void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context) final {
     context.stream.enqueue([this, groups, &report, context]() mutable {
       report = {};
-      counted([this] { return traffic(); }, report,
-              [&] { run_now(groups, report, context); });
+      counted([this] { return traffic(); }, report, [&] { run_now(groups, report, context); });
     });
   }
 

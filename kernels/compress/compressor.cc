@@ -6,7 +6,8 @@ namespace gradwire {
 namespace {
 
 [[noreturn]] void refuse(const Compressor& compressor, std::string_view verb) {
-  throw InvalidArgument(concat(verb, ": the compressor is '", to_string(compressor.spec()), "', in ",
+  throw InvalidArgument(concat(verb, ": the compressor is '", to_string(compressor.spec()),
+                               "', in ",
                                compressor.shape().device.type == DeviceType::kCpu ? "CPU" : "GPU",
                                " memory, expected one that selects, in CPU memory"));
 }
@@ -21,6 +22,8 @@ namespace {
 void Compressor::take_first(std::span<const ConstPayload>, float, Context&) {
   refuse_second(*this, "take_first");
 }
+
+void Compressor::check_first(ConstPayload, Context&) { refuse_second(*this, "check_first"); }
 
 void Compressor::compress_second(ConstGradient, ConstResidual, Residual, Payload, Context&) {
   refuse_second(*this, "compress_second");

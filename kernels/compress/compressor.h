@@ -48,8 +48,8 @@ struct MergeInput {
   /// On a GPU: the e that compress() was passed beside e_next, so that the parity chooses between
   /// them. Empty: e_next itself is written.
   ConstResidual e = {};
-  /// Of rows with CompressorRow::among_all: at most so many entries, the largest sums, instead of the
-  /// region's share. 0: that share. CPU only.
+  /// Of rows with CompressorRow::among_all: at most so many entries, the largest sums, instead of
+  /// the region's share. 0: that share. CPU only.
   size_t most_entries = 0;
   /// Where several ranks merge the same payloads and are to write the same bytes: a number above 0
   /// that they share, and no other merge of the step has. It takes the place of the rank in
@@ -82,15 +82,15 @@ struct SliceInput {
 /// nothing until DeviceState::check() has reported it and clear() was called.
 ///
 /// Error-feedback law, per element: g + e == D + e_next, D being what the payload decodes to (exact
-/// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one rounding
-/// of float32). A spec with a decay: decay e, rounded to float32, in the place of e. With a momentum:
-/// u = momentum u + g in the place of g, and where a compressor that selects sends, u becomes 0 (Lin
-/// et al., arXiv:1712.01887). A spec with ef21: e is -s, where s is the sum
-/// of all D, and e - D == e_next, to one rounding of float32 (Richtarik et al., arXiv:2106.05203): the
-/// mean of all ranks' s is the gradient's estimate, and whoever owns e keeps it. Put-backs are added
-/// to e_next as ever, and so taken from s. With an eta: v = (1 - eta) v + eta g in the place of g
-/// (Fatkhullin et al., arXiv:2305.15155). Without feedback both residual spans are
-/// empty and what the payload leaves out is lost.
+/// for selection and for nearest rounding, else, and where a 16-bit value saturates, to one
+/// rounding of float32). A spec with a decay: decay e, rounded to float32, in the place of e. With
+/// a momentum: u = momentum u + g in the place of g, and where a compressor that selects sends, u
+/// becomes 0 (Lin et al., arXiv:1712.01887). A spec with ef21: e is -s, where s is the sum of all
+/// D, and e - D == e_next, to one rounding of float32 (Richtarik et al., arXiv:2106.05203): the
+/// mean of all ranks' s is the gradient's estimate, and whoever owns e keeps it. Put-backs are
+/// added to e_next as ever, and so taken from s. With an eta: v = (1 - eta) v + eta g in the place
+/// of g (Fatkhullin et al., arXiv:2305.15155). Without feedback both residual spans are empty and
+/// what the payload leaves out is lost.
 class Compressor {
  public:
   virtual ~Compressor() = default;
@@ -125,6 +125,9 @@ class Compressor {
   /// of decompress().
   /// @throws InvalidArgument where there is one round.
   virtual void take_first(std::span<const ConstPayload> parts, float scale, Context& context);
+  /// Whether take_first() would accept this part of what covers the group: errors as its own.
+  /// @throws InvalidArgument where there is one round, and on a GPU.
+  virtual void check_first(ConstPayload part, Context& context);
   /// The second payload, and e_next: arguments and errors as of compress(), with the same g and e.
   /// @throws InvalidArgument where there is one round, and (from wait()) before take_first().
   virtual void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
@@ -135,8 +138,8 @@ class Compressor {
   /// transactional: the committed residual is gone, and restore() of the payload gives g + e back.
   /// When x holds NaN or an infinity the payload is flagged and x stays as it was, as far as
   /// restore() is exact. @throws InvalidArgument for a spec without error feedback, for one that
-  /// keeps a velocity, lets its residual decay or has ef21: gradient and residual must be known apart
-  /// then, and for one of two rounds.
+  /// keeps a velocity, lets its residual decay or has ef21: gradient and residual must be known
+  /// apart then, and for one of two rounds.
   virtual void compress_accumulated(Residual x, Payload out, Context& context) = 0;
 
   /// x += D, after an exchange that failed or a step that was skipped: undoes what
@@ -148,7 +151,9 @@ class Compressor {
   /// sum = scale * (parts added in the order given, in float32), rounded to sum's dtype. Parts may
   /// be slices that together tile the group, or whole payloads of several ranks; elements no part
   /// covers become 0. Each part is checked before any of its bytes is used.
-  /// Errors (from wait()): InvalidArgument naming the part and the field that is wrong.
+  /// Errors (from wait()): InvalidArgument naming the part and the field that is wrong. A first
+  /// payload of two rounds is no part of a sum: it is refused, as are second ones before
+  /// take_first().
   void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
                   Context& context) {
     decompress_region({parts, {0, shape_.numel}, scale, sum}, context);
@@ -164,8 +169,8 @@ class Compressor {
   /// Compressors that send every element: slice_capacity_bytes().
   virtual size_t capacity_for_entries(Region region, size_t most_entries) const;
 
-  /// counts[i] += entries of chunk i of the group, for a whole payload of a compressor that selects;
-  /// one count per chunk of 4096 elements. Where entries lie decides how regions are cut.
+  /// counts[i] += entries of chunk i of the group, for a whole payload of a compressor that
+  /// selects; one count per chunk of 4096 elements. Where entries lie decides how regions are cut.
   /// @throws InvalidArgument from compressors that do not select, and on a GPU.
   virtual void count_entries(ConstPayload payload, std::span<float> counts, Context& context);
 
@@ -206,8 +211,8 @@ class Compressor {
   virtual void learn_from(std::span<const uint64_t>) {}
 
   /// The committed velocity, a float per element, zeros after set_step(); empty unless the spec
-  /// keeps_velocity(), and on a GPU. No part of state(): whoever owns the residual carries both along,
-  /// and may write it between steps.
+  /// keeps_velocity(), and on a GPU. No part of state(): whoever owns the residual carries both
+  /// along, and may write it between steps.
   virtual std::span<float> velocity() { return {}; }
   /// The same on any device, for checkpoints: enqueues to = the committed velocity, numel floats in
   /// the shape's memory. @throws InvalidArgument unless the spec keeps_velocity(), and for sizes.
@@ -247,11 +252,11 @@ struct CompressorRow {
   bool keeps_velocity = false;
   ValueCodec default_values;
   bool default_error_feedback;
-  bool takes_rounding;      ///< "nearest" or "stochastic"
+  bool takes_rounding;                     ///< "nearest" or "stochastic"
   Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
-  bool takes_block;         ///< "block=N"
-  bool takes_levels = false;  ///< ":S"
-  bool takes_width = false;   ///< "width=W"
+  bool takes_block;                        ///< "block=N"
+  bool takes_levels = false;               ///< ":S"
+  bool takes_width = false;                ///< "width=W"
   /// Takes ":R". Sends factors of whole matrices, which decode together alone, and learns from the
   /// sum of all ranks that it decodes last before a commit: all ranks must decode it.
   bool low_rank = false;

@@ -188,12 +188,13 @@ void CudaLowRank::encode(const Encoding& what, Context& context) {
 }
 
 void CudaLowRank::add_up(const Addition& what, Context& context) {
+  check(rounds() != 2 || first_taken_, spec().name,
+        ": decompress() comes before take_first(), expected after");
   Workspace::Frame frame(context.workspace);
   const auto sums = sum_of(what.parts, what.scale, frame, context);
   cuda::decode_factors({sums, what.sum, what.region.begin, what.onto}, tables(), basis(),
                        context.stream);
-  const bool learns = tables().side != FactorSide::kLeft;  // of a first round nothing
-  if (learns && !what.onto && what.region.numel() == shape().numel) {
+  if (!what.onto && what.region.numel() == shape().numel) {
     cuda::learn_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), context.stream);
   }
 }

@@ -71,9 +71,7 @@ std::vector<uint64_t> LowRank::state() const {
   return held_ ? pack_factors(layout_, spec().rank, *held_, factors_) : std::vector<uint64_t>{};
 }
 
-void LowRank::set_state(std::span<const uint64_t> state) {
-  take_factors(state, !state.empty());
-}
+void LowRank::set_state(std::span<const uint64_t> state) { take_factors(state, !state.empty()); }
 
 std::span<const float> LowRank::drawn(FactorSide side) {
   const auto s = static_cast<size_t>(side);

@@ -100,6 +100,7 @@ void LowRank::add_part(const Part& part, Residual x, const Work& work) {
   check(part.region == whole() || layout_.matrices().empty(), spec().name,
         ": the payload covers elements [", part.region.begin, ", ", part.region.end,
         "), must cover all ", shape().numel, ": factors decode together");
+  check_turn(work.step);
   const FactorSide side = side_of(part);
   check(side == side_expected(work.step), PartName{0}, ": variant is ", part.variant,
         ", must be the other one in step ", work.step);
@@ -151,6 +152,12 @@ bool LowRank::cover_all(std::span<const Part> parts) const {
   return covered == shape().numel;
 }
 
+// A first payload multiplies by what the step before left: another matrix than the one it is of.
+void LowRank::check_turn(uint32_t step) const {
+  check(!two_rounds() || first_in_ == step, spec().name, ": decompress() in step ", step,
+        " comes before take_first(), expected after");
+}
+
 void LowRank::check_sides(std::span<const Part> parts, FactorSide side, uint32_t step) const {
   for (size_t i = 0; i < parts.size(); ++i) {
     check(side_of(parts[i]) == side || parts[i].region.numel() == 0, PartName{i}, ": variant is ",
@@ -170,6 +177,7 @@ void LowRank::write_first(std::span<const Part> parts, float scale, const Work& 
 }
 
 void LowRank::write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) {
+  check_turn(work.step);
   const FactorSide side = side_expected(work.step);
   check_sides(parts, side, work.step);
   Workspace::Frame frame(work.workspace);

@@ -10,6 +10,7 @@
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/transport/in_process.h"
 #include "tests/comm/reducer_case.h"
+#include "tests/comm/wrapped_transport.h"
 
 namespace gradwire::test {
 namespace {
@@ -304,6 +305,37 @@ TEST(LowRankReducer, OfTwoRoundsDecodesTheMeanOfAMatrixOfLowRankAtOnce) {
     check(reducer.gradient(1).as<float>()[3] == 1.0f, "bias");
   });
   EXPECT_EQ(first_message(outcome), "");
+}
+
+TEST(LowRankReducer, NamesTheRankOfABadFirstPayload) {
+  constexpr size_t kVariantAt = offsetof(PayloadHeader, variant);
+  for (const char* exchange : {"gather", "two_shot"}) {
+    SCOPED_TRACE(exchange);
+    PlanOptions options;
+    options.spec = parse_spec("powersgd:4,rounds=2");
+    options.exchange = exchange;
+    const ParamInfo weight{"weight", {64, 64}};  // factors of one size
+    const Plan plan = make_plan({&weight, 1}, options);
+    std::vector<std::string> said(2);
+    run_ranks(2, [&](Transport& transport) {
+      bool done = false;
+      WrappedTransport wrapped(transport, [&](Parts parts) {
+        if (transport.rank() == 0 && !done && parts.part(1).size() > sizeof(PayloadHeader)) {
+          done = true;
+          parts.part(1)[kVariantAt] ^= std::byte{1};
+        }
+      });
+      Reducer reducer(plan, wrapped);
+      std::ranges::fill(reducer.gradient(0).as<float>(), 0.5f);
+      reducer.grad_ready(0);
+      said[static_cast<size_t>(transport.rank())] =
+          message_of<TransportError>([&] { reducer.wait(); });
+    });
+    for (const std::string& words : said) {
+      EXPECT_TRUE(contains(words, "rank 1's payload: ")) << words;
+      EXPECT_TRUE(contains(words, "variant is 1, must be 0 in step 0")) << words;
+    }
+  }
 }
 
 TEST(LowRankReducer, RefusesToHandOnPayloads) {

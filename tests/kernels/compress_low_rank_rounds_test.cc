@@ -263,6 +263,7 @@ TEST(PowerSgdOfTwoRounds, RefusesRoundsOutOfTurn) {
   Rig rig("powersgd:4,rounds=2", shape_of(segments, kSeed));
   EXPECT_THROW(rig.compress_second(g, e, next), InvalidArgument) << "before take_first()";
   EXPECT_THROW(rig.decompress({second}), InvalidArgument) << "before take_first()";
+  EXPECT_THROW(rig.decompress({first}), InvalidArgument) << "which is no part of a mean";
   EXPECT_THROW(rig.take_first({second}), InvalidArgument);
   EXPECT_THROW(rig.take_first({rig.slice(first, {0, kChunk})}), InvalidArgument) << "a part alone";
   rig.take_first({first});

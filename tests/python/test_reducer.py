@@ -243,7 +243,9 @@ def test_a_bucket_is_handed_over_whole_and_kept_until_the_step_ends():
             np.testing.assert_array_equal(mean[p], first[p])
 
 
-@pytest.mark.parametrize("spec, exchange", [("topk:5%", "gather"), ("int8", "two_shot")])
+@pytest.mark.parametrize("spec, exchange", [
+    ("topk:5%", "gather"), ("tensortopk:5%", "gather"), ("blocktopk:5%,width=16", "gather"),
+    ("int8", "two_shot")])
 def test_payloads_decode_to_the_mean(spec, exchange):
     plan = plan_of(spec, exchange=exchange)
 
@@ -267,8 +269,8 @@ def test_payloads_decode_to_the_mean(spec, exchange):
                 assert {"spec": group.spec, "offset": group.offset, "numel": group.numel,
                         "parameters": group.parameters} == placed
                 assert all(not part.flags.writeable for part in group.payloads)
-                flat = gradwire.Compressor(group.spec, group.numel).decompress(group.payloads,
-                                                                               group.scale)
+                compressor = gradwire.Compressor(group.spec, group.numel, shapes=group.shapes)
+                flat = compressor.decompress(group.payloads, group.scale)
                 for p, value in split(group.parameters, flat).items():
                     decoded[p] = value
         return mean, decoded

@@ -837,7 +837,7 @@ class NoSync:
         ...
 class GroupPayloads:
     """
-    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, dtype).decompress(payloads, scale) gives it.
+    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, dtype, shapes=shapes).decompress(payloads, scale) gives it.
     """
     @property
     def numel(self) -> int:
@@ -863,6 +863,11 @@ class GroupPayloads:
     def scale(self) -> float:
         """
         The mean is this times the payloads' sum.
+        """
+    @property
+    def shapes(self) -> list[list[int]]:
+        """
+        Of the parameters, as Compressor(shapes=...) takes them: rows and columns of a matrix, else the number of elements.
         """
     @property
     def spec(self) -> str:

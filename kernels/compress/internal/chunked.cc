@@ -158,6 +158,14 @@ void ChunkedCompressor::take_first(std::span<const ConstPayload> parts, float sc
   });
 }
 
+void ChunkedCompressor::check_first(ConstPayload part, Context& context) {
+  if (rounds() != 2) {
+    Compressor::check_first(part, context);
+  }
+  with_part(part, context,
+            [this](const Part& opened, const Work& work) { check_first_part(opened, work.step); });
+}
+
 void ChunkedCompressor::enqueue_write(ConstGradient g, ConstResidual e, Residual e_next,
                                       Payload out, bool second, Context& context) {
   check_on_cpu(context);

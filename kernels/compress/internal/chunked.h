@@ -40,7 +40,7 @@ struct Part {
 struct Work {
   ThreadPool& pool;
   Workspace& workspace;
-  uint32_t step;  ///< the committed step when the call was made
+  uint32_t step;        ///< the committed step when the call was made
   bool second = false;  ///< of compress_second()
 };
 
@@ -49,6 +49,7 @@ class ChunkedCompressor : public Compressor {
   void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                 Context& context) final;
   void take_first(std::span<const ConstPayload> parts, float scale, Context& context) final;
+  void check_first(ConstPayload part, Context& context) final;
   void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                        Context& context) final;
   void decompress_region(const RegionSum& sum, Context& context) final;
@@ -89,7 +90,10 @@ class ChunkedCompressor : public Compressor {
   virtual void write_sum(std::span<const Part> parts, size_t chunk, float scale,
                          Gradient out) const;
   /// The body of take_first(), of those that have two rounds.
-  virtual void write_first(std::span<const Part> /*parts*/, float /*scale*/, const Work& /*work*/) {}
+  virtual void write_first(std::span<const Part> /*parts*/, float /*scale*/, const Work& /*work*/) {
+  }
+  /// What it throws for one of them, whatever the others cover.
+  virtual void check_first_part(const Part& /*part*/, uint32_t /*step*/) const {}
   /// What the gradient is multiplied by before it goes into the velocity.
   virtual float gradient_factor(ConstGradient /*g*/, const Work& /*work*/) const { return 1.0f; }
   /// The velocity of the step in progress, to be cleared where elements are sent; empty where no

@@ -29,9 +29,7 @@ class LowRank final : public ChunkedCompressor {
   void set_step(uint32_t step) override;
   std::vector<uint64_t> state() const override;
   void set_state(std::span<const uint64_t> state) override;
-  void learn_from(std::span<const uint64_t> state) override {
-    take_factors(state, false);
-  }
+  void learn_from(std::span<const uint64_t> state) override { take_factors(state, false); }
 
  protected:
   uint32_t last_variant() const override { return static_cast<uint32_t>(FactorSide::kRight); }
@@ -45,6 +43,9 @@ class LowRank final : public ChunkedCompressor {
   void add_part(const Part& part, Residual x, const Work& work) override;
   void write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) override;
   void write_first(std::span<const Part> parts, float scale, const Work& work) override;
+  void check_first_part(const Part& part, uint32_t step) const override {
+    check_sides({&part, 1}, FactorSide::kLeft, step);
+  }
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) override;
   void write_accumulated(Residual x, Payload out, const Work& work) override;
@@ -84,6 +85,7 @@ class LowRank final : public ChunkedCompressor {
   void sum_floats(std::span<const Part> parts, float scale, std::span<float> sum,
                   ThreadPool& pool) const;
   bool cover_all(std::span<const Part> parts) const;
+  void check_turn(uint32_t step) const;
   void check_sides(std::span<const Part> parts, FactorSide side, uint32_t step) const;
 
   const FactorLayout layout_;

@@ -127,7 +127,7 @@ class Optimizer(torch.optim.Optimizer):
         def take(_: torch.optim.Optimizer, final: Dict[str, Any]) -> None:  # behind others' hooks
             groups = final["param_groups"]
             saved = [i for group in groups for i in group["params"]]
-            mine = [p for group in self.param_groups for p in group["params"]]
+            mine = self._all()
             for group in groups:
                 _check_saved_group(self._spec, group)
             if len(saved) == len(mine):  # torch has the message for the other case
