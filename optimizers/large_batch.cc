@@ -13,8 +13,9 @@ constexpr double kMostWarmup = 0.3;
 
 void check_small(const SmallBatch& small, uint64_t batch) {
   check_spec(small.optimizer);
-  check(!optimizer_row(small.optimizer.name).prepares, "large_batch: the optimizer is ",
-        small.optimizer.name, ", expected one that steps on gradients");
+  check(optimizer_row(small.optimizer.name).exchanges == Exchanged::kGradients,
+        "large_batch: the optimizer is ", small.optimizer.name,
+        ", expected one that steps on gradients");
   check(std::isfinite(small.learning_rate) && small.learning_rate > 0.0,
         "large_batch: learning_rate is ", small.learning_rate, ", must be finite and > 0");
   check(small.batch >= 1 && batch >= 1, "large_batch: batches are ", small.batch, " and ", batch,

@@ -90,6 +90,14 @@ struct OptimizerSpec {
   bool clip_rate = false;        ///< lars: a layer's rate is min(eta ||w|| / .., learning rate)
   bool decayed_norm = false;     ///< lars: the denominator is ||g + wd w|| + eps
   bool decay_at_zero = true;     ///< lars: weights decay even where ||g|| is 0
+  // onebit-adam and onebit-lamb, the last four of onebit-lamb.
+  uint64_t freeze_step = 100000;  ///< steps of adamw or lamb before v stays; from 1 to 2^53
+  bool bias_correction = true;    ///< of m and v, and of onebit-lamb's average ratio
+  double min_ratio = 0.0;         ///< the ratio is at least this, before max_ratio
+  double coeff_beta = 0.9;        ///< of the average of a layer's ratios; in [0, 1)
+  double factor_min = 0.5;        ///< > 0; that average's factor afterwards is at least this,
+  double factor_max = 4.0;        ///< > 0; at most this,
+  double factor_threshold = 0.1;  ///< and this part from the last one at the most; in [0, 1)
 
   bool operator==(const OptimizerSpec&) const = default;
 };
@@ -126,7 +134,8 @@ struct StepOptions {
 /// Sees every piece of state by parameter and name ("momentum", "exp_avg", "exp_avg_sq", "master",
 /// "remainder"), and each parameter's number of updates ("step"). It may write to what it sees, to
 /// restore a checkpoint. All are float32 but "remainder", 16 bits shown as bfloat16: the lower half
-/// of a master of which the value, which a checkpoint has as well, is the upper one.
+/// of a master of which the value, which a checkpoint has as well, is the upper one. Tensors have
+/// the parameter's numel, or one element ("coefficient", "factor", "momentum_scale").
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
@@ -134,13 +143,25 @@ class StateVisitor {
   virtual void scalar(std::string_view parameter, std::string_view name, uint64_t& value) = 0;
 };
 
+/// What is in the gradients' memory behind prepare(), for the exchange.
+enum class Exchanged : uint8_t {
+  kGradients,  ///< the gradients as they are
+  kMomentum,   ///< this rank's momentum, which goes well with 1-bit compression
+  kMoves,      ///< what local steps have moved values by
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual const OptimizerSpec& spec() const = 0;
 
-  /// Enqueues what must be ready before the exchange: where the row says `prepares`, it writes to
-  /// the gradients' memory what is to be exchanged. Others exchange the gradients as they are.
+  /// What the next step exchanges, the same on ranks that have stepped alike. The stream must be
+  /// idle. A change is the time to change the exchange (Reducer::set_plan).
+  virtual Exchanged exchanges() const { return Exchanged::kGradients; }
+
+  /// Enqueues what must be ready before the exchange: unless exchanges() says kGradients, it writes
+  /// to the gradients' memory what is to be exchanged. Once a step. What is not finite stays so:
+  /// the exchange's flag, or apply(), then leaves out the step on every rank.
   virtual void prepare(Context& context) = 0;
 
   /// Enqueues the update of all parameters from their gradients. When a gradient holds NaN or
@@ -199,7 +220,7 @@ struct OptimizerRow {
   std::span<const std::string_view> keys;  ///< of OptimizerSpec, that this optimizer reads
   std::string_view defaults;               ///< as in a spec, what differs from OptimizerSpec's
   std::span<const OptimizerPreset> presets;
-  bool prepares;  ///< prepare() writes what is exchanged to the gradients' memory
+  Exchanged exchanges;  ///< kMomentum: once freeze_step steps were made
   std::unique_ptr<Optimizer> (*make)(const OptimizerSpec&, std::vector<Parameter>,
                                      std::vector<ParamGroup>);
 };

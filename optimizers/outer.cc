@@ -36,13 +36,13 @@ class Outer final : public SteppedOptimizer {
     SteppedOptimizer::bind(places);
   }
 
+  Exchanged exchanges() const override { return Exchanged::kMoves; }
+
   void prepare(Context& context) override {
     context.stream.enqueue([this, &pool = context.stream.pool()] {
       set().for_each_block(pool, [this](const ParameterSet::Block& block) {
-        block.read([&](const ParameterSet::Piece& piece) {
+        block.rewrite_gradient([&](const ParameterSet::Piece& piece, std::span<float> out) {
           const std::span<const float> anchor = state(*block.item, piece, 0);
-          // A Parameter's gradient is given to be written.
-          auto* const out = const_cast<float*>(piece.gradient.data());
           for (size_t i = 0; i < anchor.size(); ++i) {
             out[i] = anchor[i] - piece.value[i];
           }

@@ -228,6 +228,13 @@ void store_value(const ParameterSet::Item& item, size_t begin, std::span<const f
   }
 }
 
+void store_gradient(const ParameterSet::Item& item, size_t begin, std::span<const float> value) {
+  const ConstTensorView& to = item.gradient;
+  // A Parameter's gradient is given to be written.
+  const TensorView all{const_cast<void*>(to.data), to.numel, to.dtype, to.device};
+  cpu::narrow(value, all.subview(begin, value.size()));
+}
+
 void check_options(std::string_view optimizer, const StepOptions& options) {
   check(options.learning_rate >= 0.0 && options.learning_rate <= std::numeric_limits<float>::max(),
         optimizer, ": learning_rate is ", options.learning_rate, ", must be finite and >= 0");

@@ -58,6 +58,10 @@ class ParameterSet {
     void update(const Body& body) const {
       visit<true>(body);
     }
+    /// As read(), with body(Piece, out): what it writes to `out`, as long as the piece and maybe
+    /// its gradient's own memory, becomes the gradient.
+    template <class Body>
+    void rewrite_gradient(const Body& body) const;
     /// Calls body(gradient, begin) in pieces as read() has them.
     template <class Body>
     void read_gradient(const Body& body) const;
@@ -140,6 +144,8 @@ std::span<const float> load_gradient(const ParameterSet::Item& item, size_t begi
                                      std::span<float, kStepPiece> scratch);
 /// Rounds what load_value() gave, and was changed, to the parameter's own type.
 void store_value(const ParameterSet::Item& item, size_t begin, std::span<const float> value);
+/// The gradient's elements [begin, begin + value.size()), rounded to its type.
+void store_gradient(const ParameterSet::Item& item, size_t begin, std::span<const float> value);
 
 template <bool kWrites, class Body>
 void ParameterSet::Block::visit(const Body& body) const {
@@ -156,6 +162,21 @@ void ParameterSet::Block::visit(const Body& body) const {
       store_value(*item, begin, piece.value);
     }
   }
+}
+
+template <class Body>
+void ParameterSet::Block::rewrite_gradient(const Body& body) const {
+  alignas(64) std::array<float, kStepPiece> scratch;
+  visit<false>([&](const Piece& piece) {
+    const size_t size = piece.gradient.size();
+    if (item->gradient.dtype == DType::kFloat32) {
+      // A Parameter's gradient is given to be written.
+      body(piece, std::span(const_cast<float*>(piece.gradient.data()), size));
+    } else {
+      body(piece, std::span(scratch).first(size));
+      store_gradient(*item, piece.begin, std::span(scratch).first(size));
+    }
+  });
 }
 
 template <class Body>

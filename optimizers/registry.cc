@@ -45,6 +45,25 @@ constexpr OptimizerPreset kLambPresets[] = {
     {"optax", "", "optax, lamb"},
 };
 
+constexpr std::string_view kOneBitAdamKeys[] = {"freeze_step",   "beta1",           "beta2",
+                                                "epsilon",       "bias_correction", "weight_decay",
+                                                "max_grad_norm", "master"};
+constexpr std::string_view kOneBitLambKeys[] = {
+    "freeze_step",      "beta1",           "beta2",      "epsilon",    "bias_correction",
+    "weight_decay",     "max_grad_norm",   "max_ratio",  "min_ratio",  "min_norm",
+    "max_norm",         "adapt_undecayed", "coeff_beta", "factor_min", "factor_max",
+    "factor_threshold", "master"};
+constexpr OptimizerPreset kOneBitAdamPresets[] = {
+    {"paper", "bias_correction=0,weight_decay=0", "arXiv 2102.02888, algorithm 1"},
+    {"deepspeed", "bias_correction=0,weight_decay=0",
+     "DeepSpeed, OnebitAdam, whose steps correct no bias whatever its bias_correction is"},
+};
+constexpr OptimizerPreset kOneBitLambPresets[] = {
+    {"paper", "bias_correction=0", "arXiv 2104.06069, algorithm 1"},
+    {"deepspeed", "bias_correction=0,epsilon=1e-8,max_ratio=10,min_ratio=0.01",
+     "DeepSpeed, OnebitLamb, whose steps correct no bias whatever its bias_correction is"},
+};
+
 constexpr std::string_view kOuterKeys[] = {"momentum", "nesterov", "max_grad_norm"};
 constexpr OptimizerPreset kOuterPresets[] = {
     {"paper", "", "arXiv 2311.08105: learning rate 0.7"},
@@ -61,7 +80,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kSgdKeys,
      .defaults = "",
      .presets = {},
-     .prepares = false,
+     .exchanges = Exchanged::kGradients,
      .make = make_sgd},
     {.name = "adamw",
      .summary = "Adam with weight decay that does not pass through the moments",
@@ -71,7 +90,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kAdamKeys,
      .defaults = "epsilon=1e-8,weight_decay=0.01",
      .presets = {},
-     .prepares = false,
+     .exchanges = Exchanged::kGradients,
      .make = make_adam},
     {.name = "lars",
      .summary = "SGD whose learning rate follows each layer's ratio of weight to gradient norm",
@@ -81,7 +100,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kLarsKeys,
      .defaults = "",
      .presets = kLarsPresets,
-     .prepares = false,
+     .exchanges = Exchanged::kGradients,
      .make = make_lars},
     {.name = "larc",
      .summary = "LARS that never takes a layer's rate above the learning rate",
@@ -91,7 +110,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kLarsKeys,
      .defaults = kLarcDefaults,
      .presets = {},
-     .prepares = false,
+     .exchanges = Exchanged::kGradients,
      .make = make_lars},
     {.name = "lamb",
      .summary = "Adam whose update is scaled to each layer's weight norm",
@@ -103,8 +122,35 @@ constexpr OptimizerRow kRows[] = {
      .keys = kLambKeys,
      .defaults = "",
      .presets = kLambPresets,
-     .prepares = false,
+     .exchanges = Exchanged::kGradients,
      .make = make_adam},
+    {.name = "onebit-adam",
+     .summary = "AdamW that, once v hardly changes, keeps it and has momenta exchanged in 1 bit",
+     .formula = "adamw for freeze_step steps; then v stays, m = the mean over ranks of "
+                "b1 m + (1 - b1) g_i, as it was compressed; w -= lr (m^ / (sqrt v^ + eps) + wd w)",
+     .source = "Tang et al., 1-bit Adam: Communication Efficient Large-Scale Training with Adam's "
+               "Convergence Speed, arXiv 2102.02888",
+     .keys = kOneBitAdamKeys,
+     .defaults = "epsilon=1e-8,weight_decay=0.01",
+     .presets = kOneBitAdamPresets,
+     .exchanges = Exchanged::kMomentum,
+     .make = make_onebit},
+    {.name = "onebit-lamb",
+     .summary =
+         "LAMB that, once v hardly changes, keeps it and each layer's ratio, times a factor, "
+         "and has momenta exchanged in 1 bit",
+     .formula =
+         "lamb for freeze_step steps, c = the average ratio; then v stays, m as onebit-adam; "
+         "g = (m - b1 m') / (1 - b1), m' the last m; v' = b2 v' + (1 - b2) g^2; "
+         "r = max((sqrt v^ + eps) / (sqrt v'^ + eps)) within bounds; "
+         "w -= lr c r (m^ / (sqrt v^ + eps) + wd w)",
+     .source = "Li et al., 1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training "
+               "with LAMB's Convergence Speed, arXiv 2104.06069",
+     .keys = kOneBitLambKeys,
+     .defaults = "",
+     .presets = kOneBitLambPresets,
+     .exchanges = Exchanged::kMomentum,
+     .make = make_onebit},
     {.name = "diloco",
      .summary =
          "the outer step of training with local steps, on what these have moved parameters by",
@@ -116,7 +162,7 @@ constexpr OptimizerRow kRows[] = {
      .keys = kOuterKeys,
      .defaults = "nesterov=1",
      .presets = kOuterPresets,
-     .prepares = true,
+     .exchanges = Exchanged::kMoves,
      .make = make_outer},
 };
 
@@ -134,7 +180,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
   }
   const Device device = device_of(parameters);
   const bool on_gpu = device.type == DeviceType::kCuda;
-  check(!on_gpu || !row.prepares, spec.name, ": the parameters are in memory of ", name_of(device),
+  check(!on_gpu || row.exchanges == Exchanged::kGradients, spec.name,
+        ": the parameters are in memory of ", name_of(device),
         ", expected CPU memory: it is not there on a GPU");
   return (on_gpu ? make_cuda_optimizer : row.make)(spec, std::move(parameters), std::move(groups));
 }

@@ -12,6 +12,8 @@ std::unique_ptr<Optimizer> make_lars(const OptimizerSpec& spec, std::vector<Para
                                      std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_adam(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                      std::vector<ParamGroup> groups);
+std::unique_ptr<Optimizer> make_onebit(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                       std::vector<ParamGroup> groups);
 std::unique_ptr<Optimizer> make_outer(const OptimizerSpec& spec, std::vector<Parameter> parameters,
                                       std::vector<ParamGroup> groups);
 /// Any of them, with parameters in a GPU's memory.

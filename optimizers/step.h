@@ -61,4 +61,28 @@ double adam_sum_of_squares(const AdamBlock& block, const AdamFactors& factors);
 /// Advances m and v, then w -= rate u.
 void adam_update(const AdamBlock& block, const AdamFactors& factors, float rate);
 
+/// What a step on exchanged momenta works on; `exp_avg_sq` stays.
+struct FrozenBlock {
+  std::span<float> value;
+  std::span<float> exp_avg;
+  std::span<const float> exp_avg_sq;
+  std::span<const float> exchanged;
+};
+/// out = scale (b1 m + (1 - b1) g), of the gradient in `exchanged`, where `out` may be as well.
+void local_momentum(const FrozenBlock& block, const FrozenFactors& factors, std::span<float> out);
+
+/// Of u = m^ / (sqrt v^ + eps) + wd w, not finite where an element exchanged is not.
+struct FrozenSums {
+  double gradient_part = 0.0;  ///< the squares of m^ / (sqrt v^ + eps)
+  double update = 0.0;         ///< the squares of u
+  float largest_ratio = 0.0f;  ///< of (sqrt v^ + eps) / (sqrt v'^ + eps), v' as this step makes it
+};
+/// Changes nothing.
+FrozenSums frozen_sums(const FrozenBlock& block, std::span<const float> fresh,
+                       const FrozenFactors& factors);
+/// Advances v', before the momentum.
+void fresh_update(const FrozenBlock& block, std::span<float> fresh, const FrozenFactors& factors);
+/// Takes the momentum, then w -= rate u.
+void frozen_update(const FrozenBlock& block, const FrozenFactors& factors, float rate);
+
 }  // namespace gradwire::cpu

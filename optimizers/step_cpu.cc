@@ -185,4 +185,76 @@ void adam_update(const AdamBlock& block, const AdamFactors& factors, float rate)
   }
 }
 
+GRADWIRE_CLONES
+void local_momentum(const FrozenBlock& block, const FrozenFactors& factors, std::span<float> out) {
+  const float* const m = block.exp_avg.data();
+  const float* const v = block.exp_avg_sq.data();
+  const float* const g = block.exchanged.data();
+  float* const to = out.data();
+  const size_t count = out.size();
+  const FrozenFactors f = factors;
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = local_momentum_element(m[i], v[i], g[i], f);
+  }
+}
+
+GRADWIRE_CLONES
+FrozenSums frozen_sums(const FrozenBlock& block, std::span<const float> fresh,
+                       const FrozenFactors& factors) {
+  const FrozenFactors f = factors;
+  FrozenSums sums;
+  uint32_t largest = 0;  // floats from 0 on are ordered as their bits are
+  float part[kChunk], update[kChunk];
+  for (size_t begin = 0; begin < block.value.size(); begin += kChunk) {
+    const float* const w = block.value.data() + begin;
+    const float* const last = block.exp_avg.data() + begin;
+    const float* const v = block.exp_avg_sq.data() + begin;
+    const float* const x = block.exchanged.data() + begin;
+    const float* const old = fresh.data() + begin;
+    const size_t count = std::min(kChunk, block.value.size() - begin);
+    for (size_t i = 0; i < count; ++i) {
+      const float m = frozen_momentum(x[i], v[i], f);
+      const float denominator = frozen_denominator(v[i], f);
+      part[i] = (m * f.correction1) / denominator;
+      update[i] = part[i] + f.weight_decay * w[i];
+      const float now = std::sqrt(fresh_element(last[i], m, old[i], f));
+      const float ratio = denominator / (now * f.fresh_root_correction2 + f.epsilon);
+      largest = std::max(largest, std::bit_cast<uint32_t>(ratio));
+    }
+    sums.gradient_part += chunk_sum_of_squares(part, count);
+    sums.update += chunk_sum_of_squares(update, count);
+  }
+  sums.largest_ratio = std::bit_cast<float>(largest);
+  return sums;
+}
+
+GRADWIRE_CLONES
+void fresh_update(const FrozenBlock& block, std::span<float> fresh, const FrozenFactors& factors) {
+  const float* const last = block.exp_avg.data();
+  const float* const v = block.exp_avg_sq.data();
+  const float* const x = block.exchanged.data();
+  float* __restrict const to = fresh.data();
+  const size_t count = fresh.size();
+  const FrozenFactors f = factors;
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = fresh_element(last[i], frozen_momentum(x[i], v[i], f), to[i], f);
+  }
+}
+
+GRADWIRE_CLONES
+void frozen_update(const FrozenBlock& block, const FrozenFactors& factors, float rate) {
+  float* __restrict const w = block.value.data();
+  float* __restrict const m = block.exp_avg.data();
+  const float* __restrict const v = block.exp_avg_sq.data();
+  const float* __restrict const x = block.exchanged.data();
+  const size_t count = block.value.size();
+  const FrozenFactors f = factors;
+  for (size_t i = 0; i < count; ++i) {
+    const float next = frozen_momentum(x[i], v[i], f);
+    const float part = (next * f.correction1) / frozen_denominator(v[i], f);
+    m[i] = next;
+    w[i] -= rate * (part + f.weight_decay * w[i]);
+  }
+}
+
 }  // namespace gradwire::cpu

@@ -84,6 +84,50 @@ GRADWIRE_ELEMENT AdamElement adam_element(float w, float m, float v, float unsca
   return {next_m, next_v, (next_m * f.correction1) / (root + f.epsilon) + f.weight_decay * w};
 }
 
+/// Of a step behind the freeze of v: this rank's momentum is exchanged, times `scale`, a power of
+/// two, and the mean's is stepped on. `recovery` is 1 / (1 - beta1), `fresh_root_correction2` of
+/// the v that goes on.
+struct FrozenFactors {
+  float beta1;
+  float one_minus_beta1;
+  float recovery;
+  float beta2;
+  float one_minus_beta2;
+  float correction1;
+  float root_correction2;
+  float fresh_root_correction2;
+  float epsilon;
+  float weight_decay;
+  float scale;
+  float unscale;
+  float factor;  ///< of gradients
+};
+
+/// 0 where v froze at 0, which says that no gradient has been seen: momentum is 0 there, since what
+/// 1-bit compression makes of it would be divided by epsilon alone. What is not finite stays so.
+GRADWIRE_ELEMENT float frozen_mask(float v) { return v == 0.0f ? 0.0f : 1.0f; }
+
+GRADWIRE_ELEMENT float local_momentum_element(float m, float v, float g, const FrozenFactors& f) {
+  return (frozen_mask(v) * f.scale) * (f.beta1 * m + f.one_minus_beta1 * (f.factor * g));
+}
+
+/// The momentum that was exchanged.
+GRADWIRE_ELEMENT float frozen_momentum(float exchanged, float v, const FrozenFactors& f) {
+  return (frozen_mask(v) * f.unscale) * exchanged;
+}
+
+GRADWIRE_ELEMENT float frozen_denominator(float v, const FrozenFactors& f) {
+  return std::sqrt(v) * f.root_correction2 + f.epsilon;
+}
+
+/// b2 v' + (1 - b2) g^2, of the mean gradient g that takes the momentum from `last_m` to `m`.
+GRADWIRE_ELEMENT float fresh_element(float last_m, float m, float fresh, const FrozenFactors& f) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const float g = (m - f.beta1 * last_m) * f.recovery;
+  const float grown = f.beta2 * fresh + (f.one_minus_beta2 * g) * g;
+  return grown < kLargest ? grown : kLargest;
+}
+
 /// A float as a bfloat16, rounded to nearest with ties away from zero, and its own lower 16 bits:
 /// together they are the float again, bit for bit, because rounding up shows in the lower half's
 /// first bit.

@@ -4,11 +4,21 @@
 
 namespace gradwire {
 
+namespace {
+
+/// LAMB without adaptation.
+bool is_plain_adam(const OptimizerSpec& spec) {
+  return spec.name == "adamw" || spec.name == "onebit-adam";
+}
+
+}  // namespace
+
 StepRule step_rule(const OptimizerSpec& spec) {
-  const bool adam = spec.name == "adamw" || spec.name == "lamb";
+  const bool layerwise_adam = spec.name == "lamb" || spec.name == "onebit-lamb";
+  const bool adam = layerwise_adam || is_plain_adam(spec);
   const bool sgd = spec.name == "sgd" || spec.name == "diloco";
   return {.form = adam ? StepForm::kAdam : (sgd ? StepForm::kSgd : StepForm::kLars),
-          .layerwise = !sgd && spec.name != "adamw",
+          .layerwise = !sgd && !is_plain_adam(spec),
           .nesterov = spec.nesterov,
           .rate_in_momentum = spec.rate_in_momentum,
           .clip_rate = spec.clip_rate,
@@ -17,6 +27,7 @@ StepRule step_rule(const OptimizerSpec& spec) {
           .trust_coefficient = spec.trust_coefficient,
           .min_norm = spec.min_norm,
           .max_norm = spec.max_norm,
+          .min_ratio = spec.min_ratio,
           .max_ratio = spec.max_ratio,
           .max_grad_norm = spec.max_grad_norm};
 }
@@ -28,7 +39,9 @@ std::vector<std::string_view> state_names(const OptimizerSpec& spec,
   }
   const StepForm form = step_rule(spec).form;
   if (form == StepForm::kAdam) {
-    return {"exp_avg", "exp_avg_sq"};
+    return spec.name == "onebit-lamb"
+               ? std::vector<std::string_view>{"exp_avg", "exp_avg_sq", "exp_avg_sq_fresh"}
+               : std::vector<std::string_view>{"exp_avg", "exp_avg_sq"};
   }
   const bool any = std::any_of(groups.begin(), groups.end(), [&](const ParamGroup& group) {
     return group.momentum.value_or(spec.momentum) != 0.0;
@@ -43,8 +56,8 @@ std::vector<ParamGroup> adjusted_groups(const OptimizerSpec& spec,
   check(state_names(spec, groups).size() <= states.size(), spec.name,
         ": a group has a momentum, expected 0 as in all groups when the optimizer was made: "
         "there is no state for it");
-  for (ParamGroup& group : groups) {  // AdamW is LAMB without adaptation
-    group.adapt = group.adapt && spec.name != "adamw";
+  for (ParamGroup& group : groups) {
+    group.adapt = group.adapt && !is_plain_adam(spec);
   }
   return groups;
 }

@@ -18,7 +18,7 @@ struct StepRule {
   StepForm form;
   bool layerwise;  ///< rates follow two norms of each parameter that adapts
   bool nesterov, rate_in_momentum, clip_rate, decayed_norm, decay_at_zero;
-  double trust_coefficient, min_norm, max_norm, max_ratio, max_grad_norm;
+  double trust_coefficient, min_norm, max_norm, min_ratio, max_ratio, max_grad_norm;
 };
 
 StepRule step_rule(const OptimizerSpec& spec);
@@ -87,11 +87,12 @@ struct LayerNorms {
   double change;  ///< of gradients (lars), of gradients with decay (decayed_norm), of the update u
 };
 
-/// LAMB's: rate min(phi(||w||) / ||u||, max_ratio).
+/// LAMB's: rate min(max(phi(||w||) / ||u||, min_ratio), max_ratio).
 GRADWIRE_HOST_DEVICE inline double lamb_rate(const StepRule& r, LayerNorms norms, double rate) {
   const double least = norms.values < r.min_norm ? r.min_norm : norms.values;
   const double norm = r.max_norm != 0.0 && r.max_norm < least ? r.max_norm : least;
-  const double ratio = norm / norms.change;
+  const double plain = norm / norms.change;
+  const double ratio = plain < r.min_ratio ? r.min_ratio : plain;
   return rate * (r.max_ratio != 0.0 && r.max_ratio < ratio ? r.max_ratio : ratio);
 }
 

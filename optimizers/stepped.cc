@@ -65,6 +65,21 @@ float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, 
     }
     return static_cast<float>(options.gradient_scale);
   }
+  const double squares = sum_of_gradient_squares(pool);
+  if (!std::isfinite(squares)) {
+    set_.check_gradients(pool);
+  }
+  return static_cast<float>(clipped_scale(options.gradient_scale, squares, spec_.max_grad_norm));
+}
+
+float SteppedOptimizer::clipping_factor(double scale, ThreadPool& pool) {
+  return static_cast<float>(
+      spec_.max_grad_norm == 0.0
+          ? scale
+          : clipped_scale(scale, sum_of_gradient_squares(pool), spec_.max_grad_norm));
+}
+
+double SteppedOptimizer::sum_of_gradient_squares(ThreadPool& pool) {
   set_.for_each_block(pool, [this](const ParameterSet::Block& block) {
     gradient_squares_[block.index] = gradient_sum_of_squares(block);
   });
@@ -72,10 +87,7 @@ float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, 
   for (const ParameterSet::Item& item : set_.items()) {
     squares += item.present() ? sum_of_blocks(item, gradient_squares_) : 0.0;
   }
-  if (!std::isfinite(squares)) {
-    set_.check_gradients(pool);
-  }
-  return static_cast<float>(clipped_scale(options.gradient_scale, squares, spec_.max_grad_norm));
+  return squares;
 }
 
 uint64_t SteppedOptimizer::skipped_steps(Context& context) {
@@ -84,9 +96,11 @@ uint64_t SteppedOptimizer::skipped_steps(Context& context) {
 }
 
 void SteppedOptimizer::visit_state(StateVisitor& visitor) {
-  for (ParameterSet::Item& item : set_.items()) {
+  for (size_t i = 0; i < set_.items().size(); ++i) {
+    ParameterSet::Item& item = set_.items()[i];
     visitor.scalar(item.name, "step", item.steps);
     set_.visit_tensors(item, names_, buffers_, visitor);
+    visit_more(i, visitor);
   }
 }
 

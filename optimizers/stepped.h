@@ -30,6 +30,9 @@ class SteppedOptimizer : public Optimizer {
   ParameterSet& set() { return set_; }
   const ParameterSet& set() const { return set_; }
   const StepRule& rule() const { return rule_; }
+  /// What brings the norm of all gradients together down to max_grad_norm, times `scale`. Not
+  /// finite, or without meaning, where a gradient is not.
+  float clipping_factor(double scale, ThreadPool& pool);
   /// What the step multiplies gradients by: options' scale, and what brings the norm of all of them
   /// together down to max_grad_norm. Looks at every gradient where `check` is set or it must.
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
@@ -50,11 +53,15 @@ class SteppedOptimizer : public Optimizer {
   virtual void step(const StepOptions& options, ThreadPool& pool) = 0;
   /// Called where values that others wrote become the masters.
   virtual void values_taken() {}
+  /// Shows what there is of item `index` beside its count of steps and the buffers.
+  virtual void visit_more(size_t, StateVisitor&) {}
 
   const OptimizerSpec spec_;
   const StepRule rule_;
   const std::vector<std::string_view> names_;
   ParameterSet set_;
+  double sum_of_gradient_squares(ThreadPool& pool);
+
   std::vector<double> gradient_squares_;  // per block, where gradients are clipped
   std::vector<Buffer> buffers_;
   const size_t group_count_;

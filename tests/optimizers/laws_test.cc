@@ -12,6 +12,12 @@ namespace gradwire {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Registry, OptimizerLaws, testing::ValuesIn(all_specs()), name_of_spec);
+// What these do behind their freeze is in onebit_test.cc; outer_test.cc has what reads no
+// gradients.
+INSTANTIATE_TEST_SUITE_P(OneBit, OptimizerLaws,
+                         testing::Values(parse_optimizer("onebit-adam"),
+                                         parse_optimizer("onebit-lamb:preset=deepspeed")),
+                         name_of_spec);
 
 TEST_P(OptimizerLaws, AnyNumberOfThreadsGivesTheSameBits) {
   Model expected;

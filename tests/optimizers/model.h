@@ -126,14 +126,45 @@ inline bool same_bits(const State& a, const State& b) {
                                               });
 }
 
-/// One step on a stream of its own.
-inline void step(Optimizer& optimizer, double learning_rate, int threads = 1) {
+/// Runs action(context) on a stream of its own.
+template <class Action>
+void on_stream(int threads, const Action& action) {
   const std::unique_ptr<Stream> stream = make_inline_stream(threads);
   Workspace workspace;
   Context context{*stream, workspace};
-  optimizer.prepare(context);
-  optimizer.apply(learning_rate, context);
+  action(context);
   stream->wait();
+}
+
+inline void prepare(Optimizer& optimizer, int threads = 1) {
+  on_stream(threads, [&](Context& context) { optimizer.prepare(context); });
+}
+
+inline void apply(Optimizer& optimizer, double learning_rate, int threads = 1) {
+  on_stream(threads, [&](Context& context) { optimizer.apply(learning_rate, context); });
+}
+
+/// One step of a rank that is alone.
+inline void step(Optimizer& optimizer, double learning_rate, int threads = 1) {
+  on_stream(threads, [&](Context& context) {
+    optimizer.prepare(context);
+    optimizer.apply(learning_rate, context);
+  });
+}
+
+/// An exchange: every rank's gradients become the mean of all.
+inline void average(std::vector<Model>& ranks) {
+  for (size_t l = 0; l < ranks[0].gradients.size(); ++l) {
+    for (size_t i = 0; i < ranks[0].gradients[l].size(); ++i) {
+      double sum = 0.0;
+      for (const Model& rank : ranks) {
+        sum += static_cast<double>(rank.gradients[l][i]);
+      }
+      for (Model& rank : ranks) {
+        rank.gradients[l][i] = static_cast<float>(sum / static_cast<double>(ranks.size()));
+      }
+    }
+  }
 }
 
 /// The message of the Expected exception that `action` throws, else what happened instead.

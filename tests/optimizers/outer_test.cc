@@ -25,37 +25,6 @@ void inner_steps(Model& model, unsigned seed) {
   }
 }
 
-void prepare(Optimizer& optimizer, int threads = 1) {
-  const auto stream = make_inline_stream(threads);
-  Workspace workspace;
-  Context context{*stream, workspace};
-  optimizer.prepare(context);
-  stream->wait();
-}
-
-void apply(Optimizer& optimizer, double rate, int threads = 1) {
-  const auto stream = make_inline_stream(threads);
-  Workspace workspace;
-  Context context{*stream, workspace};
-  optimizer.apply(rate, context);
-  stream->wait();
-}
-
-/// The exchange: every rank's gradients become the mean of all.
-void average(std::vector<Model>& ranks) {
-  for (size_t i = 0; i < ranks[0].gradients.size(); ++i) {
-    for (size_t k = 0; k < ranks[0].gradients[i].size(); ++k) {
-      double sum = 0.0;
-      for (const Model& rank : ranks) {
-        sum += static_cast<double>(rank.gradients[i][k]);
-      }
-      for (Model& rank : ranks) {
-        rank.gradients[i][k] = static_cast<float>(sum / kRanks);
-      }
-    }
-  }
-}
-
 struct Case {
   const char* spec;
   double rate, momentum;

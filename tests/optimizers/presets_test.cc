@@ -144,8 +144,9 @@ TEST(OptimizerPreset, EveryOneOfTheRegistryIsTestedAndSetsWhatItSays) {
       const std::string keys = concat(row.name, preset.keys.empty() ? "" : ":", preset.keys);
       EXPECT_EQ(parse_optimizer(text), parse_optimizer(keys)) << text;
       EXPECT_FALSE(preset.source.empty());
-      // In formula_test and outer_test.
-      const bool tested = (row.name == "lars" && preset.name == "paper") || row.prepares;
+      // In formula_test, and in outer_test and onebit_test.
+      const bool tested =
+          (row.name == "lars" && preset.name == "paper") || row.exchanges != Exchanged::kGradients;
       EXPECT_TRUE(
           tested ||
           std::ranges::any_of(presets(), [&](const Preset& p) { return p.spec.starts_with(text); }))

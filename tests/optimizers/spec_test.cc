@@ -36,8 +36,11 @@ TEST(OptimizerSpecText, WritesWhatDiffersFromTheDefaultsAndReadsItBack) {
 
 TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
   EXPECT_EQ(refusal("adam"),
-            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb, diloco");
-  EXPECT_EQ(refusal(""), "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb, diloco");
+            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb, onebit-adam, "
+            "onebit-lamb, diloco");
+  EXPECT_EQ(refusal(""),
+            "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb, onebit-adam, "
+            "onebit-lamb, diloco");
   EXPECT_EQ(refusal("sgd:beta1=0.9"),
             "sgd key: unknown name 'beta1', known: momentum in [0, 1), nesterov 0 or 1, "
             "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32");
@@ -124,7 +127,8 @@ TEST(OptimizerRegistry, MakesWhatItListsAndChecksSpecsMadeByHand) {
               std::string(row.name) + ": max_grad_norm is -1, must be >= 0");
   }
   EXPECT_EQ(message_of<InvalidArgument>([] { make_optimizer({.name = "adam"}, {}); }),
-            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb, diloco");
+            "optimizer: unknown name 'adam', known: sgd, adamw, lars, larc, lamb, onebit-adam, "
+            "onebit-lamb, diloco");
 }
 
 TEST(Schedule, WarmupClimbsInEqualStepsToTheBase) {

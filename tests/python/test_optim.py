@@ -331,7 +331,7 @@ def read_only():
                           groups=[{"parameters": [0]}, {"parameters": [0]}]),
      "groups[0] has already"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"lr": 1}]), "known: parameters"),
-    (lambda: gradwire.make_optimizer("adam", [floats()], [floats()]), "known: sgd, adamw, lars, larc, lamb, diloco"),
+    (lambda: gradwire.make_optimizer("adam", [floats()], [floats()]), "known: sgd, adamw, lars, larc, lamb, onebit-adam, onebit-lamb, diloco"),
     (lambda: gradwire.make_optimizer("lamb:beta3=1", [floats()], [floats()]), "beta3"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, threads=0), "threads"),
     (lambda: gradwire.SGD([floats()], [floats()], -1.0).step(), "learning"),

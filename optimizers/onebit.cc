@@ -1,0 +1,321 @@
+// 1-bit Adam, Tang et al., arXiv 2102.02888, and 1-bit LAMB, Li et al., arXiv 2104.06069. For
+// freeze_step steps of every parameter they are AdamW and LAMB (adam.cc), on the mean gradient.
+// From then on v stays as it is, and the step is linear in the gradient, so that a compressor with
+// error feedback loses nothing of it. Of every parameter:
+//   prepare:  m_i = b1 m + (1 - b1) g_i, to be exchanged; the mean, as it arrives, is m
+//   apply:    u = m^ / (sqrt(v^) + eps) + wd w
+//             onebit-adam: w -= lr u
+//             onebit-lamb: w -= lr c r u
+// c is the average of LAMB's ratios over the steps before, c = b3 c + (1 - b3) ratio from 0, and r
+// follows how v would have gone on, with the gradient recovered from the momentum and its last one:
+//   g = (m - b1 m') / (1 - b1);  v' = b2 v' + (1 - b2) g^2, from v
+//   r = max over the layer of (sqrt(v^) + eps) / (sqrt(v'^) + eps), of which weight decay has no
+//   part: r p + 1 - p, p = min(1, ||m^ / (sqrt(v^) + eps)|| / ||u||); then within
+//   [factor_min, factor_max], and within factor_threshold of the last r.
+// m^ = m / (1 - b1^t), v'^ = v' / (1 - b2^t), v^ = v / (1 - b2^s) and c / (1 - b3^s), s the steps
+// that they are averages of; without bias_correction they are m, v', v and c.
+//
+// onebit-lamb exchanges m_i times the power of two nearest the mean over parameters of the last
+// momentum's root mean square over the parameter's own, so that layers that share a bucket are of
+// one size; being a power of two it rounds nothing.
+//
+// A parameter whose gradients begin late takes all back to AdamW or LAMB until it too has made
+// freeze_step steps. Clipping (max_grad_norm) is by the mean gradient's norm before the freeze, by
+// that of the rank's own gradient after it.
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradwire/optimizers/adam.h"
+#include "gradwire/optimizers/registry.h"
+
+namespace gradwire {
+namespace {
+
+constexpr size_t kMoment = 0, kVariance = 1, kFresh = 2;  // places among the state's names
+
+class OneBit final : public Adam {
+ public:
+  OneBit(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
+         const std::vector<ParamGroup>& groups)
+      : Adam(spec, parameters, groups),
+        layers_(set().items().size()),
+        frozen_(set().items().size()),
+        largest_ratios_(set().blocks().size()) {
+    check(spec.factor_min <= spec.factor_max, spec.name, ": factor_min is ", spec.factor_min,
+          ", must be at most factor_max, ", spec.factor_max);
+    check(spec.max_ratio == 0.0 || spec.min_ratio <= spec.max_ratio, spec.name, ": min_ratio is ",
+          spec.min_ratio, ", must be at most max_ratio, ", spec.max_ratio);
+  }
+
+  Exchanged exchanges() const override {
+    return frozen() ? Exchanged::kMomentum : Exchanged::kGradients;
+  }
+
+  void prepare(Context& context) override {
+    context.stream.enqueue([this, &pool = context.stream.pool()] {
+      prepared_ = frozen();
+      if (prepared_) {
+        take_factors(clipping_factor(1.0, pool));
+        set().for_each_block(pool, [this](const ParameterSet::Block& block) {
+          block.rewrite_gradient([&](const ParameterSet::Piece& piece, std::span<float> out) {
+            cpu::local_momentum(operands(block, piece), frozen_[place(block)], out);
+          });
+        });
+      }
+    });
+  }
+
+ private:
+  /// What there is of a parameter beside its elements' state.
+  struct Layer {
+    uint64_t variance_steps = 0;  // of which v is the average
+    uint64_t coefficients = 0;    // of which `coefficient` is
+    float coefficient = 0.0f;
+    float factor = 1.0f;
+    float momentum_scale = 1.0f;
+    float next_factor = 1.0f;  // of the step in progress
+    float rate = 0.0f;
+  };
+
+  bool layerwise() const { return rule().layerwise; }
+
+  /// Whether every parameter of a step with `ahead` steps more has made freeze_step of them.
+  bool frozen(uint64_t ahead = 0) const {
+    bool any = false;
+    for (const ParameterSet::Item& item : set().items()) {
+      if (item.present() && item.steps + ahead < spec().freeze_step) {
+        return false;
+      }
+      any = any || item.present();
+    }
+    return any;
+  }
+
+  void step(const StepOptions& options, ThreadPool& pool) override {
+    const bool prepared = std::exchange(prepared_, false);
+    if (!frozen()) {
+      Adam::step(options, pool);
+      end_averages(pool);
+      return;
+    }
+    check(prepared, spec().name,
+          ": apply() without prepare(), expected before the exchange of every step once "
+          "exchanges() says momentum");
+    check(
+        options.gradient_scale == 1.0, spec().name, ": gradient_scale is ", options.gradient_scale,
+        ", must be 1 once exchanges() says momentum: prepare() has read the gradients as they are");
+    take_factors(1.0f);
+    set().for_each_block(pool, [&](const ParameterSet::Block& block) {
+      measure_momentum(block, options.known_finite);
+    });
+    take_rates(options.learning_rate, pool);
+    set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) { update(block); });
+    for (Layer& layer : layers_) {
+      layer.factor = layer.next_factor;
+    }
+  }
+
+  AdamFactors factors(size_t index, float factor) const override {
+    const ParameterSet::Item& item = set().items()[index];
+    AdamFactors f = adam_factors(item, item.steps, factor);
+    f.correction1 = spec().bias_correction ? f.correction1 : 1.0f;
+    f.root_correction2 = root_correction2(item, layers_[index].variance_steps);
+    return f;
+  }
+
+  float root_correction2(const StepSettings& settings, uint64_t steps) const {
+    return spec().bias_correction ? adam_factors(settings, steps, 1.0f).root_correction2 : 1.0f;
+  }
+
+  /// Behind a step of AdamW or LAMB, which cannot fail any more.
+  void end_averages(ThreadPool& pool) {
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const ParameterSet::Item& item = set().items()[i];
+      if (item.present()) {
+        ++layers_[i].variance_steps;
+        average_ratio(item, layers_[i]);
+      }
+    }
+    if (layerwise() && frozen(1)) {
+      begin_fresh(pool);
+    }
+  }
+
+  void average_ratio(const ParameterSet::Item& item, Layer& layer) {
+    if (!layerwise() || !item.adapt) {
+      return;
+    }
+    const LayerNorms norms{std::sqrt(sum_of_blocks(item, rates_.value_squares)),
+                           std::sqrt(sum_of_blocks(item, rates_.change_squares))};
+    if (norms.values != 0.0 && norms.change != 0.0) {
+      const double beta = spec().coeff_beta;
+      layer.coefficient = to_rate(beta * static_cast<double>(layer.coefficient) +
+                                  (1.0 - beta) * lamb_rate(rule(), norms, 1.0));
+      ++layer.coefficients;
+    }
+  }
+
+  /// v' begins as v, and momenta are measured.
+  void begin_fresh(ThreadPool& pool) {
+    set().for_each_block(pool, [this](const ParameterSet::Block& block) {
+      double& squares = rates_.value_squares[block.index] = 0.0;
+      block.read([&](const ParameterSet::Piece& piece) {
+        const std::span<const float> from = state(*block.item, piece, kVariance);
+        std::copy(from.begin(), from.end(), state(*block.item, piece, kFresh).begin());
+        squares += cpu::sum_of_squares(state(*block.item, piece, kMoment));
+      });
+    });
+    double sum = 0.0, count = 0.0;
+    for (const ParameterSet::Item& item : set().items()) {
+      const double size = momentum_size(item);
+      sum += size;
+      count += size > 0.0 ? 1.0 : 0.0;
+    }
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const double size = momentum_size(set().items()[i]);
+      layers_[i].momentum_scale = size > 0.0 ? nearest_power_of_two(sum / count / size) : 1.0f;
+    }
+  }
+
+  double momentum_size(const ParameterSet::Item& item) const {
+    return item.present() ? std::sqrt(sum_of_blocks(item, rates_.value_squares) /
+                                      static_cast<double>(item.value.numel))
+                          : 0.0;
+  }
+
+  /// In ratio, within what keeps numbers near 1 within float.
+  static float nearest_power_of_two(double x) {
+    int exponent = 0;
+    const double part = std::frexp(x, &exponent);  // in [1/2, 1)
+    return std::ldexp(1.0f, std::clamp(part * part < 0.5 ? exponent - 1 : exponent, -60, 60));
+  }
+
+  void take_factors(float factor) {
+    for (size_t i = 0; i < frozen_.size(); ++i) {
+      const ParameterSet::Item& item = set().items()[i];
+      const Layer& layer = layers_[i];
+      const AdamFactors now = adam_factors(item, item.steps, factor);
+      const uint64_t last_variance = std::max<uint64_t>(layer.variance_steps, 1) - 1;
+      frozen_[i] = {.beta1 = now.beta1,
+                    .one_minus_beta1 = now.one_minus_beta1,
+                    .recovery = static_cast<float>(1.0 / (1.0 - item.beta1)),
+                    .beta2 = now.beta2,
+                    .one_minus_beta2 = now.one_minus_beta2,
+                    .correction1 = spec().bias_correction ? now.correction1 : 1.0f,
+                    .root_correction2 = root_correction2(item, last_variance),
+                    .fresh_root_correction2 = root_correction2(item, item.steps),
+                    .epsilon = now.epsilon,
+                    .weight_decay = now.weight_decay,
+                    .scale = layer.momentum_scale,
+                    .unscale = 1.0f / layer.momentum_scale,
+                    .factor = factor};
+    }
+  }
+
+  cpu::FrozenBlock operands(const ParameterSet::Block& block,
+                            const ParameterSet::Piece& piece) const {
+    return {piece.value, state(*block.item, piece, kMoment), state(*block.item, piece, kVariance),
+            piece.gradient};
+  }
+
+  void measure_momentum(const ParameterSet::Block& block, bool finite) {
+    if (!block.item->adapt) {
+      look_at(block, finite);
+      return;
+    }
+    double& part = rates_.value_squares[block.index] = 0.0;
+    double& change = rates_.change_squares[block.index] = 0.0;
+    float& largest = largest_ratios_[block.index] = 0.0f;
+    block.read([&](const ParameterSet::Piece& piece) {
+      const cpu::FrozenSums sums = cpu::frozen_sums(
+          operands(block, piece), state(*block.item, piece, kFresh), frozen_[place(block)]);
+      part += sums.gradient_part;
+      change += sums.update;
+      largest = std::max(largest, sums.largest_ratio);
+    });
+  }
+
+  void take_rates(double learning_rate, ThreadPool& pool) {
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const ParameterSet::Item& item = set().items()[i];
+      if (!item.present()) {
+        continue;
+      }
+      if (!std::isfinite(sum_of_blocks(item, rates_.change_squares))) {
+        set().check_gradients(pool);
+      }
+      Layer& layer = layers_[i];
+      const double rate = learning_rate * item.learning_rate_scale;
+      layer.next_factor = item.adapt ? static_cast<float>(factor_of(item, layer)) : layer.factor;
+      layer.rate =
+          to_rate(item.adapt ? rate * coefficient_of(layer) * static_cast<double>(layer.next_factor)
+                             : rate);
+    }
+  }
+
+  double coefficient_of(const Layer& layer) const {
+    const auto average = static_cast<double>(layer.coefficient);
+    if (layer.coefficients == 0) {  // no step adapted
+      return 1.0;
+    }
+    return spec().bias_correction ? average / (1.0 - power(spec().coeff_beta, layer.coefficients))
+                                  : average;
+  }
+
+  double factor_of(const ParameterSet::Item& item, const Layer& layer) const {
+    float largest = 0.0f;
+    for (size_t b = item.first_block; b < item.first_block + item.block_count; ++b) {
+      largest = std::max(largest, largest_ratios_[b]);
+    }
+    auto factor = static_cast<double>(largest);
+    if (item.weight_decay > 0.0f) {
+      // 1 as well where both are 0.
+      const double part = std::min(1.0, std::sqrt(sum_of_blocks(item, rates_.value_squares)) /
+                                            std::sqrt(sum_of_blocks(item, rates_.change_squares)));
+      factor = factor * part + (1.0 - part);
+    }
+    const auto last = static_cast<double>(layer.factor);
+    const double threshold = spec().factor_threshold;
+    factor = std::max(std::min(factor, spec().factor_max), spec().factor_min);
+    return std::max(std::min(factor, last * (1.0 + threshold)), last * (1.0 - threshold));
+  }
+
+  void update(const ParameterSet::Block& block) {
+    const FrozenFactors& f = frozen_[place(block)];
+    const float rate = layers_[place(block)].rate;
+    block.update([&](const ParameterSet::Piece& piece) {
+      const cpu::FrozenBlock all = operands(block, piece);
+      if (layerwise()) {
+        cpu::fresh_update(all, state(*block.item, piece, kFresh), f);
+      }
+      cpu::frozen_update(all, f, rate);
+    });
+  }
+
+  void visit_more(size_t index, StateVisitor& visitor) override {
+    Layer& layer = layers_[index];
+    const std::string& name = set().items()[index].name;
+    visitor.scalar(name, "variance_step", layer.variance_steps);
+    if (layerwise()) {
+      visitor.scalar(name, "coefficients", layer.coefficients);
+      visitor.tensor(name, "coefficient", {&layer.coefficient, 1, DType::kFloat32, {}});
+      visitor.tensor(name, "factor", {&layer.factor, 1, DType::kFloat32, {}});
+      visitor.tensor(name, "momentum_scale", {&layer.momentum_scale, 1, DType::kFloat32, {}});
+    }
+  }
+
+  std::vector<Layer> layers_;          // per parameter
+  std::vector<FrozenFactors> frozen_;  // per parameter
+  std::vector<float> largest_ratios_;  // per block
+  bool prepared_ = false;              // momentum of the step in progress, in the gradients' place
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_onebit(const OptimizerSpec& spec, std::vector<Parameter> parameters,
+                                       std::vector<ParamGroup> groups) {
+  return std::make_unique<OneBit>(spec, parameters, groups);
+}
+
+}  // namespace gradwire
