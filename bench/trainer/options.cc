@@ -89,27 +89,28 @@ void set_schedule(Options& o, std::string_view text) {
   o.schedule = text == "constant" ? Schedule::kConstant : Schedule::kPolynomial;
 }
 
-/// An optimizer of gradients, or of what local steps moved.
-gradwire::OptimizerSpec parse_optimizer_that(bool prepares, std::string_view text) {
+/// An optimizer of what local steps moved, or one whose every step is exchanged.
+gradwire::OptimizerSpec parse_optimizer_of(bool local_steps, std::string_view text) {
   const gradwire::OptimizerSpec spec = gradwire::parse_optimizer(text);
   std::string known;
   for (const gradwire::OptimizerRow& row : gradwire::optimizer_registry()) {
-    if (row.name == spec.name && row.prepares == prepares) {
+    if ((row.exchanges == gradwire::Exchanged::kMoves) != local_steps) {
+      continue;
+    }
+    if (row.name == spec.name) {
       return spec;
     }
-    if (row.prepares == prepares) {
-      known += concat(known.empty() ? "" : ", ", row.name);
-    }
+    known += concat(known.empty() ? "" : ", ", row.name);
   }
-  reject(text,
-         concat(prepares ? "an optimizer of local steps: " : "an optimizer of gradients: ", known));
+  reject(text, concat(local_steps ? "an optimizer of local steps: " : "an optimizer of gradients: ",
+                      known));
 }
 
 void set_optimizer(Options& o, std::string_view text) {
-  o.optimizer = parse_optimizer_that(false, text);
+  o.optimizer = parse_optimizer_of(false, text);
 }
 
-void set_outer(Options& o, std::string_view text) { o.outer = parse_optimizer_that(true, text); }
+void set_outer(Options& o, std::string_view text) { o.outer = parse_optimizer_of(true, text); }
 
 struct OptionRow {
   std::string_view name;
@@ -153,7 +154,8 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.bucket_kib = parse_number<size_t>(v, 1, size_t{1} << 22); }},
     {"optimizer", "SPEC",
      "e.g. sgd:momentum=0.9, adamw, lars, larc, lamb; without its momentum for what the method "
-     "gives one [sgd]",
+     "gives one; onebit-adam:freeze_step=N, onebit-lamb: the method is for momenta, behind N steps "
+     "[sgd]",
      set_optimizer},
     {"learning-rate", "X", "after warm-up [by optimizer]",
      [](Options& o, View v) { o.learning_rate = parse_number<double>(v, 1e-12, kAnyReal); }},
@@ -254,7 +256,16 @@ double parse_rate(std::string_view text) {
 
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer) {
   const std::string_view name = optimizer.name;
-  return name == "lars" ? 3.0 : name == "lamb" ? 0.005 : name == "adamw" ? 0.001 : 0.05;
+  const bool lamb = name == "lamb" || name == "onebit-lamb";
+  const bool adam = name == "adamw" || name == "onebit-adam";
+  return name == "lars" ? 3.0 : lamb ? 0.005 : adam ? 0.001 : 0.05;
+}
+
+bool exchanges_momenta(const Options& options) {
+  const std::span<const gradwire::OptimizerRow> rows = gradwire::optimizer_registry();
+  return std::any_of(rows.begin(), rows.end(), [&](const gradwire::OptimizerRow& row) {
+    return row.name == options.optimizer.name && row.exchanges == gradwire::Exchanged::kMomentum;
+  });
 }
 
 double default_outer_rate(const gradwire::OptimizerSpec& outer) {

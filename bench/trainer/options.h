@@ -74,6 +74,9 @@ struct ParameterGroups {
 /// optimizer's momentum, but not for biases, which are not compressed and have none.
 ParameterGroups parameter_groups(const Options& options);
 
+/// Whether the optimizer takes momenta for gradients, from some step on.
+bool exchanges_momenta(const Options& options);
+
 /// What --learning-rate is when left out: found by trying on small images (README.md).
 double default_learning_rate(const gradwire::OptimizerSpec& optimizer);
 

@@ -11,7 +11,7 @@
 #include "bench/trainer/group_checks.h"
 #include "bench/trainer/mlp.h"
 #include "bench/trainer/step_metrics.h"
-#include "gradwire/comm/reducer.h"
+#include "bench/trainer/updates.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/optimizers/schedule.h"
 
@@ -71,11 +71,9 @@ class Training {
 
  private:
   void join();
-  void make_optimizers();
   /// Whether all ranks have the same parameters behind step `steps_`.
   bool together() const;
-  void exchange();
-  void outer_step();
+  void begin_step();
   void step();
   void after_step();
   void evaluate_now();
@@ -85,6 +83,7 @@ class Training {
   bool rank_zero() const { return in_.transport.rank() == 0; }
   uint64_t interface_bytes() const;
   void write_start();
+  void write_plan();
   void write_step(const StepMetrics& metrics, double loss);
   void write_done();
 
@@ -93,17 +92,12 @@ class Training {
   Standardiser standardise_;
   BatchSampler sampler_;  // before the model, so that its check comes before any allocation
   Mlp model_;
-  gradwire::Plan plan_;
   std::unique_ptr<gradwire::Stream> stream_ = gradwire::make_inline_stream(options_.threads);
   gradwire::Workspace workspace_;
   gradwire::Context context_{*stream_, workspace_};
-  std::optional<gradwire::Reducer> reducer_;
-  std::vector<float> local_gradients_;  // without an exchange
-  std::unique_ptr<gradwire::Optimizer> optimizer_;
-  std::unique_ptr<gradwire::Optimizer> outer_;  // with local steps
+  Updates updates_{options_, in_.transport, model_, context_};
   std::vector<uint8_t> labels_;
-  std::vector<ParamId> ready_;  // gradients held back until backward has ended
-  std::string interface_;       // empty: not counted
+  std::string interface_;  // empty: not counted
 
   uint64_t steps_per_epoch_;
   uint64_t total_steps_;
@@ -138,48 +132,13 @@ Training::Training(const RankInputs& in)
     interface_ = options_.group.network_interface;
   }
   model_.initialise(options_.seed);
-  plan_ = gradwire::make_plan(model_.parameters(), {.spec = options_.method,
-                                                    .exchange = options_.exchange,
-                                                    .bucket_bytes = options_.bucket_kib * 1024,
-                                                    .seed = options_.seed});
 }
 
 void Training::join() {
-  if (options_.exchange_gradients) {
-    reducer_.emplace(
-        plan_, in_.transport,
-        gradwire::ReducerOptions{.threads = options_.threads, .streams = options_.streams});
-  } else {
-    local_gradients_.resize(model_.parameter_count());
-  }
-  keep_to(options_.compute_cpus);
-  make_optimizers();
+  updates_.join();
   write_start();
   in_.transport.barrier({.what = "start"}, context_);
   context_.stream.wait();
-}
-
-void Training::make_optimizers() {
-  std::vector<gradwire::Parameter> parameters;
-  size_t offset = 0;
-  for (ParamId p = 0; p < model_.parameters().size(); ++p) {
-    const std::span<float> value = model_.value(p);
-    const gradwire::TensorView gradient =
-        reducer_.has_value()
-            ? reducer_->gradient(p)
-            : gradwire::view_of(std::span(local_gradients_).subspan(offset, value.size()));
-    offset += value.size();
-    model_.bind_gradient(p, gradient.as<float>());
-    const auto& info = model_.parameters()[p];
-    parameters.push_back(
-        {info.name, gradwire::view_of(value), gradient, info.shape.size() == 1 ? 1u : 0u});
-  }
-  if (reducer_.has_value() && options_.local_steps > 1) {
-    outer_ = gradwire::make_optimizer(options_.outer, parameters, {{}, {}});
-  }
-  const ParameterGroups groups = parameter_groups(options_);
-  optimizer_ = gradwire::make_optimizer(options_.optimizer, std::move(parameters),
-                                        {groups.matrices, groups.vectors});
 }
 
 double Training::learning_rate(uint64_t step) const {
@@ -197,23 +156,16 @@ uint64_t Training::interface_bytes() const {
 }
 
 bool Training::together() const {
-  return outer_ == nullptr || steps_ % options_.local_steps == 0 || steps_ >= total_steps_;
+  return !updates_.has_local_steps() || steps_ % options_.local_steps == 0 ||
+         steps_ >= total_steps_;
 }
 
-void Training::exchange() {
-  for (const ParamId p : ready_) {
-    reducer_->grad_ready(p);
+void Training::begin_step() {
+  const auto begin = Clock::now();
+  if (updates_.begin_step()) {
+    seconds_ += milliseconds(Clock::now() - begin) / 1000;
+    write_plan();
   }
-  reducer_->wait();
-}
-
-// The gradients' memory, which the optimizer has read, takes what the local steps moved.
-void Training::outer_step() {
-  outer_->prepare(context_);
-  context_.stream.wait();
-  exchange();
-  outer_->apply(options_.outer_learning_rate, context_);
-  context_.stream.wait();
 }
 
 void Training::step() {
@@ -224,34 +176,26 @@ void Training::step() {
   gather_examples(in_.data.train, standardise_, sampler_.batch(steps_), model_.inputs(), labels_);
   const double loss = model_.forward(labels_);
   const auto forward_end = Clock::now();
-  ready_.clear();
-  model_.backward(labels_, [&](ParamId p) {
-    if (reducer_.has_value() && options_.overlap && outer_ == nullptr) {
-      reducer_->grad_ready(p);
-    } else {
-      ready_.push_back(p);
-    }
-  });
+  model_.backward(labels_, [&](ParamId p) { updates_.gradient_ready(p); });
   const auto backward_end = Clock::now();
-  if (reducer_.has_value() && outer_ == nullptr) {
-    exchange();
-    metrics.add_trace(reducer_->trace().last());
-  }
+  updates_.prepare();
+  const auto prepare_end = Clock::now();
+  updates_.exchange();
   const auto exchange_end = Clock::now();
-  optimizer_->prepare(context_);
-  optimizer_->apply(learning_rate(steps_), context_);
-  context_.stream.wait();
+  updates_.apply(learning_rate(steps_));
   const auto local_end = Clock::now();
   ++steps_;
-  if (outer_ != nullptr && together()) {
-    outer_step();
-    metrics.add_trace(reducer_->trace().last());
+  if (updates_.has_local_steps() && together()) {
+    updates_.outer_step();
   }
   const auto end = Clock::now();
+  if (updates_.reducer() != nullptr && together()) {
+    metrics.add_trace(updates_.reducer()->trace().last());
+  }
   metrics.step_ms = milliseconds(end - begin);
   metrics.backward_ms = milliseconds(backward_end - forward_end);
-  metrics.compute_ms = milliseconds((backward_end - begin) + (local_end - exchange_end));
-  metrics.exposed_exchange_ms = milliseconds((exchange_end - backward_end) + (end - local_end));
+  metrics.compute_ms = milliseconds((prepare_end - begin) + (local_end - exchange_end));
+  metrics.exposed_exchange_ms = milliseconds((exchange_end - prepare_end) + (end - local_end));
   metrics.cpu_ms = process_cpu_ms() - cpu_before;
   if (!interface_.empty()) {
     metrics.interface_bytes_sent = static_cast<double>(interface_bytes() - interface_before);
@@ -319,6 +263,7 @@ void Training::run() {
     join();
     while (!finished_) {
       in_.signals.check();
+      begin_step();
       step();
       after_step();
     }
@@ -327,9 +272,10 @@ void Training::run() {
     // Before the reducer goes: its destructor waits for buckets that peers may never answer.
     end_group(in_);
   }
-  if (!options_.chrome_trace.empty() && reducer_.has_value()) {
+  if (!options_.chrome_trace.empty() && updates_.reducer() != nullptr) {
     const int rank = in_.transport.rank();
-    write_file(of_rank(options_.chrome_trace, rank), reducer_->trace().to_chrome_json(rank));
+    write_file(of_rank(options_.chrome_trace, rank),
+               updates_.reducer()->trace().to_chrome_json(rank));
   }
 }
 
@@ -342,11 +288,13 @@ void Training::write_start() {
           .add("threads", options_.threads)
           .add("transport", in_.transport.name())
           .add("method", gradwire::to_string(options_.method))
-          .add("exchange", plan_.buckets.front().exchange)
+          .add("exchange", updates_.plan().buckets.front().exchange)
           .add("optimizer", gradwire::to_string(options_.optimizer))
           .add("learning_rate", options_.learning_rate)
           .add("local_steps", options_.local_steps)
-          .add("outer", outer_ ? std::optional(gradwire::to_string(options_.outer)) : std::nullopt)
+          .add("outer", updates_.has_local_steps()
+                            ? std::optional(gradwire::to_string(options_.outer))
+                            : std::nullopt)
           .add("outer_learning_rate", options_.outer_learning_rate)
           .add("parameters", model_.parameter_count())
           .add("train_examples", in_.data.train.count)
@@ -355,8 +303,19 @@ void Training::write_start() {
           .add("interface", interface_.empty() ? std::optional<std::string>() : interface_)
           .add("overlap", options_.overlap)
           .add("no_exchange", !options_.exchange_gradients)
-          .add("plan_fingerprint", to_hex(plan_.fingerprint()))
-          .add("plan", plan_.describe()));
+          .add("plan_fingerprint", to_hex(updates_.plan().fingerprint()))
+          .add("plan", updates_.plan().describe()));
+}
+
+void Training::write_plan() {
+  if (rank_zero()) {
+    const gradwire::Plan& plan = updates_.reducer()->plan();
+    in_.events.write(JsonLine("plan")
+                         .add("step", steps_)
+                         .add("exchange", plan.buckets.front().exchange)
+                         .add("plan_fingerprint", to_hex(plan.fingerprint()))
+                         .add("plan", plan.describe()));
+  }
 }
 
 void Training::write_step(const StepMetrics& metrics, double loss) {
@@ -377,8 +336,9 @@ void Training::write_done() {
       .add("final_accuracy", evaluation_.accuracy)
       .add("seconds_to_target", seconds_to_target_);
   add_mean_fields(metrics_.mean(), line);
-  in_.events.write(
-      line.add("skipped_steps", reducer_.has_value() ? reducer_->skipped_steps() : uint64_t{0}));
+  in_.events.write(line.add("skipped_steps", updates_.reducer() == nullptr
+                                                 ? uint64_t{0}
+                                                 : updates_.reducer()->skipped_steps()));
 }
 
 }  // namespace

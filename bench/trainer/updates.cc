@@ -1,0 +1,123 @@
+#include "bench/trainer/updates.h"
+
+#include "bench/trainer/process.h"
+
+namespace trainer {
+
+using gradwire::Exchanged;
+using gradwire::ParamId;
+
+Updates::Updates(const Options& options, gradwire::Transport& transport, Mlp& model,
+                 gradwire::Context& context)
+    : options_(options), transport_(transport), model_(model), context_(context) {
+  gradwire::PlanOptions plan{.spec = options.method,
+                             .exchange = options.exchange,
+                             .bucket_bytes = options.bucket_kib * 1024,
+                             .seed = options.seed};
+  plan_ = gradwire::make_plan(model.parameters(), plan);
+  if (exchanges_momenta(options) && options.local_steps == 1) {
+    plan.spec = {};
+    plan.exchange = "auto";
+  }
+  plain_plan_ = gradwire::make_plan(model.parameters(), plan);
+}
+
+const gradwire::Plan& Updates::plan_now() const {
+  return exchanged_ == Exchanged::kGradients ? plain_plan_ : plan_;
+}
+
+void Updates::join() {
+  if (options_.exchange_gradients) {
+    reducer_.emplace(
+        plan_now(), transport_,
+        gradwire::ReducerOptions{.threads = options_.threads, .streams = options_.streams});
+  } else {
+    local_gradients_.resize(model_.parameter_count());
+  }
+  keep_to(options_.compute_cpus);
+  std::vector<gradwire::Parameter> parameters = bind_gradients();
+  if (reducer_.has_value() && options_.local_steps > 1) {
+    outer_ = gradwire::make_optimizer(options_.outer, parameters, {{}, {}});
+  }
+  const ParameterGroups groups = parameter_groups(options_);
+  optimizer_ = gradwire::make_optimizer(options_.optimizer, std::move(parameters),
+                                        {groups.matrices, groups.vectors});
+}
+
+std::vector<gradwire::Parameter> Updates::bind_gradients() {
+  std::vector<gradwire::Parameter> parameters;
+  size_t offset = 0;
+  for (ParamId p = 0; p < model_.parameters().size(); ++p) {
+    const std::span<float> value = model_.value(p);
+    const gradwire::TensorView gradient =
+        reducer_.has_value()
+            ? reducer_->gradient(p)
+            : gradwire::view_of(std::span(local_gradients_).subspan(offset, value.size()));
+    offset += value.size();
+    model_.bind_gradient(p, gradient.as<float>());
+    const auto& info = model_.parameters()[p];
+    parameters.push_back(
+        {info.name, gradwire::view_of(value), gradient, info.shape.size() == 1 ? 1u : 0u});
+  }
+  return parameters;
+}
+
+bool Updates::begin_step() {
+  ready_.clear();
+  const Exchanged next = optimizer_->exchanges();
+  if (!reducer_.has_value() || outer_ != nullptr || next == exchanged_) {
+    return false;
+  }
+  exchanged_ = next;
+  reducer_->set_plan(plan_now());
+  std::vector<gradwire::Binding> places;
+  for (const gradwire::Parameter& p : bind_gradients()) {
+    places.push_back({p.value, p.gradient});
+  }
+  optimizer_->bind(places);
+  return true;
+}
+
+void Updates::gradient_ready(ParamId p) {
+  const bool leaves = reducer_.has_value() && options_.overlap && outer_ == nullptr &&
+                      exchanged_ == Exchanged::kGradients;
+  if (leaves) {
+    reducer_->grad_ready(p);
+  } else {
+    ready_.push_back(p);
+  }
+}
+
+void Updates::prepare() {
+  optimizer_->prepare(context_);
+  context_.stream.wait();
+}
+
+void Updates::exchange() {
+  if (reducer_.has_value() && outer_ == nullptr) {
+    exchange_ready();
+  }
+}
+
+void Updates::exchange_ready() {
+  for (const ParamId p : ready_) {
+    reducer_->grad_ready(p);
+  }
+  reducer_->wait();
+}
+
+void Updates::apply(double learning_rate) {
+  optimizer_->apply(learning_rate, context_);
+  context_.stream.wait();
+}
+
+// The gradients' memory, which the optimizer has read, takes what the local steps moved.
+void Updates::outer_step() {
+  outer_->prepare(context_);
+  context_.stream.wait();
+  exchange_ready();
+  outer_->apply(options_.outer_learning_rate, context_);
+  context_.stream.wait();
+}
+
+}  // namespace trainer

@@ -1,0 +1,65 @@
+#pragma once
+// What becomes of a rank's gradients: the exchange, and the optimizer's step.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bench/trainer/mlp.h"
+#include "bench/trainer/options.h"
+#include "gradwire/comm/reducer.h"
+#include "gradwire/optimizers/optimizer.h"
+
+namespace trainer {
+
+/// Exchanges what the optimizer says is to be exchanged, by the plan of the method; an optimizer of
+/// momenta has its gradients exchanged uncompressed until it begins with these. With local steps
+/// what they moved is exchanged, and stepped on, once in so many. Everything outlives it.
+class Updates {
+ public:
+  Updates(const Options& options, gradwire::Transport& transport, Mlp& model,
+          gradwire::Context& context);
+
+  /// Collective: the reducer, and where the model writes its gradients.
+  void join();
+
+  /// Begins a step: takes the plan for what it exchanges, and says whether that is another one than
+  /// before; collective where it is.
+  bool begin_step();
+
+  /// From backward, once for every parameter.
+  void gradient_ready(gradwire::ParamId p);
+  /// What is exchanged is in the gradients' memory behind it.
+  void prepare();
+  /// Blocks until the mean is there; with local steps, and without an exchange, does nothing.
+  void exchange();
+  /// The optimizer's step.
+  void apply(double learning_rate);
+  /// With local steps: exchanges what they moved, and steps on it.
+  void outer_step();
+
+  bool has_local_steps() const { return outer_ != nullptr; }
+  /// Null without an exchange.
+  const gradwire::Reducer* reducer() const { return reducer_.has_value() ? &*reducer_ : nullptr; }
+  /// Of the method.
+  const gradwire::Plan& plan() const { return plan_; }
+
+ private:
+  std::vector<gradwire::Parameter> bind_gradients();
+  const gradwire::Plan& plan_now() const;
+  void exchange_ready();
+
+  const Options& options_;
+  gradwire::Transport& transport_;
+  Mlp& model_;
+  gradwire::Context& context_;
+  gradwire::Plan plan_, plain_plan_;  // of the method, of gradients before there are momenta
+  std::optional<gradwire::Reducer> reducer_;
+  std::vector<float> local_gradients_;  // without an exchange
+  std::unique_ptr<gradwire::Optimizer> optimizer_;
+  std::unique_ptr<gradwire::Optimizer> outer_;                       // with local steps
+  gradwire::Exchanged exchanged_ = gradwire::Exchanged::kGradients;  // in the step to come
+  std::vector<gradwire::ParamId> ready_;  // gradients held back until backward has ended
+};
+
+}  // namespace trainer
