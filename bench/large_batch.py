@@ -3,8 +3,8 @@
     python bench/large_batch.py --markdown                                     # digits
     python bench/large_batch.py --data DIR --batches 256,1024,4096 --epochs 5 --seeds 3 --markdown
 
-Each optimizer and batch trains once at every rate of one grid, half a decade apart, with a seed that
-nothing else uses; the best rate then trains with the seeds that are reported. `recipe` takes an
+Each optimizer and batch trains at every rate of one grid, half a decade apart, and at the three best of
+them with two more seeds that nothing else uses; the rate with the best mean then trains with the seeds that are reported. `recipe` takes an
 optimizer's best rate at the smallest batch and asks gradwire.large_batch() for the rest: nothing is
 tuned at the larger batch. All runs warm up linearly for a tenth of their steps, or as the recipe says,
 and then fall to 0. The model is a deep perceptron without normalisation; biases take no decay and no
@@ -33,8 +33,8 @@ from gradwire.bench.intervals import mean_interval
 from gradwire.bench.job import find_trainer
 
 OPTIMIZERS = ("sgd", "lars", "lamb", "adamw")
-GRID = [10 ** (k / 2) for k in range(-8, 4)]  # 1e-4 to 31.6
-TUNING_SEED = 1000
+GRID = [10 ** (k / 2) for k in range(-8, 6)]  # 1e-4 to 316
+TUNING_SEEDS = (1000, 1001, 1002)
 WARMUP = 0.1  # of a run's steps
 
 
@@ -122,11 +122,20 @@ class Runs:
                 print(f"[{i}/{len(missing)}] {setting.optimizer} at {setting.rate:.3g}, batch "
                       f"{setting.batch}, seed {setting.seed}: {said}", file=sys.stderr, flush=True)
 
+    def tuning(self, optimizer, batch, rates, seeds):
+        return [self.tuned(optimizer, rate, batch, seed) for rate in rates for seed in seeds]
+
+    def mean(self, optimizer, batch, rate, seeds):
+        """Of the accuracies; a run that diverged counts as 0."""
+        return statistics.fmean(self.known[s] or 0 for s in self.tuning(optimizer, batch, [rate], seeds))
+
+    def best_rates(self, optimizer, batch):
+        """The three of the grid that the first seed puts first."""
+        return sorted(GRID, key=lambda r: -self.mean(optimizer, batch, r, TUNING_SEEDS[:1]))[:3]
+
     def best_rate(self, optimizer, batch):
-        """Of the grid; of several as good the middle one."""
-        found = [self.known[self.tuned(optimizer, rate, batch, TUNING_SEED)] or 0 for rate in GRID]
-        best = [rate for rate, accuracy in zip(GRID, found) if accuracy == max(found)]
-        return best[len(best) // 2]
+        return max(self.best_rates(optimizer, batch),
+                   key=lambda r: self.mean(optimizer, batch, r, TUNING_SEEDS))  # fmt: skip
 
 
 def recipe(runs, optimizer, batch, seed):
@@ -155,9 +164,10 @@ def row_of(runs, label, settings, first):
 
 def measure(runs, batches, seeds):
     """Everything that runs, and the table's rows."""
-    runs.all(runs.tuned(o, rate, b, TUNING_SEED) for b in batches for o in OPTIMIZERS for rate in GRID)
-    final = {(o, b): [runs.tuned(o, runs.best_rate(o, b), b, s) for s in seeds]
-             for o in OPTIMIZERS for b in batches}  # fmt: skip
+    cells = [(o, b) for b in batches for o in OPTIMIZERS]
+    runs.all(s for cell in cells for s in runs.tuning(*cell, GRID, TUNING_SEEDS[:1]))
+    runs.all(s for cell in cells for s in runs.tuning(*cell, runs.best_rates(*cell), TUNING_SEEDS))
+    final = {cell: runs.tuning(*cell, [runs.best_rate(*cell)], seeds) for cell in cells}
     told = {(o, b): [recipe(runs, o, b, s) for s in seeds] for o in OPTIMIZERS for b in batches[1:]}
     runs.all(setting for settings in [*final.values(), *told.values()] for setting in settings)
     rows = []

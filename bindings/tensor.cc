@@ -65,25 +65,57 @@ std::string dtype_of_format(const std::string& format) {
   return "'" + format + "'";
 }
 
-Layout inspect(py::handle object, std::string_view what) {
+Layout layout_of(const py::array& array) {
   Layout layout;
-  layout.owner = py::reinterpret_borrow<py::object>(object);
+  layout.owner = array;
+  layout.data = const_cast<void*>(array.data());
+  layout.shape.assign(array.shape(), array.shape() + array.ndim());
+  layout.strides.assign(array.strides(), array.strides() + array.ndim());
+  layout.itemsize = static_cast<size_t>(array.itemsize());
+  layout.dtype = py::str(array.dtype().attr("name"));
+  layout.native = py::bool_(array.dtype().attr("isnative"));
+  layout.writable = array.writeable();
+  return layout;
+}
+
+// Whether NumPy is told by DLPack that memory must not be written: from 2.1 on. Before, arrays that
+// nobody may change, as JAX's, look like all others.
+bool numpy_hears_of_read_only() {
+  const auto numpy = py::module_::import("numpy");
+  const auto version = numpy.attr("lib").attr("NumpyVersion")(numpy.attr("__version__"));
+  return py::bool_(version.attr("__ge__")("2.1.0"));
+}
+
+// An array of another library, as NumPy views it.
+Layout inspect_dlpack(py::handle object, std::string_view what) {
+  constexpr int kCpu = 1, kPinned = 3;  // DLDeviceType
+  const auto [type, index] = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  check(type == kCpu || type == kPinned, what, ": is on a device (DLPack's type ", type,
+        ", number ", index, "), must be in CPU memory");
+  try {
+    const auto numpy = py::module_::import("numpy");
+    Layout layout = layout_of(py::array(numpy.attr("from_dlpack")(object)));
+    layout.writable = layout.writable && numpy_hears_of_read_only();
+    return layout;
+  } catch (const py::error_already_set& error) {
+    throw InvalidArgument(concat(what, ": is a ", Py_TYPE(object.ptr())->tp_name,
+                                 ", which NumPy cannot view: ", std::string(py::str(error.value())),
+                                 " (bfloat16 must be viewed as uint16)"));
+  }
+}
+
+Layout inspect(py::handle object, std::string_view what) {
   if (py::isinstance<py::array>(object)) {
     // Not by the buffer protocol: NumPy does not export ml_dtypes.bfloat16 that way.
-    const auto array = py::reinterpret_borrow<py::array>(object);
-    layout.data = const_cast<void*>(array.data());
-    layout.shape.assign(array.shape(), array.shape() + array.ndim());
-    layout.strides.assign(array.strides(), array.strides() + array.ndim());
-    layout.itemsize = static_cast<size_t>(array.itemsize());
-    layout.dtype = py::str(array.dtype().attr("name"));
-    layout.native = py::bool_(array.dtype().attr("isnative"));
-    layout.writable = array.writeable();
-    return layout;
+    return layout_of(py::reinterpret_borrow<py::array>(object));
   }
   if (PyObject_CheckBuffer(object.ptr()) == 0) {
-    throw InvalidArgument(concat(what, ": is a ", Py_TYPE(object.ptr())->tp_name,
-                                 ", must be a NumPy array or support the buffer protocol"));
+    check(py::hasattr(object, "__dlpack__"), what, ": is a ", Py_TYPE(object.ptr())->tp_name,
+          ", must be a NumPy array or support the buffer protocol or DLPack");
+    return inspect_dlpack(object, what);
   }
+  Layout layout;
+  layout.owner = py::reinterpret_borrow<py::object>(object);
   layout.buffer = py::reinterpret_borrow<py::buffer>(object).request();
   const py::buffer_info& buffer = layout.buffer;
   layout.data = buffer.ptr;

@@ -30,7 +30,8 @@ class Array {
 
   /// Memory the library reads. Any shape in C order.
   /// @throws InvalidArgument for another dtype or element count, another byte order, memory that is
-  /// not contiguous or not aligned, and for objects without an array interface.
+  /// not contiguous or not aligned, on a device, and for objects that are no NumPy array and
+  /// support neither the buffer protocol nor DLPack.
   static Array input(py::handle object, const Expected& expected);
   /// Memory the library writes: also refused when it is read-only.
   static Array output(py::handle object, const Expected& expected);

@@ -119,7 +119,7 @@ def unaligned():
     (floats(9), "gradient: has 9 elements, must have 10"),
     (floats(0), "gradient: has 0 elements, must have 10"),
     (unaligned(), "gradient: address is not a multiple of 4"),
-    ([0.0] * 10, "gradient: is a list, must be a NumPy array or support the buffer protocol"),
+    ([0.0] * 10, "gradient: is a list, must be a NumPy array or support the buffer protocol or DLPack"),
     (None, "gradient: is a NoneType, must be"),
     (b"0123456789", "gradient: dtype is uint8, must be float32"),
     (memoryview(np.zeros(10)), "gradient: dtype is 'd', must be float32"),

@@ -5,7 +5,8 @@
     mean = feedback.decompress(payloads, 1 / len(payloads))
     feedback.commit()
 
-Arrays are NumPy arrays (or anything with the buffer protocol), viewed in place. `gradwire info`
+Arrays are NumPy arrays or what has the buffer protocol or DLPack (CPU tensors of PyTorch, arrays of
+JAX), viewed in place: where they are written, immutable ones are refused. `gradwire info`
 shows what this build can do, `gradwire bench` measures it on real training.
 """
 

@@ -1,0 +1,101 @@
+"""Arrays of other libraries, by DLPack: viewed in place, refused where that cannot be."""
+
+import numpy as np
+import pytest
+
+import gradwire
+
+NUMEL = 5000
+RNG = np.random.default_rng(11)
+
+
+class Exporter:
+    """Memory that is known by DLPack alone."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.device = array, device
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+def floats(numel=NUMEL):
+    return RNG.standard_normal(numel).astype(np.float32)
+
+
+def with_torch():
+    return pytest.importorskip("torch").from_numpy
+
+
+def with_jax():
+    pytest.importorskip("jax")
+    import jax.numpy
+
+    return jax.numpy.asarray
+
+
+@pytest.mark.parametrize("library", [lambda: Exporter, with_torch, with_jax],
+                         ids=["protocol", "torch", "jax"])  # fmt: skip
+def test_gradients_and_residuals_are_read_where_they_are(library):
+    of = library()
+    compressor = gradwire.Compressor("topk:1%", NUMEL)
+    g, e = floats(), floats()
+    nexts = [np.empty_like(e) for _ in range(2)]
+    expected = compressor.compress(g, e, nexts[0])
+    np.testing.assert_array_equal(compressor.compress(of(g), of(e), nexts[1]), expected)
+    np.testing.assert_array_equal(*nexts)
+
+
+@pytest.mark.parametrize("library", [lambda: Exporter, with_torch], ids=["protocol", "torch"])
+def test_results_and_steps_are_written_where_they_belong(library):
+    of = library()
+    compressor = gradwire.Compressor("int8", NUMEL)
+    payload = compressor.compress(floats(), floats(), floats()).copy()
+    out = floats()
+    compressor.decompress([payload], 1.0, out=of(out))
+    np.testing.assert_array_equal(out, compressor.decompress([payload], 1.0))
+
+    values, gradient = floats(), floats()
+    copies = values.copy()
+    gradwire.LAMB([of(values)], [of(gradient)], 0.1).step()
+    gradwire.LAMB([copies], [gradient], 0.1).step()
+    np.testing.assert_array_equal(values, copies)
+
+
+def test_immutable_arrays_are_read_and_never_written():
+    fixed = floats()
+    fixed.flags.writeable = False
+    compressor = gradwire.Compressor("none", NUMEL)
+    payload = compressor.compress(Exporter(fixed)).copy()
+    before = fixed.copy()
+    with pytest.raises(gradwire.InvalidArgument, match="out: is read-only, must be writable"):
+        compressor.decompress([payload], 2.0, out=Exporter(fixed))
+    np.testing.assert_array_equal(fixed, before)
+
+
+def test_jax_arrays_are_never_written():
+    fixed = with_jax()(floats())
+    with pytest.raises(gradwire.InvalidArgument, match="read-only, must be writable"):
+        gradwire.SGD([fixed], [floats()], 0.1)
+
+
+def test_memory_of_a_device_is_refused():
+    with pytest.raises(gradwire.InvalidArgument, match=r"gradient: is on a device \(DLPack's type 2, number 3\)"):
+        gradwire.Compressor("none", NUMEL).compress(Exporter(floats(), (2, 3)))
+
+
+def test_what_cannot_be_viewed_is_refused_in_words():
+    torch = pytest.importorskip("torch")
+    compressor = gradwire.Compressor("none", NUMEL)
+    for tensor, words in ((torch.zeros(NUMEL, requires_grad=True), "require gradient"),
+                          (torch.zeros(NUMEL, dtype=torch.bfloat16), "must be viewed as uint16"),
+                          (torch.zeros(NUMEL, dtype=torch.float64), "dtype is float64, must be float32"),
+                          (torch.zeros(NUMEL, 2)[:, 0], "is not contiguous")):  # fmt: skip
+        with pytest.raises(gradwire.InvalidArgument, match=words):
+            compressor.compress(tensor)
+    bits = torch.ones(NUMEL, dtype=torch.bfloat16).view(torch.uint16)
+    sixteen = gradwire.Compressor("none", NUMEL, "bfloat16")
+    assert sixteen.compress(bits).nbytes > 2 * NUMEL
