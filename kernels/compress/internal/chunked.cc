@@ -119,14 +119,19 @@ void ChunkedCompressor::sum_chunk(std::span<const Part> parts, size_t chunk,
   }
 }
 
+void ChunkedCompressor::read_sum(std::span<const Part> parts, size_t chunk, float scale,
+                                 std::span<float> out) const {
+  sum_chunk(parts, chunk, out);
+  if (scale != 1.0f) {
+    cpu::multiply(out, scale, out);
+  }
+}
+
 void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                                   Gradient out) const {
   alignas(64) float values[kChunk];
   const std::span<float> total(values, out.numel);
-  sum_chunk(parts, chunk, total);
-  if (scale != 1.0f) {
-    cpu::multiply(total, scale, total);
-  }
+  ChunkedCompressor::read_sum(parts, chunk, scale, total);
   cpu::narrow(total, out);
 }
 

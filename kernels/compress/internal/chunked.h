@@ -45,6 +45,8 @@ struct Work {
 };
 
 class ChunkedCompressor : public Compressor {
+  friend class PayloadSum;
+
  public:
   void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                 Context& context) final;
@@ -89,6 +91,9 @@ class ChunkedCompressor : public Compressor {
   /// default goes through sum_chunk().
   virtual void write_sum(std::span<const Part> parts, size_t chunk, float scale,
                          Gradient out) const;
+  /// The same bits to floats that are read soon.
+  virtual void read_sum(std::span<const Part> parts, size_t chunk, float scale,
+                        std::span<float> out) const;
   /// The body of take_first(), of those that have two rounds.
   virtual void write_first(std::span<const Part> /*parts*/, float /*scale*/, const Work& /*work*/) {
   }

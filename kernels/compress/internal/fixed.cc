@@ -67,26 +67,37 @@ void FixedCompressor::sum_records(std::span<const std::byte* const> records, flo
   cpu::multiply(out, scale, out);
 }
 
-void FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                Gradient out) const {
-  if (parts.size() > kMostParts) {
-    ChunkedCompressor::write_sum(parts, chunk, scale, out);
-    return;
-  }
-  const std::byte* memory[kMostParts];
+size_t FixedCompressor::records_of(std::span<const Part> parts, size_t chunk,
+                                   std::span<const std::byte*, kMostParts> records) const {
   size_t count = 0;
   for (const Part& part : parts) {
     if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
-      memory[count++] = record_of(part, chunk);
+      records[count++] = record_of(part, chunk);
     }
   }
-  const std::span<const std::byte* const> records(memory, count);
-  if (out.dtype == DType::kFloat32) {
-    sum_records(records, scale, is_streaming(shape().numel), out.as<float>());
+  return count;
+}
+
+void FixedCompressor::read_sum(std::span<const Part> parts, size_t chunk, float scale,
+                               std::span<float> out) const {
+  if (parts.size() > kMostParts) {
+    ChunkedCompressor::read_sum(parts, chunk, scale, out);
+    return;
+  }
+  const std::byte* records[kMostParts];
+  sum_records({records, records_of(parts, chunk, records)}, scale, false, out);
+}
+
+void FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+                                Gradient out) const {
+  if (out.dtype == DType::kFloat32 && parts.size() <= kMostParts) {
+    const std::byte* records[kMostParts];
+    sum_records({records, records_of(parts, chunk, records)}, scale,
+                is_streaming(shape().numel), out.as<float>());
     return;
   }
   alignas(64) float values[kChunk];
-  sum_records(records, scale, false, {values, out.numel});
+  read_sum(parts, chunk, scale, {values, out.numel});
   cpu::narrow({values, out.numel}, out);
 }
 

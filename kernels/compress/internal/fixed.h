@@ -22,13 +22,13 @@ class FixedCompressor : public ChunkedCompressor {
                       std::span<float> decoded) const = 0;
   /// One chunk of compress().
   struct Chunk {
-    ConstGradient g;       ///< the chunk's elements, as are those of e and e_next
-    ConstResidual e;       ///< empty: no feedback
-    Residual e_next;       ///< becomes (g + e) - what the record says; empty: not wanted. May be g,
-                           ///< which then stays as it was where D would not be finite
+    ConstGradient g;  ///< the chunk's elements, as are those of e and e_next
+    ConstResidual e;  ///< empty: no feedback
+    Residual e_next;  ///< becomes (g + e) - what the record says; empty: not wanted. May be g,
+                      ///< which then stays as it was where D would not be finite
     Region region;
     Draw draw;
-    bool streaming;        ///< e_next is not read soon
+    bool streaming;  ///< e_next is not read soon
   };
   /// Encodes g + e; the default takes single steps around encode(), with the same bits.
   /// @returns false when g + e holds NaN or infinity.
@@ -38,8 +38,8 @@ class FixedCompressor : public ChunkedCompressor {
   static constexpr size_t kMostParts = 64;  ///< summed together; more go one by one
   /// out = scale * (what at most kMostParts records of one chunk say, added in order); the default
   /// takes single steps around decode(), with the same bits. `streaming`: out is not read soon.
-  virtual void sum_records(std::span<const std::byte* const> records, float scale,
-                           bool streaming, std::span<float> out) const;
+  virtual void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+                           std::span<float> out) const;
   /// Checks the record of `chunk`; the default accepts any bytes.
   virtual void check_record(const std::byte* record, size_t chunk, PartName name) const;
   virtual bool checks_records() const { return false; }
@@ -50,6 +50,8 @@ class FixedCompressor : public ChunkedCompressor {
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
   void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
+  void read_sum(std::span<const Part> parts, size_t chunk, float scale,
+                std::span<float> out) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) final;
   void write_accumulated(Residual x, Payload out, const Work& work) final;
@@ -58,6 +60,9 @@ class FixedCompressor : public ChunkedCompressor {
                     Payload out, const Work& work) const final;
 
  private:
+  /// Writes where the parts' records of `chunk` begin, of those that have one; how many they are.
+  size_t records_of(std::span<const Part> parts, size_t chunk,
+                    std::span<const std::byte*, kMostParts> records) const;
   /// Where the part's record of `chunk` (of the group) begins.
   const std::byte* record_of(const Part& part, size_t chunk) const;
   size_t body_bytes(size_t numel) const;
