@@ -54,8 +54,10 @@ class OneBit final : public Adam {
 
   void prepare(Context& context) override {
     context.stream.enqueue([this, &pool = context.stream.pool()] {
-      prepared_ = frozen();
-      if (prepared_) {
+      prepared_ = false;
+      if (frozen()) {
+        set().check_gradients_in_memory("prepare");
+        prepared_ = true;
         take_factors(clipping_factor(1.0, pool));
         set().for_each_block(pool, [this](const ParameterSet::Block& block) {
           block.rewrite_gradient([&](const ParameterSet::Piece& piece, std::span<float> out) {

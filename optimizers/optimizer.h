@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/on_non_finite.h"
+#include "gradwire/kernels/core/element_reader.h"
 #include "gradwire/kernels/core/memory.h"
 
 namespace gradwire {
@@ -28,11 +29,19 @@ struct Parameter {
   size_t group = 0;  ///< index into the groups given to make_optimizer
 };
 
-/// Where a parameter is for the steps to come. A gradient without memory (data null, numel 0): the
-/// parameter is left out of them, and neither it nor its state nor its count of steps changes.
+/// Where a parameter is for the steps to come. A gradient without memory (data null, numel 0) and
+/// without a reader: the parameter is left out of them, and neither it nor its state nor its count
+/// of steps changes.
 struct Binding {
   TensorView value;
   ConstTensorView gradient;
+  /// In the gradient's place, which has no memory then: apply() reads the value's numel elements
+  /// from here, from element reader_begin on, once or (where a norm is taken, and unless the step's
+  /// gradients are known_finite) twice, a few thousand at a time on each thread. A PayloadSum reads
+  /// them from what was received. The same bits as of a float32 gradient that holds them. On the
+  /// CPU.
+  const ElementReader* reader = nullptr;
+  size_t reader_begin = 0;
 };
 
 /// Settings that may differ between parameters; unset fields take the OptimizerSpec's.

@@ -40,6 +40,7 @@ class Outer final : public SteppedOptimizer {
 
   void prepare(Context& context) override {
     context.stream.enqueue([this, &pool = context.stream.pool()] {
+      set().check_gradients_in_memory("prepare");
       set().for_each_block(pool, [this](const ParameterSet::Block& block) {
         block.rewrite_gradient([&](const ParameterSet::Piece& piece, std::span<float> out) {
           const std::span<const float> anchor = state(*block.item, piece, 0);

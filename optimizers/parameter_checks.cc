@@ -31,6 +31,17 @@ Device device_of(const std::vector<Parameter>& parameters) {
 
 void check_place(std::string_view parameter, const Binding& place, Device device) {
   const bool left_out = place.gradient.data == nullptr && place.gradient.numel == 0;
+  if (place.reader != nullptr) {
+    const size_t numel = place.value.numel, held = place.reader->numel();
+    check(left_out, "parameter '", parameter,
+          "': there are both a gradient and a reader, expected ", "one of them");
+    check(device.type == DeviceType::kCpu, "parameter '", parameter,
+          "': its gradient comes from a ", "reader, expected values in CPU memory, not of ",
+          name_of(device));
+    check(place.reader_begin <= held && numel <= held - place.reader_begin, "parameter '",
+          parameter, "': elements [", place.reader_begin, ", ", place.reader_begin + numel,
+          ") of its reader, which has ", held, ", expected among them");
+  }
   check(left_out || place.value.numel == place.gradient.numel, "parameter '", parameter,
         "': the gradient has ", place.gradient.numel, " elements, expected ", place.value.numel,
         " as the value has");

@@ -55,6 +55,8 @@ void ParameterSet::bind(std::span<const Binding> places) {
   for (size_t i = 0; i < places.size(); ++i) {
     items_[i].value = places[i].value;
     items_[i].gradient = places[i].gradient;
+    items_[i].reader = places[i].reader;
+    items_[i].reader_begin = places[i].reader_begin;
   }
 }
 
@@ -161,6 +163,13 @@ void ParameterSet::check_gradients(ThreadPool& pool) {
   });
 }
 
+void ParameterSet::check_gradients_in_memory(std::string_view call) const {
+  for (const Item& item : items_) {
+    check(item.reader == nullptr, call, ": the gradient of parameter '", item.name,
+          "' comes from a reader, expected memory to write what is to be exchanged to");
+  }
+}
+
 void ParameterSet::take_values(bool fresh, ThreadPool& pool) const {
   const auto take = [&](size_t i) {
     const Block& block = blocks_[i];
@@ -179,6 +188,16 @@ void ParameterSet::take_values(bool fresh, ThreadPool& pool) const {
   if (masters_.size_bytes() + remainders_.size_bytes() != 0) {
     pool.parallel_for(blocks_.size(), std::ref(take));
   }
+}
+
+std::span<const float> ParameterSet::Block::made_gradient() const {
+  if (item->reader == nullptr) {
+    return {};
+  }
+  alignas(64) thread_local std::array<float, kStepBlock> made;
+  const std::span<float> out = std::span(made).first(count);
+  item->reader->read(item->reader_begin + offset, out);
+  return out;
 }
 
 bool all_finite(const ParameterSet::Block& block) {

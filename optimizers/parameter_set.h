@@ -13,7 +13,8 @@
 
 namespace gradwire {
 
-/// Elements of one block, except a parameter's last.
+/// Elements of one block, except a parameter's last. What a reader makes of one is in a thread's
+/// own cache until it is used.
 inline constexpr size_t kStepBlock = 16384;
 /// Elements that are floats at once where memory holds something narrower. Loops sum by as many, so
 /// that a sum by pieces has the bits of the block's.
@@ -25,6 +26,8 @@ class ParameterSet {
     std::string name;
     TensorView value;
     ConstTensorView gradient;
+    const ElementReader* reader = nullptr;  // in its place, from reader_begin on
+    size_t reader_begin = 0;
     size_t group = 0;
     uint64_t steps = 0;       // applied to it; on a GPU they are counted there
     size_t state_offset = 0;  // of the parameter's first element in every state buffer
@@ -34,7 +37,7 @@ class ParameterSet {
     std::span<uint16_t> remainder;  // of masters of which the value is the upper half
 
     /// Whether the step has a gradient of it.
-    bool present() const { return gradient.data != nullptr; }
+    bool present() const { return gradient.data != nullptr || reader != nullptr; }
   };
   /// Elements [begin, begin + gradient.size()) of a parameter, as floats.
   struct Piece {
@@ -65,10 +68,18 @@ class ParameterSet {
     /// Calls body(gradient, begin) in pieces as read() has them.
     template <class Body>
     void read_gradient(const Body& body) const;
+    /// Whether the gradient is known to be all zeros without being read.
+    bool gradient_known_zero() const {
+      return item->reader != nullptr &&
+             item->reader->known_zero(item->reader_begin + offset, count);
+    }
 
    private:
     template <bool kWrites, class Body>
     void visit(const Body& body) const;
+    /// What the reader makes of the block's gradient, in memory of the thread until its next
+    /// block; empty without one.
+    std::span<const float> made_gradient() const;
   };
 
   /// @throws InvalidArgument as make_optimizer() does for parameters and groups.
@@ -110,6 +121,8 @@ class ParameterSet {
 
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
   void check_gradients(ThreadPool& pool);
+  /// Before rewrite_gradient(). @throws InvalidArgument where a gradient comes from a reader.
+  void check_gradients_in_memory(std::string_view call) const;
 
   /// Makes the masters those of the values as they are; with `fresh` of parameters without a step.
   void take_values(bool fresh, ThreadPool& pool) const;
@@ -150,13 +163,15 @@ void store_gradient(const ParameterSet::Item& item, size_t begin, std::span<cons
 template <bool kWrites, class Body>
 void ParameterSet::Block::visit(const Body& body) const {
   const bool floats = item->value.dtype == DType::kFloat32;
-  const bool whole = floats && item->gradient.dtype == DType::kFloat32;
+  const std::span<const float> made = made_gradient();
+  const bool whole = floats && (!made.empty() || item->gradient.dtype == DType::kFloat32);
   const size_t step = whole ? count : kStepPiece;
   alignas(64) std::array<float, kStepPiece> values, gradients;
   for (size_t at = 0; at < count; at += step) {
     const size_t begin = offset + at, size = std::min(step, count - at);
-    const Piece piece{begin, load_value(*item, begin, size, values),
-                      load_gradient(*item, begin, size, gradients)};
+    const Piece piece{
+        begin, load_value(*item, begin, size, values),
+        made.empty() ? load_gradient(*item, begin, size, gradients) : made.subspan(at, size)};
     body(piece);
     if (kWrites && !floats) {
       store_value(*item, begin, piece.value);
@@ -181,6 +196,10 @@ void ParameterSet::Block::rewrite_gradient(const Body& body) const {
 
 template <class Body>
 void ParameterSet::Block::read_gradient(const Body& body) const {
+  if (const std::span<const float> made = made_gradient(); !made.empty()) {
+    body(made, offset);
+    return;
+  }
   const size_t step = item->gradient.dtype == DType::kFloat32 ? count : kStepPiece;
   alignas(64) std::array<float, kStepPiece> gradients;
   for (size_t at = 0; at < count; at += step) {

@@ -26,6 +26,10 @@ class Sgd final : public SteppedOptimizer {
   }
 
   void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
+    const bool still = factors.weight_decay == 0.0f && block.item->momentum == 0.0f;
+    if (still && block.gradient_known_zero()) {
+      return;
+    }
     block.update([&](const ParameterSet::Piece& piece) {
       cpu::descend({piece.value, momentum(*block.item, piece, 0), piece.gradient}, spec().nesterov,
                    factors);
