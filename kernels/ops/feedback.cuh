@@ -2,7 +2,7 @@
 // One thread adds up eight elements, as casts do.
 
 #include "gradwire/kernels/ops/feedback_cuda.h"
-#include "gradwire/kernels/ops/memory_access.cuh"
+#include "gradwire/kernels/ops/overflow_flag.cuh"
 
 namespace gradwire::cuda {
 
@@ -41,26 +41,27 @@ struct SentSumArguments {
   ParityPointer e;
   ParityPointer left;
   size_t numel;
+  Seal seal;
 };
 
 /// Bytes per element: x, e and left read, left written.
 __global__ void __launch_bounds__(kFeedbackThreads) subtract_sent_kernel(SentSumArguments a) {
   const size_t first = (size_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPerThread;
-  if (first >= a.numel) {
-    return;
-  }
-  float* const kept = a.left.get();
-  float x[kPerThread];
-  float e[kPerThread];
-  float left[kPerThread];
-  load_floats<float>(as_bytes(a.x), first, a.numel, x);
-  load_floats<float>(as_bytes(a.e.get()), first, a.numel, e);
-  load_floats<float>(as_bytes(kept), first, a.numel, left);
+  float left[kPerThread] = {};
+  if (first < a.numel) {
+    float* const kept = a.left.get();
+    float x[kPerThread];
+    float e[kPerThread];
+    load_floats<float>(as_bytes(a.x), first, a.numel, x);
+    load_floats<float>(as_bytes(a.e.get()), first, a.numel, e);
+    load_floats<float>(as_bytes(kept), first, a.numel, left);
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    left[i] = e[i] - (x[i] - left[i]);
+    for (int i = 0; i < kPerThread; ++i) {
+      left[i] = e[i] - (x[i] - left[i]);
+    }
+    store_floats<float>(as_bytes(kept), first, a.numel, left);
   }
-  store_floats<float>(as_bytes(kept), first, a.numel, left);
+  flag_overflow_of(left, a.seal);
 }
 
 }  // namespace gradwire::cuda

@@ -28,7 +28,7 @@ void add_decayed(const DecayedSum& sum, std::span<float> x, Stream& stream) {
            [&]<class T>() { GRADWIRE_LAUNCH(add_decayed_kernel<T>, shape, arguments); });
 }
 
-void subtract_sent(const SentSum& sum, Stream& stream) {
+void subtract_sent(const SentSum& sum, const Seal& seal, Stream& stream) {
   const char* const op = "cuda::subtract_sent";
   check_cuda_stream(op, stream);
   const size_t numel = sum.x.size();
@@ -37,9 +37,10 @@ void subtract_sent(const SentSum& sum, Stream& stream) {
   check_pointer(op, "x", sum.x.data(), numel, alignof(float));
   check_parity(op, "e", sum.e, numel);
   check_parity(op, "left", sum.left, numel);
+  check_written_seal(op, seal);
   const LaunchShape shape = shape_of(numel, stream);
   const SentSumArguments arguments{sum.x.data(), ParityPointer(sum.e), ParityPointer(sum.left),
-                                   numel};
+                                   numel, seal};
   GRADWIRE_LAUNCH(subtract_sent_kernel, shape, arguments);
 }
 

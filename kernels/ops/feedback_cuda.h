@@ -8,6 +8,7 @@
 #include "gradwire/kernels/core/stream.h"
 #include "gradwire/kernels/core/tensor.h"
 #include "gradwire/kernels/ops/parity_span.h"
+#include "gradwire/kernels/ops/seal.h"
 
 namespace gradwire::cuda {
 
@@ -29,8 +30,9 @@ struct SentSum {
   ParitySpan left;  ///< x - D
 };
 
-/// left[i] = e[i] - (x[i] - left[i]): e - D, D being what was sent of x.
-/// @throws InvalidArgument for sizes or devices that do not fit.
-void subtract_sent(const SentSum& sum, Stream& stream);
+/// left[i] = e[i] - (x[i] - left[i]): e - D, D being what was sent of x. Where that holds NaN or
+/// infinity, the header that lies at seal.out (its header is not used) is flagged, and so is the step.
+/// @throws InvalidArgument for sizes, pointers or devices that do not fit.
+void subtract_sent(const SentSum& sum, const Seal& seal, Stream& stream);
 
 }  // namespace gradwire::cuda

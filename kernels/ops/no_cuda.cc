@@ -42,7 +42,9 @@ void add_decayed(const DecayedSum&, std::span<float>, Stream&) {
   throw_unavailable("cuda::add_decayed");
 }
 
-void subtract_sent(const SentSum&, Stream&) { throw_unavailable("cuda::subtract_sent"); }
+void subtract_sent(const SentSum&, const Seal&, Stream&) {
+  throw_unavailable("cuda::subtract_sent");
+}
 
 void flag_overflow(const ParitySpan&, const Seal&, Stream&) {
   throw_unavailable("cuda::flag_overflow");

@@ -8,8 +8,7 @@ void flag_overflow(const ParitySpan& x, const Seal& seal, Stream& stream) {
   const char* const op = "cuda::flag_overflow";
   check_cuda_stream(op, stream);
   check_parity(op, "x", x, x.size());
-  check_seal(op, seal.call, seal);
-  check(seal.out != nullptr, op, ": the seal's out is null, must be a payload in device memory");
+  check_written_seal(op, seal);
   constexpr size_t kPerBlock = size_t{kOverflowThreads} * kPerThread;
   const LaunchShape shape{(x.size() + kPerBlock - 1) / kPerBlock, kOverflowThreads, stream};
   GRADWIRE_LAUNCH(flag_overflow_kernel, shape, ParityPointer(x), x.size(), seal);

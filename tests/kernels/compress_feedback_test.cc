@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -99,6 +100,56 @@ TEST(FeedbackLaws, Ef21SendsWhatPlainFeedbackDoesAndKeepsTheSumOfIt) {
           << "element " << i;
     }
   }
+}
+
+/// g and e that are finite, and g + e too, but e - D need not be where D is more than that.
+struct NearTheLargest {
+  std::vector<float> g, e;
+
+  NearTheLargest(size_t numel, size_t every) : g(numel), e(normal(numel, kSeed + 1, 0.2f)) {
+    constexpr float kLargest = std::numeric_limits<float>::max();
+    for (size_t i = 0; i < numel; ++i) {
+      const float share = std::fmin(std::abs(e[i]) + 0.4f, 1.0f);
+      const float large = i % every == 0 ? std::copysign(kLargest, e[i]) : 0.0f;
+      g[i] = large;
+      e[i] = -share * large;
+    }
+  }
+};
+
+// D is read from the payload: e - D must fit into float32, or nothing may commit.
+TEST(FeedbackLaws, Ef21FlagsASumOfWhatWasSentThatOverflows) {
+  constexpr double kTooLarge = 0x1.ffffffp127;  // rounds to infinity
+  size_t overflows = 0;
+  for (const CompressorRow& row : compressor_registry()) {
+    if (row.keeps_velocity) {
+      continue;  // which no ef21 is for
+    }
+    for (const std::string options : {",ef21", ",ef21,eta=0.9999"}) {
+      for (const size_t every : {size_t{1}, size_t{97}, size_t{1500}}) {
+        const std::string spec = std::string(row.example) + options;
+        SCOPED_TRACE(concat(spec, ", every ", every));
+        const size_t numel = kChunk + 500;
+        const NearTheLargest near(numel, every);
+        std::vector<float> e_next(numel);
+        Rig rig(spec, {.numel = numel, .seed = kSeed});
+        const auto payload = rig.compress(tensor_of(near.g, DType::kFloat32), near.e, e_next);
+        const std::vector<float> sent = rig.decompress({payload}).floats();
+        bool fits = true;
+        for (size_t i = 0; i < numel; ++i) {
+          fits = fits && std::abs(double{near.e[i]} - double{sent[i]}) < kTooLarge;
+        }
+        const bool finite = std::ranges::all_of(e_next, [](float e) { return std::isfinite(e); });
+        EXPECT_EQ(flags_of(payload), fits ? 0 : kFlagNonFinite);
+        EXPECT_EQ(finite, fits);
+        overflows += fits ? 0 : 1;
+        const auto after = rig.compress(tensor_of(normal(numel, kSeed), DType::kFloat32),
+                                        std::vector<float>(numel), e_next);
+        EXPECT_EQ(flags_of(after), 0) << "a flag stays with its call";
+      }
+    }
+  }
+  EXPECT_GT(overflows, compressor_registry().size());
 }
 
 TEST(FeedbackLaws, AnythingInfiniteIsFlaggedWhateverBecomesOfTheResidual) {

@@ -79,8 +79,11 @@ gradwire_simt_mutant(first_uncovered COMPRESSORS FILE lowrank_parts.cuh SOURCE l
   FROM "faults != nullptr && leads" TO "false" TESTS "*PowerSgdOfTwoRounds.Refuses*")
 gradwire_simt_mutant(side_of_the_round COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
   FROM "as_first && count > 0" TO "false" TESTS "*CudaLowRank.*TwoRounds*")
-gradwire_simt_mutant(overflow_unseen COMPRESSORS FILE overflow.cuh SOURCE overflow_cuda.cu
+gradwire_simt_mutant(overflow_overlooked COMPRESSORS FILE overflow_flag.cuh SOURCE overflow_cuda.cu
   FROM "largest > kLargestFinite" TO "largest > 0xFFFFFFFFu" TESTS "*FlagMerges*")
+gradwire_simt_mutant(ef21_overflow_unseen COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
+  FROM "flag_overflow_of(left, a.seal);" TO "flag_overflow_of({}, a.seal);"
+  TESTS "*FeedbackLaws.Ef21Flags*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
@@ -153,7 +156,7 @@ gradwire_simt_mutant(cast_residual COMPRESSORS FILE cast.cuh SOURCE cast_cuda.cu
 gradwire_simt_mutant(flag_kept COMPRESSORS FILE seal.cuh SOURCE cast_cuda.cu
   FROM "atomicExch(&seal.call->flags, 0u)" TO "seal.call->flags" TESTS "*FlagWhatIsNotFinite*")
 
-gradwire_simt_mutant(put_back_unflagged COMPRESSORS FILE overflow.cuh SOURCE overflow_cuda.cu
+gradwire_simt_mutant(overflow_unflagged COMPRESSORS FILE overflow_flag.cuh SOURCE overflow_cuda.cu
   FROM "flags = flags | std::byte{kFlagNonFinite};" TO "" TESTS "*FlagMerges*")
 
 gradwire_simt_mutant(half_header FILE parts.cuh SOURCE parts_cuda.cu

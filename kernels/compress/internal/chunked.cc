@@ -1,6 +1,8 @@
 #include "gradwire/kernels/compress/internal/chunked.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <memory>
 
 #include "gradwire/kernels/compress/internal/arguments.h"
@@ -65,6 +67,12 @@ void ChunkedCompressor::write_header(Payload out, Region region, uint8_t flags, 
                                      uint32_t variant) const {
   const PayloadHeader header = header_of(region, flags, bytes, variant);
   std::memcpy(out.data(), &header, sizeof header);
+}
+
+void ChunkedCompressor::flag_overflow(bool finite, Payload out) {
+  if (!finite) {
+    out[offsetof(PayloadHeader, flags)] |= std::byte{kFlagNonFinite};
+  }
 }
 
 Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Frame& frame,
@@ -250,6 +258,7 @@ void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e
     return;
   }
   // D is what is missing there: x - (x - D).
+  std::atomic<bool> finite{true};
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);
     const ConstResidual before = e.subspan(region.begin, region.numel());
@@ -260,7 +269,11 @@ void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e
     cpu::add(sent, before, sent);
     cpu::subtract(sent, left, sent);
     cpu::subtract(before, sent, left);
+    if (!cpu::all_finite(left)) {
+      finite.store(false, std::memory_order_relaxed);
+    }
   });
+  flag_overflow(finite, out);
 }
 
 void ChunkedCompressor::decompress_region(const RegionSum& what, Context& context) {

@@ -133,6 +133,9 @@ class ChunkedCompressor : public Compressor {
 
   void write_header(Payload out, Region region, uint8_t flags, size_t bytes,
                     uint32_t variant = 0) const;
+  /// Flags a payload whose header is there already, unless `finite`: what overflows in a residual
+  /// would never be sent.
+  static void flag_overflow(bool finite, Payload out);
   /// sum = the parts' values of `chunk`, added in order.
   void sum_chunk(std::span<const Part> parts, size_t chunk, std::span<float> sum) const;
 

@@ -161,6 +161,7 @@ void CudaCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Pa
     g = {in_place ? nullptr : x.data(), shape().numel, DType::kFloat32, shape().device};
     committed = {};
   }
+  const cuda::Seal seal = seal_for(whole, out);
   encode({.x = g,
           .e = committed,
           .e_next = next,
@@ -173,11 +174,11 @@ void CudaCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Pa
           .masked = velocity_ && !spec().ef21 ? velocity_->next() : cuda::ParitySpan(),
           .parts = {},
           .rank_stage = compress_stage(shape().rank),
-          .seal = seal_for(whole, out),
+          .seal = seal,
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
   if (!e.empty() && spec().ef21 && second == (rounds() == 2)) {
-    cuda::subtract_sent({x, before, next}, context.stream);
+    cuda::subtract_sent({x, before, next}, seal, context.stream);
   }
 }
 

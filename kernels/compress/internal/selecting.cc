@@ -235,7 +235,7 @@ void SelectingCompressor::write_merged(std::span<const Part> parts, const MergeI
            finite.store(false, std::memory_order_relaxed);
          }
        });
-  flag_overflow(finite, {region, input.scale, flags, variant}, out);
+  flag_overflow(finite, out);
 }
 
 /// Sums of all parts in order of the elements, chunk by chunk, with room left behind some chunks:
@@ -360,7 +360,7 @@ void SelectingCompressor::write_merged_at_most(std::span<const Part> parts,
            finite.store(false, std::memory_order_relaxed);
          }
        });
-  flag_overflow(finite, {region, input.scale, flags, variant}, out);
+  flag_overflow(finite, out);
 }
 
 }  // namespace gradwire

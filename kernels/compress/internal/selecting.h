@@ -88,12 +88,6 @@ class SelectingCompressor : public ChunkedCompressor {
                            const Work& work) const;
   void write_merged_at_most(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const;
-  /// Where what is put back overflowed: it would never be sent again.
-  void flag_overflow(bool finite, const Emission& what, Payload out) const {
-    if (!finite) {
-      write_header(out, what.region, what.flags | kFlagNonFinite, payload_bytes(out), what.variant);
-    }
-  }
   template <class Keep>
   void emit(const Emission& what, const cpu::Selection& selection, Payload out,
             Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const;
