@@ -4,7 +4,9 @@
 
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/feedback_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -60,6 +62,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       gradient_memory_(plan.buckets[id].numel * size_of(plan.dtype), start.device),
       residuals_(groups_, start.device),
       gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
+      state_(start.state),
       slots_(groups_.size()),
       lent_(groups_.size()),
       unions_(groups_.size()) {
@@ -157,15 +160,19 @@ void Bucket::exchange(size_t parity, Context& context) {
   take_back();
 }
 
-void Bucket::add_to_estimates(size_t parity) {
+void Bucket::add_to_estimates(size_t parity, Context& context) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const PlanGroup& group = groups_[g];
-    if (!group.spec.ef21) {
+    if (!groups_[g].spec.ef21) {
       continue;
     }
     const std::span<float> mean = slots_[g].mean.as<float>();
-    const auto next = estimates_[1 - parity].as<float>().subspan(estimate_offsets_[g], group.numel);
-    cpu::add(estimate(group.offset, group.numel, parity), mean, mean);
+    const std::span<float> now = estimates_of(g, parity), next = estimates_of(g, 1 - parity);
+    if (state_ != nullptr) {  // which of the two is committed is known on the GPU alone
+      const uint32_t* const word = &state_->words()->parity;
+      cuda::add_estimate({{now, next, word}, {next, now, word}, mean}, context.stream);
+      continue;
+    }
+    cpu::add(now, mean, mean);
     std::ranges::copy(mean, next.begin());
   }
 }

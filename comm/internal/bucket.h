@@ -49,12 +49,12 @@ class Bucket {
   /// element and of exchanges whose mean does not hold everything that was sent.
   double union_density(size_t offset) const;
 
-  /// Behind exchange(), on the CPU: in groups with ef21 the mean is added to the estimate of the
-  /// gradient, which takes its place in the gradient's memory and, when commit() makes it final, in
+  /// Behind exchange(), likewise: in groups with ef21 the mean is added to the estimate of the
+  /// gradient, which takes its place in the gradient's memory and, when the step commits, in
   /// estimate(). Buffer `parity` is read, the other one written.
-  void add_to_estimates(size_t parity);
-  /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
-  /// that group is without ef21.
+  void add_to_estimates(size_t parity, Context& context);
+  /// On the CPU, of elements that lie in one group: the committed estimate, the same on every rank;
+  /// empty where that group is without ef21.
   ConstResidual estimate(size_t offset, size_t numel, size_t parity) const;
   /// Makes these what is kept for elements of a group with ef21, bit for bit.
   void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate, size_t parity);
@@ -125,6 +125,8 @@ class Bucket {
   /// What waits in this group is its residual; else it is carried to the next gradient.
   bool waits_in_residual(size_t g) const;
   std::span<float> place_to_carry(size_t offset, size_t numel);
+  /// Of a group with ef21, as buffer `parity` has it.
+  std::span<float> estimates_of(size_t g, size_t parity) const;
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
@@ -139,6 +141,7 @@ class Bucket {
   std::vector<float> carried_;             // of the whole bucket, or empty
   std::vector<float> velocity_elsewhere_;  // the same: outside of the shares, until a step commits
   Gradient gradient_;
+  std::shared_ptr<DeviceState> state_;  // null on the CPU
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;

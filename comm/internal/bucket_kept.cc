@@ -114,19 +114,20 @@ void Bucket::set_average(size_t offset, size_t numel, ConstResidual values, size
   }
 }
 
+std::span<float> Bucket::estimates_of(size_t g, size_t parity) const {
+  return estimates_[parity].as<float>().subspan(estimate_offsets_[g], groups_[g].numel);
+}
+
 ConstResidual Bucket::estimate(size_t offset, size_t numel, size_t parity) const {
   const size_t g = group_at(offset);
-  if (!groups_[g].spec.ef21) {
-    return {};
-  }
-  return estimates_[parity].as<float>().subspan(estimate_offsets_[g] + offset - groups_[g].offset,
-                                                numel);
+  return groups_[g].spec.ef21 ? estimates_of(g, parity).subspan(offset - groups_[g].offset, numel)
+                              : ConstResidual{};
 }
 
 void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all, size_t parity) {
-  const size_t g = group_at(offset), begin = estimate_offsets_[g] + offset - groups_[g].offset;
-  residuals_.write(g, offset - groups_[g].offset, own, parity);
-  std::ranges::copy(of_all, estimates_[parity].as<float>().subspan(begin).begin());
+  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+  residuals_.write(g, begin, own, parity);
+  std::ranges::copy(of_all, estimates_of(g, parity).subspan(begin).begin());
 }
 
 // Of the residual of a group by node this rank keeps a share. What was carried over or loaded

@@ -65,12 +65,6 @@ Reducer::State::~State() {
 
 void Reducer::State::check_everywhere(const Plan& candidate, Transport& over) {
   check_plan(candidate);
-  for (size_t b = 0; b < candidate.buckets.size() && device.type == DeviceType::kCuda; ++b) {
-    for (const PlanGroup& group : candidate.buckets[b].groups) {
-      check(!group.spec.ef21, "reducer: bucket ", b, " has a group of '", to_string(group.spec),
-            "', expected one without ef21: it is not there on a GPU yet");
-    }
-  }
   over.agree("plan", agreement_text(candidate, options), compression.context);
 }
 
@@ -182,9 +176,10 @@ void Reducer::State::exchange_bucket(size_t b) {
   guarded(b, [this, b] {
     BucketTrace& times_of = progress[b].trace;
     times_of.exchange_us = now_us();
-    buckets[b].exchange(parity, lane_of(b).worker->context);
+    Context& context = lane_of(b).worker->context;
+    buckets[b].exchange(parity, context);
     buckets[b].sample_union();
-    buckets[b].add_to_estimates(parity);
+    buckets[b].add_to_estimates(parity, context);
     times_of.end_us = now_us();
   });
 }

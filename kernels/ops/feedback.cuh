@@ -64,4 +64,30 @@ __global__ void __launch_bounds__(kFeedbackThreads) subtract_sent_kernel(SentSum
   flag_overflow_of(left, a.seal);
 }
 
+/// What add_estimate_kernel() reads and writes, `numel` elements each.
+struct EstimateArguments {
+  ParityPointer estimate;
+  ParityPointer next;
+  float* mean;
+  size_t numel;
+};
+
+/// Bytes per element: estimate and mean read, mean and next written: 16.
+__global__ void __launch_bounds__(kFeedbackThreads) add_estimate_kernel(EstimateArguments a) {
+  const size_t first = (size_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPerThread;
+  if (first >= a.numel) {
+    return;
+  }
+  float x[kPerThread];
+  float mean[kPerThread];
+  load_floats<float>(as_bytes(a.estimate.get()), first, a.numel, x);
+  load_floats<float>(as_bytes(a.mean), first, a.numel, mean);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    x[i] += mean[i];
+  }
+  store_floats<float>(as_bytes(a.mean), first, a.numel, x);
+  store_floats<float>(as_bytes(a.next.get()), first, a.numel, x);
+}
+
 }  // namespace gradwire::cuda

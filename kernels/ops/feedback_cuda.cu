@@ -44,4 +44,19 @@ void subtract_sent(const SentSum& sum, const Seal& seal, Stream& stream) {
   GRADWIRE_LAUNCH(subtract_sent_kernel, shape, arguments);
 }
 
+void add_estimate(const EstimateSum& sum, Stream& stream) {
+  const char* const op = "cuda::add_estimate";
+  check_cuda_stream(op, stream);
+  const size_t numel = sum.mean.size();
+  check(sum.estimate.size() == numel && sum.next.size() == numel, op,
+        ": estimate, next and mean have ", sum.estimate.size(), ", ", sum.next.size(), " and ",
+        numel, " elements, must have the same number");
+  check_parity(op, "estimate", sum.estimate, numel);
+  check_parity(op, "next", sum.next, numel);
+  check_pointer(op, "mean", sum.mean.data(), numel, alignof(float));
+  const EstimateArguments arguments{ParityPointer(sum.estimate), ParityPointer(sum.next),
+                                    sum.mean.data(), numel};
+  GRADWIRE_LAUNCH(add_estimate_kernel, shape_of(numel, stream), arguments);
+}
+
 }  // namespace gradwire::cuda

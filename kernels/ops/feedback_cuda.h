@@ -1,5 +1,5 @@
 #pragma once
-// What error feedback adds up before anything is encoded, on a GPU, where g + e alone does not say
+// What error feedback adds up before and behind a payload, on a GPU, where g + e alone does not say
 // it. All memory is the GPU's; nothing is allocated, nothing waits, and a CUDA graph can capture
 // the call.
 
@@ -30,9 +30,20 @@ struct SentSum {
   ParitySpan left;  ///< x - D
 };
 
-/// left[i] = e[i] - (x[i] - left[i]): e - D, D being what was sent of x. Where that holds NaN or
-/// infinity, the header that lies at seal.out (its header is not used) is flagged, and so is the step.
+/// left[i] = e[i] - (x[i] - left[i]): e - D, D being what was sent of x. Where that is NaN or
+/// infinity, the header at seal.out (seal.header is not used) is flagged, and so is the step.
 /// @throws InvalidArgument for sizes, pointers or devices that do not fit.
 void subtract_sent(const SentSum& sum, const Seal& seal, Stream& stream);
+
+/// Of one size.
+struct EstimateSum {
+  ParitySpan estimate;    ///< A, committed
+  ParitySpan next;        ///< the other array
+  std::span<float> mean;  ///< of what was sent
+};
+
+/// mean[i] = next[i] = estimate[i] + mean[i]: the bits of cpu::add(). One launch.
+/// @throws InvalidArgument for sizes, pointers or devices that do not fit.
+void add_estimate(const EstimateSum& sum, Stream& stream);
 
 }  // namespace gradwire::cuda

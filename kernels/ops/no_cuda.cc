@@ -45,6 +45,7 @@ void add_decayed(const DecayedSum&, std::span<float>, Stream&) {
 void subtract_sent(const SentSum&, const Seal&, Stream&) {
   throw_unavailable("cuda::subtract_sent");
 }
+void add_estimate(const EstimateSum&, Stream&) { throw_unavailable("cuda::add_estimate"); }
 
 void flag_overflow(const ParitySpan&, const Seal&, Stream&) {
   throw_unavailable("cuda::flag_overflow");

@@ -125,7 +125,10 @@ inline std::vector<DeviceCase> device_cases() {
           {"powersgd:3,rounds=2", "two_shot"},
           {"topk:1%,residual=bf16", "gather", 3},
           {"int4,residual=bf16", "two_shot", 3},
-          {"fp16,ef,decay=0.5,residual=bf16", "dense", 3}};
+          {"fp16,ef,decay=0.5,residual=bf16", "dense", 3},
+          {"topk:5%,ef21", "gather", 4},
+          {"int8,ef21", "two_shot", 4},
+          {"topk:5%,ef21,eta=0.5", "gather", 4}};
 }
 
 /// Where outcomes differ first; empty when they do not.

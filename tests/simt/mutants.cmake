@@ -84,6 +84,11 @@ gradwire_simt_mutant(overflow_overlooked COMPRESSORS FILE overflow_flag.cuh SOUR
 gradwire_simt_mutant(ef21_overflow_unseen COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
   FROM "flag_overflow_of(left, a.seal);" TO "flag_overflow_of({}, a.seal);"
   TESTS "*FeedbackLaws.Ef21Flags*")
+gradwire_simt_mutant(estimate_parity FILE feedback.cuh SOURCE feedback_cuda.cu
+  FROM "as_bytes(a.estimate.get())" TO "as_bytes(a.estimate.first)" TESTS "*EstimateKernels*")
+gradwire_simt_mutant(estimate_not_kept FILE feedback.cuh SOURCE feedback_cuda.cu
+  FROM "store_floats<float>(as_bytes(a.next.get()), first, a.numel, x);" TO ""
+  TESTS "*EstimateKernels*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu

@@ -73,8 +73,9 @@ TEST_F(DeviceReducers, EnqueueStepsWhileTheGpuStandsStill) {
   }
 }
 
-TEST_F(DeviceReducers, FollowTheirCommitsWhereACapturedStepIsReplayed) {
-  const DeviceCase what{.spec = "int4,stochastic", .exchange = "gather", .steps = 6};
+/// What a captured step does in the steps after the first two.
+void expect_the_cpus_bits_replayed(const DeviceCase& what) {
+  SCOPED_TRACE(what.spec);
   const std::vector<Outcomes> expected = outcomes_on_cpu(2, what);
   on_every_gpu(2, [&](NcclRank self) {
     OnRank rank(self, what);
@@ -105,9 +106,14 @@ TEST_F(DeviceReducers, FollowTheirCommitsWhereACapturedStepIsReplayed) {
                   expected[static_cast<size_t>(self.rank)][static_cast<size_t>(step)])
           << "step " << step;
     }
-    EXPECT_EQ(rank.reducer->committed_steps(), 6u);
+    EXPECT_EQ(rank.reducer->committed_steps(), static_cast<uint64_t>(what.steps));
     rank.reducer->synchronize();
   });
+}
+
+TEST_F(DeviceReducers, FollowTheirCommitsWhereACapturedStepIsReplayed) {
+  expect_the_cpus_bits_replayed({.spec = "int4,stochastic", .exchange = "gather", .steps = 6});
+  expect_the_cpus_bits_replayed({.spec = "topk:5%,ef21", .exchange = "gather", .steps = 6});
 }
 
 TEST_F(DeviceReducers, TakeABucketFromMemoryOfTheCaller) {
