@@ -78,11 +78,11 @@ PYBIND11_MODULE(_core, module) {
       "What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), "
       "'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').");
   bindings::bind_kernels(module);
-  bindings::bind_optimizers(module);
-  bindings::bind_schedules(module);
   bindings::bind_comm(module);
   bindings::bind_carrier(module);
   bindings::bind_plan(module);
   bindings::bind_reducer(module);
+  bindings::bind_optimizers(module);  // which step from what a reducer hands on
+  bindings::bind_schedules(module);
   bindings::bind_registries(module);
 }

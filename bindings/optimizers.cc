@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -15,8 +16,10 @@
 #include <vector>
 
 #include "gradwire/bindings/layers.h"
+#include "gradwire/bindings/payload_copies.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/worker.h"
+#include "gradwire/kernels/compress/payload_sum.h"
 #include "gradwire/optimizers/optimizer.h"
 
 namespace gradwire::bindings {
@@ -157,6 +160,7 @@ class BoundOptimizer {
       const TensorView value = keep(parameters[i], concat("parameters[", i, "]"), std::nullopt);
       const TensorView gradient = keep(gradients[i], concat("gradients[", i, "]"), value.numel);
       list.push_back({names[i], value, gradient, group_of[i]});
+      places_.push_back({value, gradient});
     }
     optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), groups_of(groups));
   }
@@ -209,6 +213,27 @@ class BoundOptimizer {
     worker_.run([&](Context& context) { optimizer_->apply(options, context); });
   }
 
+  // The same, where the gradients of the groups' parameters are read from payloads.
+  void step_from(const std::vector<const PayloadCopies*>& groups, double learning_rate,
+                 double gradient_scale, bool known_finite) {
+    const StepOptions options{.learning_rate = learning_rate,
+                              .gradient_scale = gradient_scale,
+                              .known_finite = known_finite};
+    worker_.run([&](Context& context) {
+      const std::vector<Binding> places = places_from(groups, context);
+      context.stream.wait();
+      optimizer_->bind(places);
+      try {
+        optimizer_->apply(options, context);
+        context.stream.wait();
+      } catch (...) {
+        optimizer_->bind(places_);
+        throw;
+      }
+      optimizer_->bind(places_);
+    });
+  }
+
   void prepare() {
     worker_.run([&](Context& context) { optimizer_->prepare(context); });
   }
@@ -240,6 +265,54 @@ class BoundOptimizer {
   }
 
  private:
+  // What decodes a group's payloads; made once for groups that stay as they are.
+  struct Source {
+    explicit Source(const PayloadCopies& group)
+        : compressor(make_compressor(
+              parse_spec(group.spec),
+              {.numel = group.numel, .segments = group.segments, .seed = group.seed})),
+          sum(*compressor) {}
+    bool is_of(const PayloadCopies& group) const {
+      const auto same = [](const Segment& a, const Segment& b) {
+        return a.parameter == b.parameter && a.numel == b.numel && a.rows == b.rows;
+      };
+      const CompressorShape& shape = compressor->shape();
+      return to_string(compressor->spec()) == group.spec && shape.numel == group.numel &&
+             shape.seed == group.seed && std::ranges::equal(shape.segments, group.segments, same);
+    }
+    std::unique_ptr<Compressor> compressor;
+    PayloadSum sum;
+    std::vector<ConstPayload> parts;
+  };
+
+  // Where parameters are, with the groups' payloads opened in the place of gradients.
+  std::vector<Binding> places_from(const std::vector<const PayloadCopies*>& groups,
+                                   Context& context) {
+    std::vector<Binding> places = places_;
+    sources_.resize(std::max(sources_.size(), groups.size()));
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const PayloadCopies& group = *groups[g];
+      if (sources_[g] == nullptr || !sources_[g]->is_of(group)) {
+        sources_[g] = std::make_unique<Source>(group);
+      }
+      Source& source = *sources_[g];
+      size_t at = 0;
+      for (const Segment& segment : group.segments) {
+        const size_t p = segment.parameter;
+        check(p < places.size() && segment.numel == places[p].value.numel, "payloads[", g,
+              "]: parameter ", p, " has ", segment.numel, " elements, expected one of the ",
+              places.size(), " here and as many as it has");
+        check(places[p].reader == nullptr, "payloads[", g, "]: parameter ", p,
+              " is in another group as well, expected once");
+        places[p] = {places[p].value, {}, &source.sum, at};
+        at += segment.numel;
+      }
+      source.parts.assign(group.parts.begin(), group.parts.end());
+      source.sum.open(source.parts, group.scale, context);
+    }
+    return places;
+  }
+
   static void check_names(size_t count, const std::vector<std::string>& names,
                           const std::vector<size_t>& group_of) {
     check(names.size() == count && group_of.size() == count, "names: holds ", names.size(),
@@ -256,7 +329,8 @@ class BoundOptimizer {
   }
 
   std::vector<Array> arrays_;
-  std::vector<Binding> places_;  // of addresses
+  std::vector<Binding> places_;
+  std::vector<std::unique_ptr<Source>> sources_;  // of groups of payloads
   Worker worker_;
   std::unique_ptr<Optimizer> optimizer_;
 };
@@ -311,6 +385,11 @@ void bind_optimizers(py::module_& module) {
            "    InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not "
            "in "
            "(0, 1].")
+      .def("step_from", &BoundOptimizer::step_from, py::arg("payloads"), py::arg("learning_rate"),
+           py::arg("gradient_scale") = 1.0, py::arg("known_finite") = false,
+           "step(), where the gradients of the groups' parameters are read from their payloads. "
+           "Errors as of step().\n\nRaises:\n    InvalidArgument: a payload that does not decode, "
+           "or groups of other parameters; nothing was changed.")
       .def("state", &BoundOptimizer::state,
            "Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).")
       .def(

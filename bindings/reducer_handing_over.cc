@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "gradwire/bindings/payload_copies.h"
 #include "gradwire/bindings/plan.h"
 #include "gradwire/bindings/python_calls.h"
 #include "gradwire/bindings/reducer.h"
@@ -55,16 +56,6 @@ class NoSyncScope {
   std::optional<Reducer::NoSync> scope_;  // ends before what it belongs to
 };
 
-// A group's payloads, copied: the reducer's own are overwritten by the next step.
-struct PayloadCopies {
-  std::string spec;
-  size_t offset = 0, numel = 0;
-  std::vector<ParamId> parameters;
-  std::vector<std::vector<size_t>> shapes;  // of the parameters, as compressors see them
-  float scale = 1;
-  std::vector<std::vector<std::byte>> parts;
-};
-
 std::vector<PayloadCopies> take_payloads(BoundReducer& self, BucketId bucket) {
   return self.run([&](Reducer& reducer) {
     std::vector<PayloadCopies> copies;
@@ -73,12 +64,8 @@ std::vector<PayloadCopies> take_payloads(BoundReducer& self, BucketId bucket) {
       copy.spec = to_string(group.group->spec);
       copy.offset = group.group->offset;
       copy.numel = group.group->numel;
-      for (const Segment& segment : group.group->segments) {
-        copy.parameters.push_back(segment.parameter);
-        const bool matrix = segment.rows > 1;
-        copy.shapes.push_back(matrix ? std::vector{segment.rows, segment.numel / segment.rows}
-                                     : std::vector{segment.numel});
-      }
+      copy.segments = group.group->segments;
+      copy.seed = reducer.plan().seed;
       copy.scale = group.result.scale;
       for (const ConstPayload part : group.result.parts) {
         const ConstPayload used = part.first(read_header(part).bytes);
@@ -87,6 +74,24 @@ std::vector<PayloadCopies> take_payloads(BoundReducer& self, BucketId bucket) {
     }
     return copies;
   });
+}
+
+std::vector<ParamId> parameters_of(const PayloadCopies& copies) {
+  std::vector<ParamId> parameters;
+  for (const Segment& segment : copies.segments) {
+    parameters.push_back(segment.parameter);
+  }
+  return parameters;
+}
+
+std::vector<std::vector<size_t>> shapes_of(const PayloadCopies& copies) {
+  std::vector<std::vector<size_t>> shapes;
+  for (const Segment& segment : copies.segments) {
+    const bool matrix = segment.rows > 1;
+    shapes.push_back(matrix ? std::vector{segment.rows, segment.numel / segment.rows}
+                            : std::vector{segment.numel});
+  }
+  return shapes;
 }
 
 py::typing::List<py::array_t<uint8_t>> arrays_of(const py::object& self) {
@@ -101,18 +106,21 @@ py::typing::List<py::array_t<uint8_t>> arrays_of(const py::object& self) {
 }
 
 void bind_payloads(py::module_& module, ReducerClass& type) {
-  py::class_<PayloadCopies>(module, "GroupPayloads",
-                            "The mean of one group of a bucket as payloads, read-only: "
-                            "Compressor(spec, numel, dtype, shapes=shapes).decompress(payloads, "
-                            "scale) gives it.")
+  py::class_<PayloadCopies>(
+      module, "GroupPayloads",
+      "The mean of one group of a bucket as payloads, read-only: "
+      "Compressor(spec, numel, shapes=shapes, seed=seed).decompress(payloads, "
+      "scale) gives it.")
       .def_readonly("spec", &PayloadCopies::spec, "Of the group's compressor.")
       .def_readonly("offset", &PayloadCopies::offset, "The group's first element in its bucket.")
       .def_readonly("numel", &PayloadCopies::numel, "Elements of the group.")
-      .def_readonly("parameters", &PayloadCopies::parameters,
-                    "Ids of its parameters, one after another from its first element on.")
-      .def_readonly("shapes", &PayloadCopies::shapes,
-                    "Of the parameters, as Compressor(shapes=...) takes them: rows and columns of "
-                    "a matrix, else the number of elements.")
+      .def_property_readonly("parameters", &parameters_of,
+                             "Ids of its parameters, one after another from its first element on.")
+      .def_readonly("seed", &PayloadCopies::seed, "The plan's, of what compressors draw.")
+      .def_property_readonly(
+          "shapes", &shapes_of,
+          "Of the parameters, as Compressor(shapes=...) takes them: rows and columns of "
+          "a matrix, else the number of elements.")
       .def_readonly("scale", &PayloadCopies::scale, "The mean is this times the payloads' sum.")
       .def_property_readonly("payloads", &arrays_of,
                              "uint8 arrays, read-only: of every rank, or slices that tile the "

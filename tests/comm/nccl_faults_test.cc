@@ -53,6 +53,7 @@ class NcclFaults : public testing::Test {
 TEST_F(NcclFaults, ARankThatNeverCallsIsNamedAtTheDeadline) {
   const milliseconds timeout(400);
   std::atomic<int> told{0};
+  const auto start = steady_clock::now();  // of whichever rank's deadline comes first
   expect_failure(3, {.timeout = timeout},
                  "rank 1 stayed silent past the deadline",
                  [&](NcclRank self) {
@@ -62,7 +63,6 @@ TEST_F(NcclFaults, ARankThatNeverCallsIsNamedAtTheDeadline) {
                      }
                      return;
                    }
-                   const auto start = steady_clock::now();
                    try {
                      self.barrier("step 5");
                    } catch (const TransportError& error) {

@@ -65,7 +65,8 @@ def test_every_public_name_exists_and_is_documented():
 def test_the_registries_have_rows():
     assert {"none", "fp16", "bf16", "int8", "int4"} <= {r.name for r in gradwire.compressors()}
     assert {"dense", "gather"} <= {r.name for r in gradwire.exchanges()}
-    assert {"sgd", "adamw", "lars", "larc", "lamb", "diloco"} == {r.name for r in gradwire.optimizers()}
+    assert {"sgd", "adamw", "lars", "larc", "lamb", "diloco", "onebit-adam", "onebit-lamb"} == {
+        r.name for r in gradwire.optimizers()}
     assert "momentum" in next(r for r in gradwire.optimizers() if r.name == "sgd").settings
     for row in gradwire.compressors():
         assert gradwire.parse_spec(row.example).name == row.name

@@ -322,197 +322,6 @@ class Compressor:
         """
         Ranks whose payloads become one mean.
         """
-class Optimizer:
-    """
-    Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.
-    
-    groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon), None where the spec's holds; group_of names one of them for each parameter.
-    """
-    @staticmethod
-    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> Optimizer:
-        """
-        Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().
-        """
-    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-        ...
-    def bind(self, values: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], gradients: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]]) -> None:
-        """
-        Tells where values are, by address, and gradients, by (address, dtype): an address of 0 leaves the parameter out of steps.
-        
-        Raises:
-            InvalidArgument: memory is shared; all stays as it was.
-        """
-    def load_state(self, scalars: dict[str, dict[str, int]], tensors: dict[str, dict[str, typing.Any]]) -> None:
-        """
-        Takes over what state() returned; checks all of it before anything is changed.
-        """
-    def prepare(self) -> None:
-        """
-        Writes what is to be exchanged to the gradients, where the optimizer has such a thing: diloco.
-        """
-    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]]) -> None:
-        """
-        Other settings for the groups, as many as before.
-        """
-    def state(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
-        """
-        Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).
-        """
-    def state_views(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
-        """
-        The same without copies: arrays over the state itself, counts as arrays of int64.
-        """
-    def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
-        """
-        Updates all parameters from their gradients; the GIL is released.
-        
-        Raises:
-            NonFiniteGradient: naming the parameter; nothing was changed.
-            InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not in (0, 1].
-        """
-    def values_changed(self) -> None:
-        """
-        Takes values that others wrote for the masters of parameters of 16 bits.
-        """
-    @property
-    def spec(self) -> str:
-        """
-        The canonical spec text.
-        """
-class PolynomialSchedule:
-    """
-    A warm-up to base, then end + (base - end) * (1 - progress) ** power to total_steps.
-    """
-    def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, power: typing.SupportsFloat | typing.SupportsIndex = 1.0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
-        ...
-    def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
-        """
-        The learning rate of step 0, 1, ..
-        """
-    @property
-    def base(self) -> float:
-        """
-        What it warms up to.
-        """
-    @property
-    def end(self) -> float:
-        """
-        Where it ends.
-        """
-    @property
-    def power(self) -> float:
-        """
-        Of the decay.
-        """
-    @property
-    def total_steps(self) -> int:
-        """
-        Steps until end is reached.
-        """
-    @property
-    def warmup_steps(self) -> int:
-        """
-        Steps of the warm-up.
-        """
-class CosineSchedule:
-    """
-    A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps (arXiv 1608.03983, without restarts).
-    """
-    def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
-        ...
-    def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
-        """
-        The learning rate of step 0, 1, ..
-        """
-    @property
-    def base(self) -> float:
-        """
-        What it warms up to.
-        """
-    @property
-    def end(self) -> float:
-        """
-        Where it ends.
-        """
-    @property
-    def total_steps(self) -> int:
-        """
-        Steps until end is reached.
-        """
-    @property
-    def warmup_steps(self) -> int:
-        """
-        Steps of the warm-up.
-        """
-class NoiseScale:
-    """
-    About how large a batch still speeds training up, from the gradients of data-parallel ranks and their mean (McCandlish et al., arXiv 1812.06162, appendix A.1).
-    
-    rank_batch: examples of one rank's gradient; decay: what a step's estimate is worth in the next one's averages.
-    """
-    def __init__(self, rank_batch: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex, decay: typing.SupportsFloat | typing.SupportsIndex = 0.99) -> None:
-        ...
-    def add(self, mean_of_squares: typing.SupportsFloat | typing.SupportsIndex, square_of_mean: typing.SupportsFloat | typing.SupportsIndex) -> None:
-        """
-        One step: the mean over ranks of their gradients' squared norms, and the squared norm of the mean gradient.
-        
-        Raises:
-            InvalidArgument: one is not finite and >= 0; the step is forgotten.
-        """
-    def rate_for(self, rate: typing.SupportsFloat | typing.SupportsIndex, at_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float | None:
-        """
-        The learning rate at batch where rate is the best one at at_batch (equation 2.10), or None.
-        """
-    def steps_for(self, steps: typing.SupportsFloat | typing.SupportsIndex, at_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float | None:
-        """
-        How many steps batch takes to get as far as steps of at_batch (equation 2.12), or None.
-        """
-    @property
-    def gradient_square(self) -> float | None:
-        """
-        The squared norm of the true gradient; None before the first step.
-        """
-    @property
-    def noise(self) -> float | None:
-        """
-        The sum of its elements' variances over single examples, or None.
-        """
-    @property
-    def steps(self) -> int:
-        """
-        Steps added.
-        """
-    @property
-    def value(self) -> float | None:
-        """
-        noise / gradient_square, in examples; None after too few steps.
-        """
-class LargeBatch:
-    """
-    What large_batch() recommends.
-    """
-    def __repr__(self) -> str:
-        ...
-    @property
-    def learning_rate(self) -> float:
-        """
-        What the schedule warms up to.
-        """
-    @property
-    def optimizer(self) -> str:
-        """
-        The spec, for make_optimizer().
-        """
-    @property
-    def schedule(self) -> PolynomialSchedule:
-        """
-        Of the learning rate; its total_steps are the run's.
-        """
-    @property
-    def why(self) -> str:
-        """
-        The rules that were used, with their sources.
-        """
 class Transport:
     """
     Bytes between ranks: collective verbs over one group. All ranks call the same verbs in the same order.
@@ -837,7 +646,7 @@ class NoSync:
         ...
 class GroupPayloads:
     """
-    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, dtype, shapes=shapes).decompress(payloads, scale) gives it.
+    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, shapes=shapes, seed=seed).decompress(payloads, scale) gives it.
     """
     @property
     def numel(self) -> int:
@@ -863,6 +672,11 @@ class GroupPayloads:
     def scale(self) -> float:
         """
         The mean is this times the payloads' sum.
+        """
+    @property
+    def seed(self) -> int:
+        """
+        The plan's, of what compressors draw.
         """
     @property
     def shapes(self) -> list[list[int]]:
@@ -894,6 +708,204 @@ class Rebuilt:
     def source(self) -> int | None:
         """
         The rank of the new group that gives parameters and optimizer state to those behind; None when no rank is.
+        """
+class Optimizer:
+    """
+    Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.
+    
+    groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon), None where the spec's holds; group_of names one of them for each parameter.
+    """
+    @staticmethod
+    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> Optimizer:
+        """
+        Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().
+        """
+    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        ...
+    def bind(self, values: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], gradients: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]]) -> None:
+        """
+        Tells where values are, by address, and gradients, by (address, dtype): an address of 0 leaves the parameter out of steps.
+        
+        Raises:
+            InvalidArgument: memory is shared; all stays as it was.
+        """
+    def load_state(self, scalars: dict[str, dict[str, int]], tensors: dict[str, dict[str, typing.Any]]) -> None:
+        """
+        Takes over what state() returned; checks all of it before anything is changed.
+        """
+    def prepare(self) -> None:
+        """
+        Writes what is to be exchanged to the gradients, where the optimizer has such a thing: diloco.
+        """
+    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]]) -> None:
+        """
+        Other settings for the groups, as many as before.
+        """
+    def state(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
+        """
+        Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).
+        """
+    def state_views(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
+        """
+        The same without copies: arrays over the state itself, counts as arrays of int64.
+        """
+    def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
+        """
+        Updates all parameters from their gradients; the GIL is released.
+        
+        Raises:
+            NonFiniteGradient: naming the parameter; nothing was changed.
+            InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not in (0, 1].
+        """
+    def step_from(self, payloads: collections.abc.Sequence[GroupPayloads], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
+        """
+        step(), where the gradients of the groups' parameters are read from their payloads. Errors as of step().
+        
+        Raises:
+            InvalidArgument: a payload that does not decode, or groups of other parameters; nothing was changed.
+        """
+    def values_changed(self) -> None:
+        """
+        Takes values that others wrote for the masters of parameters of 16 bits.
+        """
+    @property
+    def spec(self) -> str:
+        """
+        The canonical spec text.
+        """
+class PolynomialSchedule:
+    """
+    A warm-up to base, then end + (base - end) * (1 - progress) ** power to total_steps.
+    """
+    def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, power: typing.SupportsFloat | typing.SupportsIndex = 1.0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
+        ...
+    def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        The learning rate of step 0, 1, ..
+        """
+    @property
+    def base(self) -> float:
+        """
+        What it warms up to.
+        """
+    @property
+    def end(self) -> float:
+        """
+        Where it ends.
+        """
+    @property
+    def power(self) -> float:
+        """
+        Of the decay.
+        """
+    @property
+    def total_steps(self) -> int:
+        """
+        Steps until end is reached.
+        """
+    @property
+    def warmup_steps(self) -> int:
+        """
+        Steps of the warm-up.
+        """
+class CosineSchedule:
+    """
+    A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps (arXiv 1608.03983, without restarts).
+    """
+    def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
+        ...
+    def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        The learning rate of step 0, 1, ..
+        """
+    @property
+    def base(self) -> float:
+        """
+        What it warms up to.
+        """
+    @property
+    def end(self) -> float:
+        """
+        Where it ends.
+        """
+    @property
+    def total_steps(self) -> int:
+        """
+        Steps until end is reached.
+        """
+    @property
+    def warmup_steps(self) -> int:
+        """
+        Steps of the warm-up.
+        """
+class NoiseScale:
+    """
+    About how large a batch still speeds training up, from the gradients of data-parallel ranks and their mean (McCandlish et al., arXiv 1812.06162, appendix A.1).
+    
+    rank_batch: examples of one rank's gradient; decay: what a step's estimate is worth in the next one's averages.
+    """
+    def __init__(self, rank_batch: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex, decay: typing.SupportsFloat | typing.SupportsIndex = 0.99) -> None:
+        ...
+    def add(self, mean_of_squares: typing.SupportsFloat | typing.SupportsIndex, square_of_mean: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        One step: the mean over ranks of their gradients' squared norms, and the squared norm of the mean gradient.
+        
+        Raises:
+            InvalidArgument: one is not finite and >= 0; the step is forgotten.
+        """
+    def rate_for(self, rate: typing.SupportsFloat | typing.SupportsIndex, at_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float | None:
+        """
+        The learning rate at batch where rate is the best one at at_batch (equation 2.10), or None.
+        """
+    def steps_for(self, steps: typing.SupportsFloat | typing.SupportsIndex, at_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float | None:
+        """
+        How many steps batch takes to get as far as steps of at_batch (equation 2.12), or None.
+        """
+    @property
+    def gradient_square(self) -> float | None:
+        """
+        The squared norm of the true gradient; None before the first step.
+        """
+    @property
+    def noise(self) -> float | None:
+        """
+        The sum of its elements' variances over single examples, or None.
+        """
+    @property
+    def steps(self) -> int:
+        """
+        Steps added.
+        """
+    @property
+    def value(self) -> float | None:
+        """
+        noise / gradient_square, in examples; None after too few steps.
+        """
+class LargeBatch:
+    """
+    What large_batch() recommends.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def learning_rate(self) -> float:
+        """
+        What the schedule warms up to.
+        """
+    @property
+    def optimizer(self) -> str:
+        """
+        The spec, for make_optimizer().
+        """
+    @property
+    def schedule(self) -> PolynomialSchedule:
+        """
+        Of the learning rate; its total_steps are the run's.
+        """
+    @property
+    def why(self) -> str:
+        """
+        The rules that were used, with their sources.
         """
 def build_info() -> dict[str, typing.Any]:
     """

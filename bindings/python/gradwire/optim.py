@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _core
+from ._core import GroupPayloads
 from .errors import InvalidArgument
 
 __all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer", "ParamGroup", "make_optimizer"]
@@ -81,12 +82,20 @@ class Optimizer:
         return self._core.spec
 
     def step(
-        self, lr: Optional[float] = None, *, gradient_scale: float = 1.0, known_finite: bool = False
+        self,
+        lr: Optional[float] = None,
+        *,
+        gradient_scale: float = 1.0,
+        known_finite: bool = False,
+        payloads: Sequence[GroupPayloads] = (),
     ) -> None:
         """Updates all parameters in place from their gradients.
 
         Args:
             lr: instead of self.lr.
+            payloads: groups from Reducer.take_payloads(), of plans whose parameters are this
+                optimizer's: the gradients of their parameters are read from there, a piece at a
+                time, and never lie in memory as a whole. The others' are in memory as ever.
             gradient_scale: what gradients are multiplied by as they are read, in (0, 1]: 1 over a
                 loss scale, or over a number of gradients added up.
             known_finite: no gradient holds NaN or infinity, as after Reducer.wait(); saves SGD and
@@ -94,10 +103,14 @@ class Optimizer:
 
         Raises:
             NonFiniteGradient: a gradient held NaN or infinity; nothing was changed, state included.
-            InvalidArgument: the learning rate is negative or not finite, or gradient_scale is not
-                in (0, 1].
+            InvalidArgument: the learning rate is negative or not finite, gradient_scale is not in
+                (0, 1], or payloads do not decode or are of other parameters; nothing was changed.
         """
-        self._core.step(self.lr if lr is None else lr, gradient_scale, known_finite)
+        rate = self.lr if lr is None else lr
+        if payloads:
+            self._core.step_from(list(payloads), rate, gradient_scale, known_finite)
+        else:
+            self._core.step(rate, gradient_scale, known_finite)
 
     def values_changed(self) -> None:
         """Takes values of 16 bits as they are for their masters.
