@@ -5,7 +5,6 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -19,7 +18,6 @@
 #include "gradwire/bindings/payload_copies.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/worker.h"
-#include "gradwire/kernels/compress/payload_sum.h"
 #include "gradwire/optimizers/optimizer.h"
 
 namespace gradwire::bindings {
@@ -220,7 +218,7 @@ class BoundOptimizer {
                               .gradient_scale = gradient_scale,
                               .known_finite = known_finite};
     worker_.run([&](Context& context) {
-      const std::vector<Binding> places = places_from(groups, context);
+      const std::vector<Binding> places = from_payloads_.open(groups, places_, context);
       context.stream.wait();
       optimizer_->bind(places);
       try {
@@ -265,54 +263,6 @@ class BoundOptimizer {
   }
 
  private:
-  // What decodes a group's payloads; made once for groups that stay as they are.
-  struct Source {
-    explicit Source(const PayloadCopies& group)
-        : compressor(make_compressor(
-              parse_spec(group.spec),
-              {.numel = group.numel, .segments = group.segments, .seed = group.seed})),
-          sum(*compressor) {}
-    bool is_of(const PayloadCopies& group) const {
-      const auto same = [](const Segment& a, const Segment& b) {
-        return a.parameter == b.parameter && a.numel == b.numel && a.rows == b.rows;
-      };
-      const CompressorShape& shape = compressor->shape();
-      return to_string(compressor->spec()) == group.spec && shape.numel == group.numel &&
-             shape.seed == group.seed && std::ranges::equal(shape.segments, group.segments, same);
-    }
-    std::unique_ptr<Compressor> compressor;
-    PayloadSum sum;
-    std::vector<ConstPayload> parts;
-  };
-
-  // Where parameters are, with the groups' payloads opened in the place of gradients.
-  std::vector<Binding> places_from(const std::vector<const PayloadCopies*>& groups,
-                                   Context& context) {
-    std::vector<Binding> places = places_;
-    sources_.resize(std::max(sources_.size(), groups.size()));
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const PayloadCopies& group = *groups[g];
-      if (sources_[g] == nullptr || !sources_[g]->is_of(group)) {
-        sources_[g] = std::make_unique<Source>(group);
-      }
-      Source& source = *sources_[g];
-      size_t at = 0;
-      for (const Segment& segment : group.segments) {
-        const size_t p = segment.parameter;
-        check(p < places.size() && segment.numel == places[p].value.numel, "payloads[", g,
-              "]: parameter ", p, " has ", segment.numel, " elements, expected one of the ",
-              places.size(), " here and as many as it has");
-        check(places[p].reader == nullptr, "payloads[", g, "]: parameter ", p,
-              " is in another group as well, expected once");
-        places[p] = {places[p].value, {}, &source.sum, at};
-        at += segment.numel;
-      }
-      source.parts.assign(group.parts.begin(), group.parts.end());
-      source.sum.open(source.parts, group.scale, context);
-    }
-    return places;
-  }
-
   static void check_names(size_t count, const std::vector<std::string>& names,
                           const std::vector<size_t>& group_of) {
     check(names.size() == count && group_of.size() == count, "names: holds ", names.size(),
@@ -330,7 +280,7 @@ class BoundOptimizer {
 
   std::vector<Array> arrays_;
   std::vector<Binding> places_;
-  std::vector<std::unique_ptr<Source>> sources_;  // of groups of payloads
+  PayloadPlaces from_payloads_;
   Worker worker_;
   std::unique_ptr<Optimizer> optimizer_;
 };
