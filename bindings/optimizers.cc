@@ -214,22 +214,27 @@ class BoundOptimizer {
   // The same, where the gradients of the groups' parameters are read from payloads.
   void step_from(const std::vector<const PayloadCopies*>& groups, double learning_rate,
                  double gradient_scale, bool known_finite) {
-    const StepOptions options{.learning_rate = learning_rate,
-                              .gradient_scale = gradient_scale,
-                              .known_finite = known_finite};
-    worker_.run([&](Context& context) {
-      const std::vector<Binding> places = from_payloads_.open(groups, places_, context);
-      context.stream.wait();
-      optimizer_->bind(places);
-      try {
-        optimizer_->apply(options, context);
-        context.stream.wait();
-      } catch (...) {
-        optimizer_->bind(places_);
-        throw;
-      }
-      optimizer_->bind(places_);
-    });
+    step_at([&](Context& context) { return from_payloads_.open(groups, places_, context); },
+            {.learning_rate = learning_rate,
+             .gradient_scale = gradient_scale,
+             .known_finite = known_finite});
+  }
+
+  // The same with gradients of this step alone, which may be read-only.
+  void step_on(const Arrays& gradients, double learning_rate, double gradient_scale,
+               bool known_finite) {
+    check(gradients.size() == places_.size(), "gradients: holds ", gradients.size(),
+          " arrays, must hold ", places_.size(), ", one of each parameter");
+    std::vector<Array> arrays;
+    std::vector<Binding> places = places_;
+    for (size_t i = 0; i < places.size(); ++i) {
+      arrays.push_back(Array::input(
+          gradients[i], {concat("gradients[", i, "]"), std::nullopt, places[i].value.numel}));
+      places[i].gradient = arrays.back().view();
+    }
+    step_at([&](Context&) { return places; }, {.learning_rate = learning_rate,
+                                               .gradient_scale = gradient_scale,
+                                               .known_finite = known_finite});
   }
 
   void prepare() {
@@ -263,6 +268,24 @@ class BoundOptimizer {
   }
 
  private:
+  // One step with parameters where find_places() says.
+  template <class FindPlaces>
+  void step_at(const FindPlaces& find_places, const StepOptions& options) {
+    worker_.run([&](Context& context) {
+      const std::vector<Binding> places = find_places(context);
+      context.stream.wait();
+      optimizer_->bind(places);
+      try {
+        optimizer_->apply(options, context);
+        context.stream.wait();
+      } catch (...) {
+        optimizer_->bind(places_);
+        throw;
+      }
+      optimizer_->bind(places_);
+    });
+  }
+
   static void check_names(size_t count, const std::vector<std::string>& names,
                           const std::vector<size_t>& group_of) {
     check(names.size() == count && group_of.size() == count, "names: holds ", names.size(),
@@ -340,6 +363,11 @@ void bind_optimizers(py::module_& module) {
            "step(), where the gradients of the groups' parameters are read from their payloads. "
            "Errors as of step().\n\nRaises:\n    InvalidArgument: a payload that does not decode, "
            "or groups of other parameters; nothing was changed.")
+      .def("step_on", &BoundOptimizer::step_on, py::arg("gradients"), py::arg("learning_rate"),
+           py::arg("gradient_scale") = 1.0, py::arg("known_finite") = false,
+           "step() with these gradients, one array of each parameter, which may be read-only. "
+           "Errors as of step().\n\nRaises:\n    InvalidArgument: arrays that do not fit; nothing "
+           "was changed.")
       .def("state", &BoundOptimizer::state,
            "Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).")
       .def(

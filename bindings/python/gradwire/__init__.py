@@ -40,6 +40,7 @@ from ._core import (
 from .carrier import Carrier
 from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, TransportError
 from .feedback import Feedback
+from .functional import FunctionalOptimizer
 from .local_steps import DiLoCo
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer, ParamGroup, make_optimizer
 from .reducer import Reducer
@@ -72,6 +73,7 @@ __all__ = [
     "Error",
     "ExchangeRow",
     "Feedback",
+    "FunctionalOptimizer",
     "GroupPayloads",
     "InvalidArgument",
     "LargeBatch",

@@ -764,6 +764,13 @@ class Optimizer:
         Raises:
             InvalidArgument: a payload that does not decode, or groups of other parameters; nothing was changed.
         """
+    def step_on(self, gradients: list[typing.Any], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
+        """
+        step() with these gradients, one array of each parameter, which may be read-only. Errors as of step().
+        
+        Raises:
+            InvalidArgument: arrays that do not fit; nothing was changed.
+        """
     def values_changed(self) -> None:
         """
         Takes values that others wrote for the masters of parameters of 16 bits.

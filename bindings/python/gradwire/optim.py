@@ -112,6 +112,28 @@ class Optimizer:
         else:
             self._core.step(rate, gradient_scale, known_finite)
 
+    def step_on(
+        self,
+        gradients: Sequence[Any],
+        lr: Optional[float] = None,
+        *,
+        gradient_scale: float = 1.0,
+        known_finite: bool = False,
+    ) -> None:
+        """Steps on other gradients than those in memory, this once.
+
+        Args:
+            gradients: an array for each parameter, of its size and of any dtype that gradients may
+                have; only read, so that they may be immutable.
+            lr, gradient_scale, known_finite: as of step().
+
+        Raises:
+            NonFiniteGradient, InvalidArgument: as step(), or an array does not fit; nothing was
+                changed.
+        """
+        rate = self.lr if lr is None else lr
+        self._core.step_on(list(gradients), rate, gradient_scale, known_finite)
+
     def values_changed(self) -> None:
         """Takes values of 16 bits as they are for their masters.
 

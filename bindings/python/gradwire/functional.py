@@ -1,0 +1,132 @@
+"""Optimizer steps for arrays that nobody may change, as those of JAX."""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+import numpy as np
+
+from .errors import InvalidArgument
+from .optim import Optimizer, ParamGroup
+
+__all__ = ["FunctionalOptimizer"]
+
+
+def _viewed(array: Any, what: str) -> np.ndarray:
+    """As NumPy sees it, without a copy; InvalidArgument where it cannot."""
+    try:
+        view = np.asarray(array)
+    except (TypeError, RuntimeError) as error:  # of a GPU's memory, of tensors that require gradients
+        raise InvalidArgument(f"{what}: is a {type(array).__name__}, which NumPy cannot view: {error}") from error
+    if not view.flags.c_contiguous:
+        raise InvalidArgument(f"{what}: is not contiguous, must be in C order")
+    return view
+
+
+class FunctionalOptimizer:
+    """An optimizer whose update() returns new arrays and leaves those it is given alone.
+
+        leaves, tree = jax.tree.flatten(params)
+        optimizer = gradwire.FunctionalOptimizer("lamb", leaves, lr=1e-3, convert=jax.numpy.asarray)
+        params = jax.tree.unflatten(tree, optimizer.update(jax.tree.leaves(gradients)))
+
+    It keeps the parameters' values beside its state: a step has the bits of an Optimizer's, and every
+    update() hands out copies.
+
+    Args:
+        spec: name and settings, as of Optimizer.
+        parameters: arrays to begin with, float32, or float16 or bfloat16 (ml_dtypes, or uint16 holding
+            its bits), in CPU memory; copied.
+        lr: learning rate of updates that are given none.
+        groups, names, threads: as of Optimizer.
+        convert: what update() passes each new NumPy array through; None leaves it.
+
+    Raises:
+        InvalidArgument: for a bad spec, and for arrays that cannot be viewed.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        parameters: Sequence[Any],
+        lr: float,
+        *,
+        groups: Sequence[Union[ParamGroup, Dict[str, Any]]] = (),
+        names: Optional[Sequence[str]] = None,
+        threads: int = 1,
+        convert: Optional[Callable[[np.ndarray], Any]] = None,
+    ) -> None:
+        self._values = [np.array(_viewed(p, f"parameters[{i}]")) for i, p in enumerate(parameters)]
+        self._convert = convert
+        # Whose memory is never read: update() says where gradients are.
+        unused = [np.zeros(v.shape, np.float32) for v in self._values]
+        self._optimizer = Optimizer(
+            spec, self._values, unused, lr, groups=groups, names=names, threads=threads
+        )
+
+    @property
+    def spec(self) -> str:
+        """The canonical spec text."""
+        return self._optimizer.spec
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of updates that are given none; may be set."""
+        return self._optimizer.lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self._optimizer.lr = value
+
+    def update(
+        self,
+        gradients: Sequence[Any],
+        lr: Optional[float] = None,
+        *,
+        gradient_scale: float = 1.0,
+        known_finite: bool = False,
+    ) -> List[Any]:
+        """Steps, and returns the parameters' new values.
+
+        Args:
+            gradients: one array per parameter, of its size and of any dtype that parameters may have;
+                read where they are.
+            lr, gradient_scale, known_finite: as of Optimizer.step().
+
+        Returns:
+            New arrays, shaped as the parameters, through `convert`.
+
+        Raises:
+            NonFiniteGradient, InvalidArgument: as Optimizer.step(), or an array does not fit; nothing
+                was changed.
+        """
+        if len(gradients) != len(self._values):
+            raise InvalidArgument(
+                f"gradients: holds {len(gradients)} arrays, must hold {len(self._values)}, one per parameter"
+            )
+        views = [_viewed(g, f"gradients[{i}]") for i, g in enumerate(gradients)]
+        self._optimizer.step_on(views, lr, gradient_scale=gradient_scale, known_finite=known_finite)
+        return self.parameters()
+
+    def parameters(self) -> List[Any]:
+        """Copies of the parameters' values as they are, through `convert`."""
+        copies = [v.copy() for v in self._values]
+        return copies if self._convert is None else [self._convert(copy) for copy in copies]
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Copies of everything a checkpoint needs, the parameters' values included."""
+        return {**self._optimizer.state_dict(), "values": [v.copy() for v in self._values]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes over what state_dict() returned.
+
+        Raises:
+            InvalidArgument: the state is of another spec or of other parameters; nothing was changed.
+        """
+        values = state.get("values")
+        if values is None or [v.shape for v in values] != [v.shape for v in self._values]:
+            raise InvalidArgument("state['values']: must hold an array of each parameter, shaped as it is")
+        for i, (saved, value) in enumerate(zip(values, self._values)):
+            if saved.dtype != value.dtype:
+                raise InvalidArgument(f"state['values'][{i}]: dtype is {saved.dtype}, must be {value.dtype}")
+        self._optimizer.load_state_dict({k: v for k, v in state.items() if k != "values"})
+        for saved, value in zip(values, self._values):
+            value[...] = saved
