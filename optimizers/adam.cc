@@ -29,7 +29,7 @@ void Adam::step(const StepOptions& options, ThreadPool& pool) {
   set().for_each_block(pool, [&](const ParameterSet::Block& block) {
     measure(block, clips || options.known_finite);
   });
-  rates_.set(set(), pool, rule(), options.learning_rate, factor);
+  rates_.set(set(), pool, rule(), options, factor);
   set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
     block.update([&](const ParameterSet::Piece& piece) {
       cpu::adam_update(operands(block, piece), factors_[place(block)], rates_.of(set(), block));

@@ -47,6 +47,8 @@ class CudaOptimizer final : public Optimizer {
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) override {
     check_options(spec_.name, options);
+    check(options.add_up == nullptr, spec_.name,
+          ": add_up is given, expected whole parameters in memory of a GPU");
     check_stream(context);
     cuda::step(tables(), {options, rule_}, context.stream);
   }

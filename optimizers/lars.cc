@@ -28,7 +28,7 @@ class Lars final : public SteppedOptimizer {
   void step(const StepOptions& options, ThreadPool& pool) override {
     const float factor = gradient_factor(options, false, pool);
     set().for_each_block(pool, [&](const ParameterSet::Block& block) { measure(block, factor); });
-    scales_.set(set(), pool, rule(), options.learning_rate, factor);
+    scales_.set(set(), pool, rule(), options, factor);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
       update(block, lars_factors(rule(), *block.item, scales_.still(set(), block),
                                  scales_.of(set(), block), options.learning_rate, factor));

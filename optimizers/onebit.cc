@@ -95,6 +95,8 @@ class OneBit final : public Adam {
   }
 
   void step(const StepOptions& options, ThreadPool& pool) override {
+    check(options.add_up == nullptr, spec().name,
+          ": add_up is given, expected whole parameters on every rank");
     const bool prepared = std::exchange(prepared_, false);
     if (!frozen()) {
       Adam::step(options, pool);

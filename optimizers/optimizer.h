@@ -138,6 +138,14 @@ struct StepOptions {
     const float* loss_scale = nullptr;      ///< divides gradient_scale; finite and > 0
     const float* found_inf = nullptr;       ///< where it is not 0 the step is left out and counted
   } on_device = {};
+  /// Sharded use: every rank holds slices of the same parameters, in the same order, of which some
+  /// may be empty. Makes values[i] the sum of all ranks' values[i], the same on each; called in
+  /// apply()'s task, as often and with as many values on every rank: once, twice with
+  /// max_grad_norm, by SGD not at all where gradients are known_finite. Norms are then those of
+  /// whole parameters, and a gradient that is not finite on one rank leaves the step out on all.
+  /// What it throws ends the step, which changes nothing. Null: parameters are whole. On the CPU;
+  /// not for onebit-*.
+  const std::function<void(std::span<double>)>* add_up = nullptr;
 };
 
 /// Sees every piece of state by parameter and name ("momentum", "exp_avg", "exp_avg_sq", "master",

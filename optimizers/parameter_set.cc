@@ -143,14 +143,18 @@ void ParameterSet::visit_tensors(const Item& item, std::span<const std::string_v
   }
 }
 
-void ParameterSet::check_gradients(ThreadPool& pool) {
+bool ParameterSet::all_gradients_finite(ThreadPool& pool) {
   std::fill(finite_.begin(), finite_.end(), uint8_t{1});
   for_each_block(pool,
                  [this](const Block& block) { finite_[block.index] = all_finite(block) ? 1 : 0; });
-  const auto found = std::find(finite_.begin(), finite_.end(), 0);
-  if (found == finite_.end()) {
+  return std::find(finite_.begin(), finite_.end(), 0) == finite_.end();
+}
+
+void ParameterSet::check_gradients(ThreadPool& pool) {
+  if (all_gradients_finite(pool)) {
     return;
   }
+  const auto found = std::find(finite_.begin(), finite_.end(), 0);
   const Block& block = blocks_[static_cast<size_t>(found - finite_.begin())];
   block.read_gradient([&](std::span<const float> gradient, size_t begin) {
     const auto element =

@@ -121,6 +121,7 @@ class ParameterSet {
 
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
   void check_gradients(ThreadPool& pool);
+  bool all_gradients_finite(ThreadPool& pool);
   /// Before rewrite_gradient(). @throws InvalidArgument where a gradient comes from a reader.
   void check_gradients_in_memory(std::string_view call) const;
 

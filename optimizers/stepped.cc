@@ -61,15 +61,28 @@ void SteppedOptimizer::set_groups(std::vector<ParamGroup> groups) {
 float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, ThreadPool& pool) {
   if (spec_.max_grad_norm == 0.0) {
     if (check) {
-      set_.check_gradients(pool);
+      check_gradients(options, pool);
     }
     return static_cast<float>(options.gradient_scale);
   }
-  const double squares = sum_of_gradient_squares(pool);
+  double squares = sum_of_gradient_squares(pool);
+  add_up_slices(options, {&squares, 1});
   if (!std::isfinite(squares)) {
-    set_.check_gradients(pool);
+    find_non_finite(set_, options, pool);
   }
   return static_cast<float>(clipped_scale(options.gradient_scale, squares, spec_.max_grad_norm));
+}
+
+void SteppedOptimizer::check_gradients(const StepOptions& options, ThreadPool& pool) {
+  if (options.add_up == nullptr) {
+    set_.check_gradients(pool);
+    return;
+  }
+  double bad = set_.all_gradients_finite(pool) ? 0.0 : 1.0;
+  add_up_slices(options, {&bad, 1});
+  if (bad != 0.0) {
+    find_non_finite(set_, options, pool);
+  }
 }
 
 float SteppedOptimizer::clipping_factor(double scale, ThreadPool& pool) {
@@ -104,19 +117,40 @@ void SteppedOptimizer::visit_state(StateVisitor& visitor) {
   }
 }
 
+void add_up_slices(const StepOptions& options, std::span<double> values) {
+  if (options.add_up != nullptr) {
+    (*options.add_up)(values);
+  }
+}
+
+void find_non_finite(ParameterSet& set, const StepOptions& options, ThreadPool& pool) {
+  set.check_gradients(pool);
+  if (options.add_up != nullptr) {
+    throw NonFiniteGradient(
+        "gradients: another rank's slice has an element that is not finite, expected finite "
+        "values");
+  }
+}
+
 void LayerRates::set(ParameterSet& set, ThreadPool& pool, const StepRule& rule,
-                     double learning_rate, float factor) {
+                     const StepOptions& options, float factor) {
   for (size_t i = 0; i < rates_.size(); ++i) {
     const ParameterSet::Item& item = set.items()[i];
+    squares_[2 * i] = item.present() && item.adapt ? sum_of_blocks(item, value_squares) : 0.0;
+    squares_[2 * i + 1] = item.present() ? sum_of_blocks(item, change_squares) : 0.0;
+  }
+  add_up_slices(options, squares_);
+  for (size_t i = 0; i < rates_.size(); ++i) {
+    const ParameterSet::Item& item = set.items()[i];
+    const double value_square = squares_[2 * i], change_square = squares_[2 * i + 1];
+    if (!std::isfinite(change_square)) {
+      find_non_finite(set, options, pool);
+    }
     if (!item.present()) {
       continue;
     }
-    const double change_square = sum_of_blocks(item, change_squares);
-    if (!std::isfinite(change_square)) {
-      set.check_gradients(pool);
-    }
-    const LayerNorms norms{std::sqrt(sum_of_blocks(item, value_squares)), std::sqrt(change_square)};
-    rates_[i] = layer_rate(rule, item, norms, learning_rate, factor);
+    const LayerNorms norms{std::sqrt(value_square), std::sqrt(change_square)};
+    rates_[i] = layer_rate(rule, item, norms, options.learning_rate, factor);
     still_[i] = item.adapt && norms.change == 0.0;
   }
 }

@@ -49,6 +49,8 @@ class SteppedOptimizer : public Optimizer {
   }
 
  private:
+  /// @throws NonFiniteGradient where an element is NaN or infinite, here or on another rank.
+  void check_gradients(const StepOptions& options, ThreadPool& pool);
   /// Applies one step, or throws and changes nothing.
   virtual void step(const StepOptions& options, ThreadPool& pool) = 0;
   /// Called where values that others wrote become the masters.
@@ -68,6 +70,13 @@ class SteppedOptimizer : public Optimizer {
   uint64_t skipped_ = 0;
 };
 
+/// Where values are sums over a rank's slices: makes them those over all ranks'.
+void add_up_slices(const StepOptions& options, std::span<double> values);
+/// Where a sum of squares of gradients is not finite. @throws NonFiniteGradient naming the
+/// parameter and element here or, with slices, saying that it is another rank's; returns where all
+/// are finite.
+void find_non_finite(ParameterSet& set, const StepOptions& options, ThreadPool& pool);
+
 /// Step sizes of layer-wise optimizers, which follow two norms per parameter: of its values, and of
 /// what it is changed by.
 class LayerRates {
@@ -75,16 +84,17 @@ class LayerRates {
   explicit LayerRates(const ParameterSet& set)
       : value_squares(set.blocks().size()),
         change_squares(set.blocks().size()),
+        squares_(2 * set.items().size()),
         rates_(set.items().size()),
         still_(set.items().size()) {}
 
+  /// Takes each parameter's layer_rate(), of the norms of all slices where options.add_up says so.
+  /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
+  void set(ParameterSet& set, ThreadPool& pool, const StepRule& rule, const StepOptions& options,
+           float factor);
+
   std::vector<double> value_squares;   ///< per block: sums of squares, written by a first pass
   std::vector<double> change_squares;  ///< not finite where a gradient of the block is not
-
-  /// Takes each parameter's layer_rate().
-  /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
-  void set(ParameterSet& set, ThreadPool& pool, const StepRule& rule, double learning_rate,
-           float factor);
 
   float of(const ParameterSet& set, const ParameterSet::Block& block) const {
     return rates_[place(set, block)];
@@ -99,8 +109,9 @@ class LayerRates {
     return static_cast<size_t>(block.item - set.items().data());
   }
 
-  std::vector<float> rates_;    // per parameter
-  std::vector<uint8_t> still_;  // per parameter
+  std::vector<double> squares_;  // per parameter: of its values, and of its change
+  std::vector<float> rates_;     // per parameter
+  std::vector<uint8_t> still_;   // per parameter
 };
 
 }  // namespace gradwire
