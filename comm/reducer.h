@@ -85,12 +85,13 @@ struct ReplanOptions {
 /// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
 /// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
 /// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), set_plan(), replan(), save(),
-/// load(), rebuild(), ef21, and the exchanges other than dense, gather and two_shot.
+/// load(), rebuild(), and the exchanges other than dense, gather and two_shot.
 ///
 /// Of parameters with ef21 what gradient() gives is the estimate A_next = A + mean of what all ranks
 /// send, which is kept and committed with the residuals: A is the mean of the ranks' sums. A changed
 /// plan takes both along, from ef21 to ef21; a rank that comes later, and all after another number
-/// of ranks, begin with s = A. Such parameters hand on no payloads.
+/// of ranks, begin with s = A. Where A_next overflows nothing is committed, as after a gradient that
+/// is not finite. Such parameters hand on no payloads.
 class Reducer {
  public:
   /// Collective: compares the plan across ranks. The transport outlives the reducer, which alone

@@ -161,6 +161,7 @@ void Bucket::exchange(size_t parity, Context& context) {
 }
 
 void Bucket::add_to_estimates(size_t parity, Context& context) {
+  estimates_overflow_ = false;
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (!groups_[g].spec.ef21) {
       continue;
@@ -168,12 +169,17 @@ void Bucket::add_to_estimates(size_t parity, Context& context) {
     const std::span<float> mean = slots_[g].mean.as<float>();
     const std::span<float> now = estimates_of(g, parity), next = estimates_of(g, 1 - parity);
     if (state_ != nullptr) {  // which of the two is committed is known on the GPU alone
-      const uint32_t* const word = &state_->words()->parity;
-      cuda::add_estimate({{now, next, word}, {next, now, word}, mean}, context.stream);
+      cuda::StepWords* const words = state_->words();
+      cuda::add_estimate({.estimate = {now, next, &words->parity},
+                          .next = {next, now, &words->parity},
+                          .mean = mean,
+                          .status = &words->status},
+                         context.stream);
       continue;
     }
     cpu::add(now, mean, mean);
     std::ranges::copy(mean, next.begin());
+    estimates_overflow_ |= !cpu::all_finite(next);
   }
 }
 

@@ -53,6 +53,9 @@ class Bucket {
   /// gradient, which takes its place in the gradient's memory and, when the step commits, in
   /// estimate(). Buffer `parity` is read, the other one written.
   void add_to_estimates(size_t parity, Context& context);
+  /// On the CPU: whether an estimate overflowed in that, which ranks see alike, as means are the
+  /// same. A GPU says it in the step's status.
+  bool estimates_overflow() const { return estimates_overflow_; }
   /// On the CPU, of elements that lie in one group: the committed estimate, the same on every rank;
   /// empty where that group is without ef21.
   ConstResidual estimate(size_t offset, size_t numel, size_t parity) const;
@@ -136,6 +139,7 @@ class Bucket {
   Buffer gradient_memory_, payload_memory_;
   Residuals residuals_;
   std::array<Buffer, 2> estimates_;
+  bool estimates_overflow_ = false;
   std::array<bool, 2> stray_{};            // whether they may hold something outside of the shares
   std::vector<size_t> estimate_offsets_;   // of each group with ef21, in floats
   std::vector<float> carried_;             // of the whole bucket, or empty

@@ -241,10 +241,10 @@ void Reducer::State::record() {
   trace.add(times);
 }
 
-// Every rank has seen every rank's flags, so all decide alike.
+// Every rank has seen every rank's flags, and has the same means, so all decide alike.
 const Bucket* Reducer::State::first_nonfinite() const {
   const auto found = std::find_if(buckets.begin(), buckets.end(), [](const Bucket& bucket) {
-    return bucket.report().nonfinite_rank >= 0;
+    return bucket.report().nonfinite_rank >= 0 || bucket.estimates_overflow();
   });
   return found == buckets.end() ? nullptr : &*found;
 }

@@ -69,6 +69,7 @@ struct EstimateArguments {
   ParityPointer estimate;
   ParityPointer next;
   float* mean;
+  uint32_t* status;
   size_t numel;
 };
 
@@ -88,6 +89,9 @@ __global__ void __launch_bounds__(kFeedbackThreads) add_estimate_kernel(Estimate
   }
   store_floats<float>(as_bytes(a.mean), first, a.numel, x);
   store_floats<float>(as_bytes(a.next.get()), first, a.numel, x);
+  if (any_non_finite(x)) {
+    atomicOr(a.status, kStatusNonFinite);
+  }
 }
 
 }  // namespace gradwire::cuda

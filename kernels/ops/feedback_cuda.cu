@@ -54,8 +54,9 @@ void add_estimate(const EstimateSum& sum, Stream& stream) {
   check_parity(op, "estimate", sum.estimate, numel);
   check_parity(op, "next", sum.next, numel);
   check_pointer(op, "mean", sum.mean.data(), numel, alignof(float));
+  check(sum.status != nullptr, op, ": status is null, must be a word in device memory");
   const EstimateArguments arguments{ParityPointer(sum.estimate), ParityPointer(sum.next),
-                                    sum.mean.data(), numel};
+                                    sum.mean.data(), sum.status, numel};
   GRADWIRE_LAUNCH(add_estimate_kernel, shape_of(numel, stream), arguments);
 }
 

@@ -40,9 +40,11 @@ struct EstimateSum {
   ParitySpan estimate;    ///< A, committed
   ParitySpan next;        ///< the other array
   std::span<float> mean;  ///< of what was sent
+  uint32_t* status;       ///< device word, StepWords::status
 };
 
-/// mean[i] = next[i] = estimate[i] + mean[i]: the bits of cpu::add(). One launch.
+/// mean[i] = next[i] = estimate[i] + mean[i]: the bits of cpu::add(). NaN or infinity sets the step's
+/// status to kStatusNonFinite: on every rank, whose means are the same. One launch.
 /// @throws InvalidArgument for sizes, pointers or devices that do not fit.
 void add_estimate(const EstimateSum& sum, Stream& stream);
 

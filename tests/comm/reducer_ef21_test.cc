@@ -115,6 +115,37 @@ TEST(ReducerEf21, AStepThatIsSkippedLeavesEstimateAndResiduals) {
   EXPECT_EQ(first_message(ends), "");
 }
 
+// Every payload is finite, and so is what each rank has sent; their sum is not.
+TEST(ReducerEf21, AStepWhoseEstimateOverflowsIsLeftOut) {
+  for (const Case& c : {Case{"topk:5%,ef21", "gather"}, Case{"none,ef21", "gather"},
+                        Case{"randomk:5%,ef21", "sum"}, Case{"bf16,ef21", "gather"}}) {
+    SCOPED_TRACE(concat(c.spec, " ", c.exchange));
+    const auto ends = run_ranks(2, [&](Transport& transport) {
+      const int rank = transport.rank();
+      const Plan plan = plan_with(c.spec, c.exchange);
+      Reducer skips(plan, transport, {.on_nonfinite = OnNonFinite::kSkip});
+      Reducer throws(plan, transport), undisturbed(plan, transport);
+      for (Reducer* reducer : {&skips, &throws, &undisturbed}) {
+        steps(*reducer, rank, 0, 3);
+      }
+      Values large = gradients(rank, 50);
+      std::ranges::fill(large[4], 3e38f);
+      hand_over(skips, large);
+      check(skips.wait() == StepOutcome::kSkipped, "not skipped");
+      hand_over(throws, large);
+      const std::string error = message_of<NonFiniteGradient>([&] { throws.wait(); });
+      check(error.find("step 3: the estimate of ef21 overflows float32") != error.npos, error);
+      for (Reducer* reducer : {&skips, &throws, &undisturbed}) {
+        steps(*reducer, rank, 3, 5);
+      }
+      const Outcome expected{means(undisturbed), residuals(undisturbed)};
+      check(Outcome{means(skips), residuals(skips)} == expected, "a skipped step left a trace");
+      check(Outcome{means(throws), residuals(throws)} == expected, "a refused step left a trace");
+    });
+    EXPECT_EQ(first_message(ends), "");
+  }
+}
+
 // A loss scaler multiplies the loss, unscales what backward gives, and halves its scale when that
 // was infinite: what is kept is in the units of what is handed over, so that no scale touches it.
 TEST(ReducerResiduals, StayInUnscaledUnitsWhenALossScaleChanges) {

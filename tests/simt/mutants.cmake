@@ -80,7 +80,7 @@ gradwire_simt_mutant(first_uncovered COMPRESSORS FILE lowrank_parts.cuh SOURCE l
 gradwire_simt_mutant(side_of_the_round COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu
   FROM "as_first && count > 0" TO "false" TESTS "*CudaLowRank.*TwoRounds*")
 gradwire_simt_mutant(overflow_overlooked COMPRESSORS FILE overflow_flag.cuh SOURCE overflow_cuda.cu
-  FROM "largest > kLargestFinite" TO "largest > 0xFFFFFFFFu" TESTS "*FlagMerges*")
+  FROM "largest > kLargestFinite" TO "largest > kLargestFinite + 0x80000000u" TESTS "*FlagMerges*")
 gradwire_simt_mutant(ef21_overflow_unseen COMPRESSORS FILE feedback.cuh SOURCE feedback_cuda.cu
   FROM "flag_overflow_of(left, a.seal);" TO "flag_overflow_of({}, a.seal);"
   TESTS "*FeedbackLaws.Ef21Flags*")
@@ -89,6 +89,8 @@ gradwire_simt_mutant(estimate_parity FILE feedback.cuh SOURCE feedback_cuda.cu
 gradwire_simt_mutant(estimate_not_kept FILE feedback.cuh SOURCE feedback_cuda.cu
   FROM "store_floats<float>(as_bytes(a.next.get()), first, a.numel, x);" TO ""
   TESTS "*EstimateKernels*")
+gradwire_simt_mutant(estimate_overflow_unseen FILE feedback.cuh SOURCE feedback_cuda.cu
+  FROM "atomicOr(a.status, kStatusNonFinite);" TO "" TESTS "*EstimateKernels*")
 gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu

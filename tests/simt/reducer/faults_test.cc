@@ -20,6 +20,15 @@ Values one_nan(int rank, int step) {
   return values;
 }
 
+/// Gradients of step 1 are finite, their sum is not.
+Values large_sum(int rank, int step) {
+  Values values = gradients(rank, step);
+  if (step == 1) {
+    values[4].assign(values[4].size(), 3e38f);
+  }
+  return values;
+}
+
 bool all_zero(const Values& values) {
   return std::ranges::all_of(values, [](const std::vector<float>& of_parameter) {
     return std::ranges::all_of(of_parameter, [](float x) { return x == 0.0f; });
@@ -49,6 +58,26 @@ TEST_F(DeviceReducers, LeaveOutAStepThatIsNotFiniteOnAnyRank) {
       const Outcomes outcomes = outcomes_on_device(*self.transport, self.stream(), what);
       EXPECT_EQ(first_difference(outcomes, expected[static_cast<size_t>(self.rank)]), "");
       EXPECT_TRUE(all_zero(outcomes[1].means));
+    });
+  }
+}
+
+TEST_F(DeviceReducers, LeaveOutAStepWhoseEstimateOverflows) {
+  for (const auto& [spec, exchange] : {std::pair("topk:5%,ef21", "gather"),
+                                       std::pair("int8,ef21", "two_shot"),
+                                       std::pair("bf16,ef21", "dense")}) {
+    SCOPED_TRACE(concat(spec, " ", exchange));
+    const DeviceCase what{.spec = spec,
+                          .exchange = exchange,
+                          .steps = 4,
+                          .options = {.on_nonfinite = OnNonFinite::kSkip},
+                          .gradients_of = large_sum};
+    const std::vector<Outcomes> expected = outcomes_on_cpu(2, what);
+    on_every_gpu(2, [&](NcclRank self) {
+      const Outcomes outcomes = outcomes_on_device(*self.transport, self.stream(), what);
+      EXPECT_EQ(first_difference(outcomes, expected[static_cast<size_t>(self.rank)]), "");
+      EXPECT_TRUE(all_zero(outcomes[1].means));
+      EXPECT_FALSE(all_zero(outcomes[2].means));
     });
   }
 }
