@@ -21,6 +21,10 @@ except ImportError:
 SETS = 3
 BLOCK = 256
 RANKS = 16
+LAYER = 1_000_003  # elements of a parameter, as in cuda_bench
+STEPS = [("sgd", "torch fused", 20.0), ("sgd", "torch foreach", 20.0), ("adamw", "torch fused", 28.0),
+         ("adamw", "torch foreach", 28.0), ("lars", "torch foreach", 28.0),
+         ("lamb", "torch foreach", 40.0)]  # fmt: skip
 
 
 class Data:
@@ -106,7 +110,18 @@ def cases(data):
     yield "compress fp16", lambda i: data.g[i].to(torch.float16), 6.0 * n
     yield "compress bf16", lambda i: data.g[i].to(torch.bfloat16), 6.0 * n
     yield f"mean of {RANKS} x topk:1%", index_add(data), n * (4 + RANKS * 0.06)
+    for name, form, per_element in STEPS:
+        yield f"step {name} ({form})", steps(data, name, form), per_element * n
     yield "sum of squares", lambda i: torch.dot(data.g[i], data.g[i]), 4.0 * n
+
+
+def steps(data, name, form):
+    """The optimizer's step on layers of a million elements, as cuda_bench cuts them."""
+    from torch_steps import TorchSteps
+
+    calls = [TorchSteps(list(data.e[i].split(LAYER)), list(data.g[i].split(LAYER))).all_of(name)[form]
+             for i in range(SETS)]  # fmt: skip
+    return lambda i: calls[i]()
 
 
 def median_ms(work, repeats):

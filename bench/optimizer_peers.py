@@ -6,7 +6,8 @@ For each: CPU milliseconds of ours and of each peer (medians of interleaved roun
 ours with the goal, and ours against the memory's own speed: the bytes that the formula must move when
 nothing stays in a cache, as optimizers_bench.cc counts them. SGD and AdamW: torch.optim's fused,
 foreach and loop over tensors. LARS and LAMB, which torch does not have: as published, tensor by tensor
-(naive), and with foreach operations. All read the same gradients; each steps values of its own.
+(naive), and with foreach operations. Ours look at every gradient before they change anything, but
+where it says known finite: torch's look at none. All read the same gradients; each steps values of its own.
 BERT-large takes 12 GB of memory.
 """
 
@@ -21,7 +22,7 @@ import gradwire
 
 from peer_cases import HEADING, Case, Memory, about, measure, show, torch
 
-RATE, MOMENTUM, BETA1, BETA2, EPSILON, TRUST = 1e-4, 0.9, 0.9, 0.999, 1e-6, 1e-3
+RATE, EPSILON = 1e-4, 1e-6  # as torch_steps has them
 # Spec, bytes per element of its formula, goal of floor, goals of peers.
 OPTIMIZERS = {
     "sgd": ("sgd:weight_decay=1e-4", 20.0, 0.90, {}),
@@ -30,6 +31,8 @@ OPTIMIZERS = {
     "lamb": (f"lamb:weight_decay=0.01,epsilon={EPSILON}", 40.0, 0.90,
              {"torch foreach": 3.0, "torch naive": 8.0}),
 }  # fmt: skip
+# Steps that look at no gradient before they change anything, as torch's; the others do.
+UNCHECKED = ("sgd", "adamw")
 
 
 def resnet50():
@@ -97,97 +100,23 @@ class Model:
         return [flat[b : b + n] for b, n in zip(begins, self.sizes)]
 
 
-class InTorch:
-    """Values, gradients and state as tensors, and the steps that torch does not have."""
-
-    def __init__(self, model):
-        self.steps = 0
-        self.w = [torch.from_numpy(w) for w in model.draw()]
-        self.g = [torch.from_numpy(g) for g in model.gradients]
-        self.m = [torch.zeros_like(w) for w in self.w]
-
-    def of_optim(self, kind, **settings):
-        """A step of torch.optim."""
-        for w, g in zip(self.w, self.g):
-            w.grad = g
-        return kind(self.w, lr=RATE, **settings).step
-
-    def naive_lars(self, decay=1e-4):
-        for w, g, m in zip(self.w, self.g, self.m):
-            w_norm, g_norm = w.norm(), g.norm()
-            ratio = TRUST * w_norm / (g_norm + decay * w_norm + EPSILON)
-            m.mul_(MOMENTUM).add_((g + decay * w) * (RATE * ratio))
-            w.sub_(m)
-
-    def foreach_lars(self, decay=1e-4):
-        ratios = [RATE * TRUST * float(w / (g + decay * w + EPSILON)) for w, g in
-                  zip(torch._foreach_norm(self.w), torch._foreach_norm(self.g))]  # fmt: skip
-        updates = torch._foreach_add(self.g, self.w, alpha=decay)
-        torch._foreach_mul_(updates, ratios)
-        torch._foreach_mul_(self.m, MOMENTUM)
-        torch._foreach_add_(self.m, updates)
-        torch._foreach_sub_(self.w, self.m)
-
-    def with_moments(self):
-        self.v = [torch.zeros_like(w) for w in self.w]
-        return self
-
-    def corrections(self):
-        self.steps += 1
-        return 1 - BETA1**self.steps, 1 - BETA2**self.steps
-
-    def naive_lamb(self, decay=0.01):
-        first, second = self.corrections()
-        for w, g, m, v in zip(self.w, self.g, self.m, self.v):
-            m.mul_(BETA1).add_(g, alpha=1 - BETA1)
-            v.mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
-            update = (m / first) / ((v / second).sqrt() + EPSILON) + decay * w
-            w.sub_(update * (RATE * w.norm() / update.norm()))
-
-    def foreach_lamb(self, decay=0.01):
-        first, second = self.corrections()
-        torch._foreach_mul_(self.m, BETA1)
-        torch._foreach_add_(self.m, self.g, alpha=1 - BETA1)
-        torch._foreach_mul_(self.v, BETA2)
-        torch._foreach_addcmul_(self.v, self.g, self.g, value=1 - BETA2)
-        denominators = torch._foreach_div(self.v, second)
-        torch._foreach_sqrt_(denominators)
-        torch._foreach_add_(denominators, EPSILON)
-        updates = torch._foreach_div(self.m, first)
-        torch._foreach_div_(updates, denominators)
-        torch._foreach_add_(updates, self.w, alpha=decay)
-        ratios = torch._foreach_div(torch._foreach_norm(self.w), torch._foreach_norm(updates))
-        torch._foreach_mul_(updates, [RATE * float(r) for r in ratios])
-        torch._foreach_sub_(self.w, updates)
-
-
 def peers_of(name, model):
     """Name -> step; none without torch."""
     if torch is None:
         return {}
-    own = InTorch(model)
-    if name == "lars":
-        return {"torch foreach": own.foreach_lars, "torch naive": own.naive_lars}
-    if name == "lamb":
-        own.with_moments()
-        return {"torch foreach": own.foreach_lamb, "torch naive": own.naive_lamb}
-    own.m = None
-    kind, settings = {
-        "sgd": (torch.optim.SGD, {"momentum": MOMENTUM, "weight_decay": 1e-4}),
-        "adamw": (torch.optim.AdamW, {"weight_decay": 0.01}),
-    }[name]
-    return {"torch fused": own.of_optim(kind, fused=True, **settings),
-            "torch foreach": own.of_optim(kind, foreach=True, **settings),
-            "torch naive": own.of_optim(kind, foreach=False, fused=False, **settings)}  # fmt: skip
+    from torch_steps import TorchSteps
+
+    values, gradients = ([torch.from_numpy(x) for x in list_] for list_ in (model.draw(), model.gradients))
+    return TorchSteps(values, gradients).all_of(name)
 
 
-def case_of(name, model, label):
+def case_of(name, model, label, known_finite=False):
     """The optimizer on the model, and its peers."""
     spec, bytes_per_element, floor_goal, goals = OPTIMIZERS[name]
     optimizer = gradwire.Optimizer(spec, model.draw(), model.gradients, RATE)
     peers = {peer: (step, goals.get(peer)) for peer, step in peers_of(name, model).items()}
-    return Case(label, optimizer.step, model.numel, bytes_per_element * model.numel,
-                floor_goal=floor_goal, peers=peers)  # fmt: skip
+    return Case(label, lambda: optimizer.step(known_finite=known_finite), model.numel,
+                bytes_per_element * model.numel, floor_goal=floor_goal, peers=peers)  # fmt: skip
 
 
 def main():
@@ -213,8 +142,10 @@ def main():
     results = []
     for model_name in models:
         model = Model(model_name)
-        for name in (name for name in OPTIMIZERS if args.only in name):
-            result = measure(case_of(name, model, f"{name}, {model_name}"), memory, args.rounds)
+        rows = [(name, False) for name in OPTIMIZERS] + [(name, True) for name in UNCHECKED]
+        for name, known_finite in (row for row in rows if args.only in row[0]):
+            label = f"{name}{', known finite' if known_finite else ''}, {model_name}"
+            result = measure(case_of(name, model, label, known_finite), memory, args.rounds)
             results.append(result)
             show(result)
             gc.collect()  # the tensors' memory, before the next need theirs

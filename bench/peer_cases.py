@@ -79,12 +79,12 @@ def with_goal(value: float, goal: Optional[float], digits: int) -> str:
     return text if goal is None else f"{text} (goal {goal:g}{'' if value >= goal else ', missed'})"
 
 
-HEADING = f"{'operation':<22}{'ms':>9}  {'of the floor':<26}{'peer':<19}{'ms':>9}  peer / ours"
+HEADING = f"{'operation':<31}{'ms':>9}  {'of the floor':<26}{'peer':<19}{'ms':>9}  peer / ours"
 
 
 def show(result: dict) -> None:
     """Prints a result: a line per peer."""
-    lead = f"{result['op']:<22}{result['ms']:9.1f}  " \
+    lead = f"{result['op']:<31}{result['ms']:9.1f}  " \
            f"{with_goal(result['of_floor'], result['floor_goal'], 2):<26}"
     for name, peer in result["peers"].items() or [("", None)]:
         print((lead + f"{name:<19}" + (f"{peer['ms']:9.1f}  "
