@@ -73,7 +73,7 @@ Plan plan_of(const Shapes& parameters, const std::string& spec, const std::strin
              const std::string& exempt_1d, uint64_t seed, int ranks_per_node,
              const std::optional<std::vector<std::vector<ParamId>>>& buckets,
              const std::optional<std::vector<std::string>>& exchanges,
-             const std::vector<RuleFields>& rules) {
+             const std::vector<RuleFields>& rules, const std::string& residual_memory) {
   std::vector<ParamInfo> infos;
   for (const auto& [name, shape] : parameters) {
     infos.push_back({name, shape});
@@ -90,6 +90,9 @@ Plan plan_of(const Shapes& parameters, const std::string& spec, const std::strin
   check(!buckets || !buckets->empty(), "buckets: is empty, expected every parameter in one");
   options.buckets = buckets.value_or(options.buckets);
   options.exchanges = exchanges.value_or(options.exchanges);
+  options.residual_memory = one_of<ResidualMemory>(
+      "residual_memory", residual_memory,
+      {{"device", ResidualMemory::kDevice}, {"host", ResidualMemory::kHost}});
   return make_plan(infos, options);
 }
 
@@ -186,7 +189,8 @@ void bind_plan(py::module_& module) {
           "The buckets in the order they leave, as dicts: 'exchange', 'numel' (elements) and "
           "'groups', a list of dicts 'spec', 'offset' (first element in the bucket), 'numel' and "
           "'parameters' (their ids, one after another from that offset).")
-      .def_property_readonly("fingerprint", &Plan::fingerprint, "FNV-1a over describe().")
+      .def_property_readonly("fingerprint", &Plan::fingerprint,
+                             "FNV-1a over describe(), but for where residuals lie.")
       .def("describe", &Plan::describe,
            "A table of the buckets, their groups, capacities and parameters.")
       .def("__str__", &Plan::describe);
@@ -196,7 +200,7 @@ void bind_plan(py::module_& module) {
       py::arg("last_bucket_bytes") = PlanOptions{}.last_bucket_bytes, py::arg("dtype") = "float32",
       py::arg("exempt_1d") = "auto", py::arg("seed") = 0, py::arg("ranks_per_node") = 1,
       py::arg("buckets") = py::none(), py::arg("exchanges") = py::none(),
-      py::arg("rules") = std::vector<RuleFields>{},
+      py::arg("rules") = std::vector<RuleFields>{}, py::arg("residual_memory") = "device",
       "Makes a plan without looking at any value.\n\n"
       "Args:\n    parameters: (name, shape) in the order of the model's forward pass.\n"
       "    spec: a compressor, such as 'topk:1%,int4'.\n"
@@ -212,7 +216,10 @@ void bind_plan(py::module_& module) {
       "    exchanges: of each of those buckets, in place of exchange.\n"
       "    rules: dicts of a 'spec' and which parameters it is for, by any of 'name' (a pattern, * "
       "stands for any characters), 'least_ndim', 'most_ndim', 'least_numel' and 'most_numel': the "
-      "first rule that fits a parameter decides, before spec and exempt_1d.\n\n"
+      "first rule that fits a parameter decides, before spec and exempt_1d.\n"
+      "    residual_memory: 'device', beside the gradients, or 'host'; of gradients in CPU memory "
+      "both "
+      "are that.\n\n"
       "Raises:\n    InvalidArgument: two parameters of one name, one without elements, an exchange "
       "that cannot carry the spec, buckets that do not hold every parameter once.");
 }

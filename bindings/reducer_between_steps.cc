@@ -37,6 +37,7 @@ void replan(BoundReducer& self, const std::string& spec, const std::string& exch
     self.check_no_views("replan");
     options.plan.dtype = reducer.plan().dtype;
     options.plan.seed = seed.value_or(reducer.plan().seed);
+    options.plan.residual_memory = reducer.plan().residual_memory;
     options.plan.ranks_per_node = ranks_per_node.value_or(reducer.plan().ranks_per_node);
     reducer.replan(options);
   });
@@ -104,9 +105,10 @@ void bind_plans(ReducerClass& type) {
            "Makes a plan from what was measured since the last one, and sets it: rank 0 merges "
            "gradients to buckets by when they appeared and what exchanges cost, all ranks follow. "
            "Collective, between steps.\n\n"
-           "Args:\n    spec, exchange, exempt_1d, rules: as for make_plan(); with exchange 'auto' and a "
+           "Args:\n    spec, exchange, exempt_1d, rules: as for make_plan(); with exchange 'auto' "
+           "and a "
            "link, each bucket gets the cheapest exchange that keeps the rank-order sum.\n"
-           "    seed, ranks_per_node: by default those of the plan.\n"
+           "    seed, ranks_per_node: by default those of the plan, whose residual_memory stays.\n"
            "    link: from probe_link(); without one start-ups and bytes cost nothing.\n"
            "    most_bytes: of dense gradient in a bucket.\n"
            "    order: of buckets that wait: 'ready' as gradients appear, or 'needed' as the next "

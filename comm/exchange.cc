@@ -49,6 +49,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
                 "powersgd)",
      .rank_order = true,
      .by_node = false,
+     .puts_back = true,
      .complete_on_commit = true,
      .accepts = [](const Compressor& c) { return is_wide_dense(c.spec(), c.shape().dtype); },
      .make = make_dense_exchange,
@@ -60,6 +61,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .carries = "any compressor",
      .rank_order = true,
      .by_node = false,
+     .puts_back = false,
      .complete_on_commit = true,
      .accepts = [](const Compressor&) { return true; },
      .make = make_gather_exchange,
@@ -72,6 +74,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
                 "owner leaves out must be kept",
      .rank_order = true,
      .by_node = false,
+     .puts_back = true,
      .complete_on_commit = true,
      .accepts =
          [](const Compressor& c) { return !chooses_alone(c.spec()) || c.spec().error_feedback; },
@@ -85,6 +88,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
          "a compressor that selects, with error feedback, or a dense one with float32's range",
      .rank_order = false,
      .by_node = false,
+     .puts_back = true,
      .complete_on_commit = false,
      .accepts =
          [](const Compressor& c) {
@@ -100,6 +104,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .carries = kCarriesSums,
      .rank_order = true,
      .by_node = false,
+     .puts_back = false,
      .complete_on_commit = true,
      .accepts = is_raw_float32,
      .make =
@@ -111,6 +116,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .carries = kCarriesSums,
      .rank_order = false,
      .by_node = false,
+     .puts_back = false,
      .complete_on_commit = true,
      .accepts = is_raw_float32,
      .make = [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRing); },
@@ -123,6 +129,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .carries = kCarriesSums,
      .rank_order = false,
      .by_node = false,
+     .puts_back = false,
      .complete_on_commit = true,
      .accepts = is_raw_float32,
      .make =
@@ -138,6 +145,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
                 "parts of matrices",
      .rank_order = false,
      .by_node = true,
+     .puts_back = true,
      .complete_on_commit = true,
      .accepts = [](const Compressor& c) { return !c.spec().ef21 && !is_low_rank(c); },
      .make = make_hierarchical_exchange},

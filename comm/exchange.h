@@ -116,6 +116,9 @@ struct ExchangeRow {
   /// Ranks of a node add their gradients up before anything is compressed; see GroupSlot::e. There
   /// is no result() then.
   bool by_node;
+  /// Adds to e_next what encoding a sum again drops; else only compressors of two rounds touch the
+  /// residual, in their second one.
+  bool puts_back;
   /// A rank's commit says that every rank's e_next of the step is complete, so that those left a
   /// step behind may commit theirs; see Reducer::rebuild().
   bool complete_on_commit;

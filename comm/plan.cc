@@ -241,6 +241,7 @@ struct KeptBytes {
   size_t narrow = 0;       // and in bfloat16
   size_t estimates = 0;    // of ef21, both buffers
   size_t compressors = 0;  // such as velocities
+  size_t scratch = 0;      // of float32, in place of the residuals of the largest bucket
 };
 
 KeptBytes kept_bytes(const Plan& plan) {
@@ -248,9 +249,11 @@ KeptBytes kept_bytes(const Plan& plan) {
   for (const PlanBucket& bucket : plan.buckets) {
     kept.gradients += bucket.numel * size_of(plan.dtype);
     const int sharing = find_exchange(bucket.exchange).by_node ? plan.ranks_per_node : 1;
+    size_t scratch = 0;
     for (const PlanGroup& group : bucket.groups) {
       size_t& residuals = group.spec.residual == DType::kFloat32 ? kept.residuals : kept.narrow;
       residuals += group.spec.error_feedback ? 2 * group.numel * size_of(group.spec.residual) : 0;
+      scratch += group.spec.error_feedback ? 2 * group.numel * sizeof(float) : 0;
       kept.estimates += group.spec.ef21 ? 2 * group.numel * sizeof(float) : 0;
       size_t most = 0;  // of a node's ranks
       for (int rank = 0; rank < sharing; ++rank) {
@@ -261,6 +264,7 @@ KeptBytes kept_bytes(const Plan& plan) {
       }
       kept.compressors += most;
     }
+    kept.scratch = std::max(kept.scratch, scratch);
   }
   return kept;
 }
@@ -276,36 +280,46 @@ void describe_group(const Plan& plan, const PlanGroup& group, size_t index, std:
   }
 }
 
+std::string description_of(const Plan& plan, ResidualMemory residual_memory) {
+  size_t numel = 0;
+  for (const PlanBucket& bucket : plan.buckets) {
+    numel += bucket.numel;
+  }
+  std::ostringstream out;
+  out << "plan: " << plan.parameters.size() << " parameters, " << numel << " elements, "
+      << to_string(plan.dtype) << ", seed " << plan.seed << ", " << plan.buckets.size()
+      << " buckets"
+      << (plan.ranks_per_node > 1 ? concat(", ", plan.ranks_per_node, " ranks per node")
+                                  : std::string())
+      << "\n";
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    const PlanBucket& bucket = plan.buckets[b];
+    const bool rank_order = find_exchange(bucket.exchange).rank_order;
+    out << "bucket " << b << ": " << bucket.exchange
+        << (rank_order ? "" : " (the same bits on all ranks, not of the rank-order sum)") << ", "
+        << bucket.numel << " elements, " << bucket.numel * size_of(plan.dtype) << " bytes\n";
+    for (size_t g = 0; g < bucket.groups.size(); ++g) {
+      describe_group(plan, bucket.groups[g], g, out);
+    }
+  }
+  const bool on_host = residual_memory == ResidualMemory::kHost;
+  const KeptBytes kept = kept_bytes(plan);
+  out << "kept on each rank: gradients " << kept.gradients << " bytes, residuals (two buffers"
+      << (on_host ? " in memory of the host" : "") << ") " << kept.residuals
+      << " bytes of float32 and " << kept.narrow << " bytes of bfloat16, estimates "
+      << kept.estimates << " bytes, in compressors " << kept.compressors << " bytes\n";
+  if (on_host) {
+    out << "on a GPU, in place of residuals: at most " << kept.scratch
+        << " bytes to compress, and as many for each stream\n";
+  }
+  return out.str();
+}
+
 }  // namespace
 
 size_t ParamInfo::numel() const { return whole_parameter(0, shape).numel; }
 
-std::string Plan::describe() const {
-  size_t numel = 0;
-  for (const PlanBucket& bucket : buckets) {
-    numel += bucket.numel;
-  }
-  std::ostringstream out;
-  out << "plan: " << parameters.size() << " parameters, " << numel << " elements, "
-      << to_string(dtype) << ", seed " << seed << ", " << buckets.size() << " buckets"
-      << (ranks_per_node > 1 ? concat(", ", ranks_per_node, " ranks per node") : std::string())
-      << "\n";
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    const bool rank_order = find_exchange(buckets[b].exchange).rank_order;
-    out << "bucket " << b << ": " << buckets[b].exchange
-        << (rank_order ? "" : " (the same bits on all ranks, not of the rank-order sum)") << ", "
-        << buckets[b].numel << " elements, " << buckets[b].numel * size_of(dtype) << " bytes\n";
-    for (size_t g = 0; g < buckets[b].groups.size(); ++g) {
-      describe_group(*this, buckets[b].groups[g], g, out);
-    }
-  }
-  const KeptBytes kept = kept_bytes(*this);
-  out << "kept on each rank: gradients " << kept.gradients << " bytes, residuals (two buffers) "
-      << kept.residuals << " bytes of float32 and " << kept.narrow
-      << " bytes of bfloat16, estimates " << kept.estimates << " bytes, in compressors "
-      << kept.compressors << " bytes\n";
-  return out.str();
-}
+std::string Plan::describe() const { return description_of(*this, residual_memory); }
 
 bool SpecRule::fits(const ParamInfo& parameter) const {
   const size_t ndim = parameter.shape.size(), numel = parameter.numel();
@@ -313,7 +327,7 @@ bool SpecRule::fits(const ParamInfo& parameter) const {
          matches(name, parameter.name);
 }
 
-uint64_t Plan::fingerprint() const { return fnv1a(describe()); }
+uint64_t Plan::fingerprint() const { return fnv1a(description_of(*this, ResidualMemory::kDevice)); }
 
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options) {
   validate(options.spec);
@@ -326,6 +340,7 @@ Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options
   Plan plan{.dtype = options.dtype,
             .seed = options.seed,
             .ranks_per_node = options.ranks_per_node,
+            .residual_memory = options.residual_memory,
             .parameters = {parameters.begin(), parameters.end()},
             .buckets = {},
             .places = std::vector<Plan::Place>(parameters.size())};

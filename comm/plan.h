@@ -33,6 +33,11 @@ struct PlanGroup {
   std::vector<Segment> segments;
 };
 
+/// Where a Reducer on a GPU keeps residuals: in the GPU's memory, or in pinned memory of the host,
+/// with the same bits, so that the GPU holds scratch for one bucket alone. On the CPU both are the
+/// CPU's memory.
+enum class ResidualMemory : uint8_t { kDevice, kHost };
+
 /// Parameters that travel in one message.
 struct PlanBucket {
   size_t numel = 0;
@@ -79,6 +84,7 @@ struct PlanOptions {
   uint64_t seed = 0;  ///< of stochastic rounding and of randomk's choice
   /// Ranks with neighbouring numbers that share a node, for the hierarchical exchange.
   int ranks_per_node = 1;
+  ResidualMemory residual_memory = ResidualMemory::kDevice;
 };
 
 /// Buckets in the order they leave, on every rank: the last parameters of the forward pass first,
@@ -87,6 +93,7 @@ struct Plan {
   DType dtype = DType::kFloat32;
   uint64_t seed = 0;
   int ranks_per_node = 1;
+  ResidualMemory residual_memory = ResidualMemory::kDevice;
   std::vector<ParamInfo> parameters;
   std::vector<PlanBucket> buckets;
 
@@ -100,7 +107,8 @@ struct Plan {
   /// a rank keeps between steps; says where a mean is not the rank-order sum. The same text on all
   /// ranks, one fact a line.
   std::string describe() const;
-  /// FNV-1a over describe().
+  /// FNV-1a over describe() as it is with residuals in the device's memory: where they lie changes
+  /// neither a message nor a checkpoint.
   uint64_t fingerprint() const;
 };
 

@@ -213,12 +213,13 @@ ConstResidual Reducer::residual(ParamId p) const {
   if (kept.dtype == DType::kFloat32) {
     return kept.as<float>();
   }
-  s.widened = Buffer(kept.numel * sizeof(float), s.device);
+  s.widened = Buffer(kept.numel * sizeof(float), kept.device);
   const std::span<float> widened = s.widened.as<float>();
-  if (s.gpu == nullptr) {
+  if (kept.device.type == DeviceType::kCpu) {
     cpu::widen(kept, widened);
   } else {
-    cuda::widen(kept, widened, s.gpu->caller());
+    const TensorView to{widened.data(), widened.size(), DType::kFloat32, kept.device};
+    cuda::cast(kept, to, s.gpu->caller());
     s.gpu->caller().wait();
   }
   return widened;

@@ -177,9 +177,10 @@ class Reducer {
   /// parameters then holds no mean. @throws InvalidArgument where there is no such result.
   std::span<const GroupPayloads> take_payloads(BucketId bucket);
 
-  /// The committed residual of parameter `p`: empty for specs without feedback; with ef21 the negative
-  /// sum of what this rank has sent. On a GPU it waits, and the memory is the GPU's. Where the spec has
-  /// residual=bf16 it is a copy in float32, valid until the next call.
+  /// The committed residual of parameter `p`: empty for specs without feedback; with ef21 the
+  /// negative sum of what this rank has sent. On a GPU it waits, and the memory is the GPU's, or
+  /// the host's where the plan keeps residuals there. Where the spec has residual=bf16 it is a copy
+  /// in float32, valid until the next call.
   ConstResidual residual(ParamId p) const;
 
   /// Committed steps, and steps skipped because of non-finite gradients. On a GPU they wait.

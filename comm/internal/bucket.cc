@@ -57,10 +57,14 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       what_(concat("bucket ", id)),
       label_(describe(plan.buckets[id], what_)),
       by_node_(find_exchange(plan.buckets[id].exchange).by_node),
+      puts_back_(find_exchange(plan.buckets[id].exchange).puts_back),
       shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
                    start.device.type == DeviceType::kCpu),
       gradient_memory_(plan.buckets[id].numel * size_of(plan.dtype), start.device),
-      residuals_(groups_, start.device),
+      residuals_(groups_,
+                 {.device = start.device,
+                  .memory = plan.residual_memory,
+                  .parity = start.state == nullptr ? nullptr : &start.state->words()->parity}),
       gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
       state_(start.state),
       slots_(groups_.size()),
@@ -139,9 +143,12 @@ void Bucket::exchange(size_t parity, Context& context) {
   Workspace::Frame frame(context.workspace);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool compresses = by_node_ || slots_[g].compressor->rounds() == 2;
-    lent_[g] = residuals_.lend(g, shares_[g], parity,
-                               compresses ? Residuals::Holding::kBoth : Residuals::Holding::kNext,
-                               frame, context);
+    lent_[g] = {};
+    if (compresses || puts_back_) {
+      lent_[g] = residuals_.lend(g, shares_[g], parity,
+                                 compresses ? Residuals::Holding::kBoth : Residuals::Holding::kNext,
+                                 frame, context);
+    }
     slots_[g].e = lent_[g].e;
     slots_[g].e_next = lent_[g].e_next;
   }

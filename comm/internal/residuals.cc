@@ -20,30 +20,27 @@ void for_runs(size_t numel, Context& context, const Body& body) {
 }
 
 void widen(ConstTensorView from, Residual to, Context& context) {
-  if (from.device.type == DeviceType::kCuda) {
-    cuda::widen(from, to, context.stream);
-    return;
-  }
   for_runs(to.size(), context, [&](size_t begin, size_t count) {
     cpu::widen(from.subview(begin, count), to.subspan(begin, count));
   });
 }
 
 void narrow(ConstResidual from, TensorView to, Context& context) {
-  if (to.device.type == DeviceType::kCuda) {
-    cuda::narrow(from, to, context.stream);
-    return;
-  }
   for_runs(from.size(), context, [&](size_t begin, size_t count) {
     cpu::narrow(from.subspan(begin, count), to.subview(begin, count));
   });
 }
 
-bool is_float(const TensorView& kept) { return kept.dtype == DType::kFloat32; }
+bool on_gpu(const ResidualPlace& place) { return place.device.type == DeviceType::kCuda; }
+
+bool on_host_of_gpu(const ResidualPlace& place) {
+  return on_gpu(place) && place.memory == ResidualMemory::kHost;
+}
 
 }  // namespace
 
-Residuals::Residuals(std::span<const PlanGroup> groups, Device device) {
+Residuals::Residuals(std::span<const PlanGroup> groups, const ResidualPlace& place)
+    : place_(place) {
   size_t bytes = 0;
   for (const PlanGroup& group : groups) {
     dtypes_.push_back(group.spec.residual);
@@ -51,15 +48,22 @@ Residuals::Residuals(std::span<const PlanGroup> groups, Device device) {
     offsets_.push_back(bytes);
     bytes += room_of(numels_.back() * size_of(dtypes_.back()));
   }
-  buffers_ = {Buffer(bytes, device), Buffer(bytes, device)};
+  if (on_host_of_gpu(place)) {
+    pinned_ = {PinnedBuffer(bytes), PinnedBuffer(bytes)};
+  } else {
+    buffers_ = {Buffer(bytes, place.device), Buffer(bytes, place.device)};
+  }
 }
 
 TensorView Residuals::kept(size_t g, Region region, size_t parity) const {
-  const Buffer& buffer = buffers_[parity];
-  return numels_[g] == 0
-             ? TensorView{nullptr, 0, dtypes_[g], buffer.device()}
-             : TensorView{buffer.data() + offsets_[g], numels_[g], dtypes_[g], buffer.device()}
-                   .subview(region.begin, region.numel());
+  const bool pinned = on_host_of_gpu(place_);
+  const Device device = pinned ? Device{} : place_.device;
+  if (numels_[g] == 0) {
+    return {nullptr, 0, dtypes_[g], device};
+  }
+  std::byte* const data = pinned ? pinned_[parity].bytes().data() : buffers_[parity].data();
+  return TensorView{data + offsets_[g], numels_[g], dtypes_[g], device}.subview(region.begin,
+                                                                                region.numel());
 }
 
 std::vector<float> Residuals::read(size_t g, Region region, size_t parity) const {
@@ -73,19 +77,48 @@ void Residuals::write(size_t g, size_t begin, ConstResidual values, size_t parit
   cpu::narrow(values, kept(g, {begin, begin + values.size()}, parity));
 }
 
+bool Residuals::is_worked_on_in_place(size_t g) const {
+  return dtypes_[g] == DType::kFloat32 && !on_host_of_gpu(place_);
+}
+
+cuda::ParityView Residuals::kept_of(const TensorView& first, const TensorView& second) const {
+  return {first, second, place_.parity, on_host_of_gpu(place_)};
+}
+
+cuda::ParityView Residuals::lent_of(Residual first, Residual second) const {
+  const auto view = [this](Residual values) {
+    return TensorView{values.data(), values.size(), DType::kFloat32, place_.device};
+  };
+  return {view(first), view(second), place_.parity, false};
+}
+
 Residuals::Lent Residuals::lend(size_t g, Region region, size_t parity, Holding holding,
                                 Workspace::Frame& frame, Context& context) const {
   const TensorView committed = kept(g, region, parity), next = kept(g, region, 1 - parity);
-  if (is_float(committed)) {
+  if (committed.numel == 0) {
+    return {};
+  }
+  if (is_worked_on_in_place(g)) {
     return {committed.as<float>(), next.as<float>()};
   }
-  const bool unknown = committed.device.type == DeviceType::kCuda;
+  const bool with_committed = holding != Holding::kNext, with_next = holding != Holding::kCommitted;
   Lent lent{.e = {}, .e_next = frame.take<float>(next.numel)};
-  if (holding != Holding::kNext || unknown) {
+  if (with_committed || on_gpu(place_)) {
     lent.e = frame.take<float>(committed.numel);
+  }
+  if (on_gpu(place_)) {
+    if (with_committed) {
+      cuda::cast(kept_of(committed, next), lent_of(lent.e, lent.e_next), context.stream);
+    }
+    if (with_next) {
+      cuda::cast(kept_of(next, committed), lent_of(lent.e_next, lent.e), context.stream);
+    }
+    return lent;
+  }
+  if (with_committed) {
     widen(committed, lent.e, context);
   }
-  if (holding != Holding::kCommitted || unknown) {
+  if (with_next) {
     widen(next, lent.e_next, context);
   }
   return lent;
@@ -93,13 +126,14 @@ Residuals::Lent Residuals::lend(size_t g, Region region, size_t parity, Holding 
 
 void Residuals::take_back(size_t g, Region region, size_t parity, const Lent& lent,
                           Context& context) const {
-  const TensorView committed = kept(g, region, parity), next = kept(g, region, 1 - parity);
-  if (is_float(committed)) {
+  if (is_worked_on_in_place(g) || lent.e_next.empty()) {
     return;
   }
-  narrow(lent.e_next, next, context);
-  if (committed.device.type == DeviceType::kCuda) {
-    narrow(lent.e, committed, context);  // either may be the one that was written
+  const TensorView committed = kept(g, region, parity), next = kept(g, region, 1 - parity);
+  if (on_gpu(place_)) {
+    cuda::cast(lent_of(lent.e_next, lent.e), kept_of(next, committed), context.stream);
+  } else {
+    narrow(lent.e_next, next, context);
   }
 }
 

@@ -52,7 +52,8 @@ void deallocate_in_order(std::byte* data, void* native_stream) noexcept {
 
 std::byte* allocate_pinned(size_t bytes) {
   void* data = nullptr;
-  // Portable: pinned for all GPUs, whichever is current now.
+  // Portable: pinned for all GPUs, whichever is current now. Under unified addressing, which every
+  // 64-bit platform has, kernels reach it at the same address.
   check_call(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "cuda::allocate_pinned",
              "cudaHostAlloc");
   std::memset(data, 0, bytes);

@@ -1,20 +1,22 @@
 #pragma once
-// Host memory that a GPU writes to while the host goes on.
+// Host memory that a GPU reads and writes while the host goes on.
 
 #include <cstddef>
 #include <span>
 
 namespace gradwire {
 
-/// Host memory that copies from a GPU reach while the host goes on, where copies into other memory
-/// make it wait. Zeroed; the GPU's work on it is over before the destruction.
+/// Host memory that kernels and copies of any GPU reach while the host goes on, where copies into
+/// other memory make it wait. Zeroed; the GPU's work on it is over before the destruction.
+/// Move-only.
 class PinnedBuffer {
  public:
+  PinnedBuffer() = default;
   /// @throws DeviceError where there is no GPU or no CUDA in this build.
   explicit PinnedBuffer(size_t bytes);
   ~PinnedBuffer();
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  PinnedBuffer(PinnedBuffer&& other) noexcept;
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
 
   std::span<std::byte> bytes() const { return {data_, bytes_}; }
 

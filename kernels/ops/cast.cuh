@@ -1,6 +1,6 @@
 #pragma once
-// One thread converts eight elements: 16 bytes on the narrow side, 32 on the wide one. Payloads of
-// casts are made and added up here too.
+// One thread converts eight elements at a time: 16 bytes on the narrow side, 32 on the wide one.
+// Payloads of casts are made and added up here too.
 
 #include "gradwire/kernels/ops/cast_cuda.h"
 #include "gradwire/kernels/ops/faults.cuh"
@@ -14,28 +14,30 @@ __device__ __forceinline__ size_t first_element_of_thread() {
   return (size_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPerThread;
 }
 
-template <class T>
-__global__ void __launch_bounds__(kCastThreads)
-    widen_kernel(const std::byte* source, float* out, size_t numel) {
-  const size_t first = first_element_of_thread();
-  if (first >= numel) {
-    return;
-  }
-  float x[kPerThread];
-  load_floats<T>(source, first, numel, x);
-  store_floats<float>(as_bytes(out), first, numel, x);
-}
+/// One of two arrays, as ParityPointer.
+struct ParityBytes {
+  std::byte* first;
+  std::byte* second;
+  const uint32_t* parity;
 
-template <class T>
-__global__ void __launch_bounds__(kCastThreads)
-    narrow_kernel(const float* source, std::byte* out, size_t numel) {
-  const size_t first = first_element_of_thread();
-  if (first >= numel) {
-    return;
+  /// On the device alone: reads *parity.
+  GRADWIRE_HOST_DEVICE std::byte* get() const {
+    return parity != nullptr && *parity != 0 ? second : first;
   }
-  float x[kPerThread];
-  load_floats<float>(as_bytes(source), first, numel, x);
-  store_floats<T>(out, first, numel, x);
+};
+
+/// to[i] = from[i]. Bytes per element: those of From read, those of To written.
+template <class From, class To>
+__global__ void __launch_bounds__(kCastThreads)
+    cast_kernel(ParityBytes from, ParityBytes to, size_t numel) {
+  const std::byte* const source = from.get();
+  std::byte* const out = to.get();
+  const size_t all = size_t{gridDim.x} * blockDim.x * kPerThread;
+  for (size_t first = first_element_of_thread(); first < numel; first += all) {
+    float x[kPerThread];
+    load_floats<From>(source, first, numel, x);
+    store_floats<To>(out, first, numel, x);
+  }
 }
 
 /// What encode_cast_kernel() reads and writes; null pointers stand for nothing.

@@ -1,6 +1,7 @@
 #pragma once
-// Between float32 and the 16-bit types on a GPU: the bits of kernels/ops/cast.h. All memory is
-// the GPU's; nothing is allocated, nothing waits, and a CUDA graph can capture the calls.
+// Between float32 and the 16-bit types on a GPU: the bits of kernels/ops/cast.h. Memory is the
+// GPU's but where a view says otherwise; nothing is allocated, nothing waits, and a CUDA graph can
+// capture the calls.
 
 #include <span>
 
@@ -11,13 +12,26 @@
 
 namespace gradwire::cuda {
 
-/// out[i] = source[i] as a float; exact. `source` may begin at any address.
-/// @throws InvalidArgument for sizes that differ, views or streams that are not CUDA.
-void widen(ConstTensorView source, std::span<float> out, Stream& stream);
+/// One of two arrays, as ParitySpan: `first` where `parity` is null or *parity is 0, else `second`.
+/// Both have one size, dtype and device.
+struct ParityView {
+  TensorView first{};
+  TensorView second{};
+  const uint32_t* parity = nullptr;  ///< device word
+  /// In pinned memory of the host, which its views say, else in that of the GPU.
+  bool pinned = false;
 
-/// out[i] = source[i] rounded to out's type. `out` may begin at any address.
-/// @throws InvalidArgument as widen() does.
-void narrow(std::span<const float> source, TensorView out, Stream& stream);
+  ParityView() = default;
+  ParityView(const TensorView& only) : first(only) {}  // NOLINT: implicit on purpose
+  ParityView(const TensorView& even, const TensorView& odd, const uint32_t* device_parity,
+             bool in_pinned_memory)
+      : first(even), second(odd), parity(device_parity), pinned(in_pinned_memory) {}
+};
+
+/// to[i] = from[i] rounded to to's type: of two float32 the bits. They may begin at any address;
+/// one of them is float32. @throws InvalidArgument for sizes that differ, two narrow types, views
+/// of another device than they should be, a stream that is not CUDA.
+void cast(const ParityView& from, const ParityView& to, Stream& stream);
 
 struct EncodeCastInput {
   ConstTensorView g;

@@ -26,9 +26,7 @@ namespace {
 
 }  // namespace
 
-void widen(ConstTensorView, std::span<float>, Stream&) { throw_unavailable("cuda::widen"); }
-
-void narrow(std::span<const float>, TensorView, Stream&) { throw_unavailable("cuda::narrow"); }
+void cast(const ParityView&, const ParityView&, Stream&) { throw_unavailable("cuda::cast"); }
 
 void encode_cast(const EncodeCastInput&, const EncodeCastOutput&, Stream&) {
   throw_unavailable("cuda::encode_cast");

@@ -18,9 +18,14 @@ struct DeviceCase {
   int steps = 2;  // both residual buffers are read
   ReducerOptions options{};
   GradientsOf gradients_of = gradients;
+  ResidualMemory residual_memory = ResidualMemory::kDevice;
 
   /// Several buckets, of several chunks where each rank owns some.
-  Plan plan() const { return plan_of(spec, exchange == "gather" ? 16384 : 65536, exchange); }
+  Plan plan() const {
+    Plan made = plan_of(spec, exchange == "gather" ? 16384 : 65536, exchange);
+    made.residual_memory = residual_memory;
+    return made;
+  }
 };
 
 /// Every rank's outcomes on the CPU. A step that holds NaN has the means that are there then.
@@ -78,8 +83,11 @@ inline Values means_on_host(Reducer& reducer, Stream& stream) {
 
 inline Outcome outcome_on_host(Reducer& reducer, Stream& stream) {
   Outcome outcome{.means = means_on_host(reducer, stream), .residuals = {}};
+  const bool kept_on_host = reducer.plan().residual_memory == ResidualMemory::kHost;
   for (const ParamId p : forward_order()) {
-    outcome.residuals.push_back(on_host(reducer.residual(p), stream.device(), stream));
+    const ConstResidual kept = reducer.residual(p);
+    outcome.residuals.push_back(kept_on_host ? std::vector<float>(kept.begin(), kept.end())
+                                             : on_host(kept, stream.device(), stream));
   }
   return outcome;
 }
@@ -102,33 +110,46 @@ inline Outcomes outcomes_on_device(Transport& transport, Stream& stream, const D
 
 /// What a GPU is to do as the CPU does: every kind of payload, over every exchange that is there.
 inline std::vector<DeviceCase> device_cases() {
-  return {{"none", "dense"},
-          {"none", "gather"},
-          {"fp16,ef", "dense"},
-          {"bf16", "gather"},
-          {"int8", "gather"},
-          {"topk:1%", "gather"},
-          {"1bit", "gather"},
-          {"int8", "two_shot"},
-          {"threshold:5%", "gather"},
-          {"int4,stochastic", "two_shot"},
-          {"chunktopk:64/4096", "two_shot"},
-          {"randomk:10%", "dense"},
-          {"randomk:10%,int8", "two_shot"},
-          {"dgc:5%,clip=1,warmup=1", "gather"},
-          {"topk:5%,momentum=0.8", "gather"},
-          {"int8,momentum=0.8", "two_shot"},
-          {"randomk:10%,momentum=0.8", "dense"},
-          {"powersgd:2", "dense"},
-          {"powersgd:2,rounds=2", "dense"},
-          {"powersgd:2,rounds=2,momentum=0.8", "gather"},
-          {"powersgd:3,rounds=2", "two_shot"},
-          {"topk:1%,residual=bf16", "gather", 3},
-          {"int4,residual=bf16", "two_shot", 3},
-          {"fp16,ef,decay=0.5,residual=bf16", "dense", 3},
-          {"topk:5%,ef21", "gather", 4},
-          {"int8,ef21", "two_shot", 4},
-          {"topk:5%,ef21,eta=0.5", "gather", 4}};
+  std::vector<DeviceCase> cases = {{"none", "dense"},
+                                   {"none", "gather"},
+                                   {"fp16,ef", "dense"},
+                                   {"bf16", "gather"},
+                                   {"int8", "gather"},
+                                   {"topk:1%", "gather"},
+                                   {"1bit", "gather"},
+                                   {"int8", "two_shot"},
+                                   {"threshold:5%", "gather"},
+                                   {"int4,stochastic", "two_shot"},
+                                   {"chunktopk:64/4096", "two_shot"},
+                                   {"randomk:10%", "dense"},
+                                   {"randomk:10%,int8", "two_shot"},
+                                   {"dgc:5%,clip=1,warmup=1", "gather"},
+                                   {"topk:5%,momentum=0.8", "gather"},
+                                   {"int8,momentum=0.8", "two_shot"},
+                                   {"randomk:10%,momentum=0.8", "dense"},
+                                   {"powersgd:2", "dense"},
+                                   {"powersgd:2,rounds=2", "dense"},
+                                   {"powersgd:2,rounds=2,momentum=0.8", "gather"},
+                                   {"powersgd:3,rounds=2", "two_shot"},
+                                   {"topk:1%,residual=bf16", "gather", 3},
+                                   {"int4,residual=bf16", "two_shot", 3},
+                                   {"fp16,ef,decay=0.5,residual=bf16", "dense", 3},
+                                   {"topk:5%,ef21", "gather", 4},
+                                   {"int8,ef21", "two_shot", 4},
+                                   {"topk:5%,ef21,eta=0.5", "gather", 4}};
+  for (const DeviceCase& what : {DeviceCase{"topk:1%", "gather", 3},
+                                 {"topk:1%,residual=bf16", "gather", 3},
+                                 {"int4,momentum=0.8", "two_shot", 3},
+                                 {"int4,residual=bf16", "two_shot", 3},
+                                 {"fp16,ef,decay=0.5", "dense", 3},
+                                 {"powersgd:2,rounds=2", "dense", 3},
+                                 {"powersgd:2,rounds=2,residual=bf16", "gather", 3},
+                                 {"topk:5%,ef21,eta=0.5", "gather", 4},
+                                 {"int8,ef21", "two_shot", 4}}) {
+    cases.push_back(what);
+    cases.back().residual_memory = ResidualMemory::kHost;
+  }
+  return cases;
 }
 
 /// Where outcomes differ first; empty when they do not.

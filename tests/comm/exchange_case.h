@@ -42,6 +42,7 @@ struct GroupResult {
   std::vector<std::byte> mean;
   size_t payload_bytes = 0, capacity_bytes = 0;
   bool fixed_length = false;
+  int rounds = 1;
   uint8_t format = 0;  ///< of the payload's header
 
   float mean_at(size_t i, DType dtype) const {
@@ -147,6 +148,7 @@ inline GroupMemory make_group(const ExchangeCase& c, size_t g, int rank, GroupRe
   memory.payload.resize(memory.compressor->capacity_bytes());
   result.capacity_bytes = memory.payload.size();
   result.fixed_length = memory.compressor->fixed_length();
+  result.rounds = memory.compressor->rounds();
   return memory;
 }
 

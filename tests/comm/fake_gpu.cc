@@ -29,6 +29,29 @@ Allocations& allocations() {
   return all;
 }
 
+std::byte* allocate_counted(size_t bytes, std::atomic<size_t>& counter) {
+  auto* const data = static_cast<std::byte*>(std::calloc(1, bytes));
+  if (data == nullptr) {
+    throw std::bad_alloc();
+  }
+  ++fake_gpu_counts().allocations;
+  counter += bytes;
+  std::lock_guard lock(allocations().mutex);
+  allocations().sizes[data] = bytes;
+  return data;
+}
+
+void deallocate_counted(std::byte* data, std::atomic<size_t>& counter) noexcept {
+  if (data == nullptr) {
+    return;
+  }
+  {
+    std::lock_guard lock(allocations().mutex);
+    counter -= allocations().sizes.extract(data).mapped();
+  }
+  std::free(data);
+}
+
 bool is_reached_by_gpu(const std::byte* address) {
   Allocations& all = allocations();
   std::lock_guard lock(all.mutex);
@@ -243,23 +266,10 @@ bool is_capturing(const Stream& stream) {
 
 void exempt_thread_from_captures() {}
 
-std::byte* allocate(size_t bytes, int) {
-  auto* const data = static_cast<std::byte*>(std::calloc(1, bytes));
-  if (data == nullptr) {
-    throw std::bad_alloc();
-  }
-  ++fake_gpu_counts().allocations;
-  std::lock_guard lock(allocations().mutex);
-  allocations().sizes[data] = bytes;
-  return data;
-}
+std::byte* allocate(size_t bytes, int) { return allocate_counted(bytes, fake_gpu_counts().bytes); }
 
 void deallocate(std::byte* data, int) noexcept {
-  {
-    std::lock_guard lock(allocations().mutex);
-    allocations().sizes.erase(data);
-  }
-  std::free(data);
+  deallocate_counted(data, fake_gpu_counts().bytes);
 }
 
 std::byte* allocate_in_order(size_t bytes, int index, void*) { return allocate(bytes, index); }
@@ -270,9 +280,13 @@ void deallocate_in_order(std::byte* data, void* stream) noexcept {
   }
 }
 
-std::byte* allocate_pinned(size_t bytes) { return allocate(bytes, 0); }
+std::byte* allocate_pinned(size_t bytes) {
+  return allocate_counted(bytes, fake_gpu_counts().pinned_bytes);
+}
 
-void deallocate_pinned(std::byte* data) noexcept { deallocate(data, 0); }
+void deallocate_pinned(std::byte* data) noexcept {
+  deallocate_counted(data, fake_gpu_counts().pinned_bytes);
+}
 
 void copy(std::byte* to, const std::byte* from, size_t bytes, void* native_stream) {
   if (bytes == 0) {

@@ -73,9 +73,9 @@ class FakeGpuStream final : public Stream {
   std::thread worker_;
 };
 
-/// Since the program started.
 struct FakeGpuCounts {
-  std::atomic<int> events{0}, allocations{0};
+  std::atomic<int> events{0}, allocations{0};     ///< since the program started
+  std::atomic<size_t> bytes{0}, pinned_bytes{0};  ///< now: of all GPUs, and pinned of the host
 };
 FakeGpuCounts& fake_gpu_counts();
 

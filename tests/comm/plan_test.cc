@@ -182,6 +182,31 @@ TEST(Plan, DescribesItselfInOneFactALine) {
             "in compressors 0 bytes\n");
 }
 
+// Two buckets with residuals: 12 elements in float32, and 4 and 3 in bfloat16.
+TEST(Plan, SaysWhatResidualsInMemoryOfTheHostLeaveOnAGpu) {
+  const std::vector<ParamInfo> parameters{{"w", {3, 4}}, {"v", {2, 2}}, {"u", {3, 1}}};
+  PlanOptions made = options("int8", 32);
+  made.rules = {{.spec = parse_spec("int4,residual=bf16"), .name = "u"},
+                {.spec = parse_spec("int4,residual=bf16"), .name = "v"}};
+  const Plan on_device = make_plan(parameters, made);
+  made.residual_memory = ResidualMemory::kHost;
+  const Plan on_host = make_plan(parameters, made);
+  const auto kept = [](const Plan& plan) {
+    return plan.describe().substr(plan.describe().find("kept on each rank"));
+  };
+  EXPECT_EQ(
+      kept(on_device),
+      "kept on each rank: gradients 76 bytes, residuals (two buffers) 96 bytes of float32 and "
+      "28 bytes of bfloat16, estimates 0 bytes, in compressors 0 bytes\n");
+  EXPECT_EQ(
+      kept(on_host),
+      "kept on each rank: gradients 76 bytes, residuals (two buffers in memory of the host) 96 "
+      "bytes of float32 and 28 bytes of bfloat16, estimates 0 bytes, in compressors 0 bytes\n"
+      "on a GPU, in place of residuals: at most 96 bytes to compress, and as many for each "
+      "stream\n");
+  EXPECT_EQ(on_host.fingerprint(), on_device.fingerprint());
+}
+
 TEST(Plan, SaysWhereAMeanIsNotTheRankOrderSum) {
   PlanOptions made = options("none", 1 << 20);
   const auto says_so = [&](const char* exchange) {

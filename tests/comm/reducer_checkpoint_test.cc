@@ -86,6 +86,22 @@ TEST(ReducerCheckpoint, ContinuesBitForBitForTwentySteps) {
   }
 }
 
+// What compressors have learned is taken over too, as where the same plan goes on.
+TEST(ReducerCheckpoint, GoesOnWhereverResidualsLie) {
+  const Plan on_device = plan_of("threshold:5%,residual=bf16", 16384, "gather");
+  Plan on_host = on_device;
+  on_host.residual_memory = ResidualMemory::kHost;
+  const Files files = files_after(2, 7, on_device), later = files_after(2, 12, on_device);
+  EXPECT_EQ(files_after(2, 7, on_host), files);
+  const auto ends = run_ranks(2, [&](Transport& transport) {
+    Reducer reducer(on_host, transport);
+    reducer.load(opens(files));
+    steps(reducer, transport.rank(), 7, 12);
+    check(saved(reducer) == later[static_cast<size_t>(transport.rank())], "another checkpoint");
+  });
+  EXPECT_EQ(first_message(ends), "");
+}
+
 TEST(ReducerCheckpoint, KeepsThePendingMeanUpdateAtAnotherWorldSize) {
   PlanOptions options;
   options.spec = parse_spec("topk:2%");

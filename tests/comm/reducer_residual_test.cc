@@ -1,5 +1,5 @@
 // Residuals kept in bfloat16: what a loop with a rounding of its own says of them, for every
-// exchange, and what a step that commits nothing leaves.
+// exchange, and what a step that commits nothing leaves. Residuals asked to lie on the host.
 
 #include <gtest/gtest.h>
 
@@ -186,6 +186,45 @@ TEST(ReducerBFloat16, ThePlanSaysHowMuchOfWhich) {
   EXPECT_TRUE(
       contains(make_plan(model(), options).describe(),
                "residuals (two buffers) 16896 bytes of float32 and 67376 bytes of bfloat16"));
+}
+
+// On the CPU all memory is the host's: asking for it changes nothing but what the plan says.
+TEST(ReducerResidualMemory, OfTheHostIsTheCpusOwn) {
+  for (const char* spec : {"topk:5%", "int8,residual=bf16"}) {
+    Plan plan = plan_with(spec, "two_shot");
+    const auto outcome_of = [&](Transport& transport) {
+      Reducer reducer(plan, transport);
+      for (int step = 0; step < 3; ++step) {
+        hand_over(reducer, gradients(transport.rank(), step));
+        check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+      }
+      return Outcome{means(reducer), residuals(reducer)};
+    };
+    std::vector<Outcome> expected(2);
+    auto ends = run_ranks(2, [&](Transport& transport) {
+      expected[static_cast<size_t>(transport.rank())] = outcome_of(transport);
+    });
+    ASSERT_EQ(first_message(ends), "");
+    plan.residual_memory = ResidualMemory::kHost;
+    ends = run_ranks(2, [&](Transport& transport) {
+      check(outcome_of(transport) == expected[static_cast<size_t>(transport.rank())],
+            "another outcome");
+    });
+    EXPECT_EQ(first_message(ends), "");
+  }
+}
+
+TEST(ReducerResidualMemory, IsTheSameOnAllRanks) {
+  const auto ends = run_ranks(2, [&](Transport& transport) {
+    Plan plan = plan_with("topk:5%", "gather");
+    plan.residual_memory = transport.rank() == 1 ? ResidualMemory::kHost : ResidualMemory::kDevice;
+    const std::string error =
+        message_of<InvalidArgument>([&] { Reducer reducer(plan, transport); });
+    check(contains(error, "rank 1's plan differs from rank 0's at line") &&
+              contains(error, "residuals (two buffers in memory of the host)"),
+          error);
+  });
+  EXPECT_EQ(first_message(ends), "");
 }
 
 }  // namespace

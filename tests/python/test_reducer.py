@@ -117,6 +117,19 @@ def test_rules_give_parameters_specs_of_their_own():
             gradwire.make_plan(shapes, rules=[rule])
 
 
+def test_residuals_in_memory_of_the_host_are_the_cpus_own():
+    plan = plan_of(residual_memory="host")
+    assert "residuals (two buffers in memory of the host) " in plan.describe()
+    assert plan.fingerprint == plan_of().fingerprint
+    reducer, usual = alone(plan), alone()
+    assert_same(take_steps(reducer, 0, 0, 3), take_steps(usual, 0, 0, 3))
+    assert_same(residuals(reducer), residuals(usual))
+    reducer.replan(SPEC)
+    assert "in memory of the host" in reducer.plan.describe()
+    with pytest.raises(gradwire.InvalidArgument, match="unknown name 'gpu', known: device, host"):
+        plan_of(residual_memory="gpu")
+
+
 def test_a_plan_whose_arrays_are_in_use_stays():
     reducer = alone()
     row = reducer.gradient(0)[1:2]  # a view of a view

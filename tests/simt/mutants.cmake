@@ -95,6 +95,10 @@ gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
   FROM "if (first + i < numel) {" TO "if (first + i <= numel) {" TESTS "*CastKernels*")
+gradwire_simt_mutant(cast_of_the_first FILE cast.cuh SOURCE cast_cuda.cu
+  FROM "std::byte* const out = to.get();" TO "std::byte* const out = to.first;" TESTS "*CastKernels*")
+gradwire_simt_mutant(cast_in_one_turn FILE cast.cuh SOURCE cast_cuda.cu
+  FROM "first < numel; first += all" TO "first < numel; first += numel" TESTS "*CastKernels*")
 gradwire_simt_mutant(norm_barrier FILE norms.cuh SOURCE norms_cuda.cu
   FROM "__syncthreads();" TO "" TESTS "*NormKernels*")
 gradwire_simt_mutant(norm_order FILE block.cuh SOURCE norms_cuda.cu

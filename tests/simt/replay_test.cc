@@ -40,8 +40,9 @@ TEST(Replays, OfCastsWriteTheSameThreeTimes) {
   expect_replays(
       x, stream,
       [&] {
-        cuda::narrow(x, {half.data(), kNumel, DType::kFloat16, kEmulated}, stream);
-        cuda::widen({half.data(), kNumel, DType::kFloat16, kEmulated}, wide, stream);
+        const TensorView narrow{half.data(), kNumel, DType::kFloat16, kEmulated};
+        cuda::cast(TensorView{x.data(), kNumel, DType::kFloat32, kEmulated}, narrow, stream);
+        cuda::cast(narrow, TensorView{wide.data(), kNumel, DType::kFloat32, kEmulated}, stream);
       },
       [&] { return std::pair(half, bits_of(wide)); });
 }

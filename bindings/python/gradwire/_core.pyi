@@ -460,7 +460,7 @@ class Plan:
     @property
     def fingerprint(self) -> int:
         """
-        FNV-1a over describe().
+        FNV-1a over describe(), but for where residuals lie.
         """
     @property
     def layout(self) -> list[dict[str, typing.Any]]:
@@ -567,7 +567,7 @@ class Reducer:
         
         Args:
             spec, exchange, exempt_1d, rules: as for make_plan(); with exchange 'auto' and a link, each bucket gets the cheapest exchange that keeps the rank-order sum.
-            seed, ranks_per_node: by default those of the plan.
+            seed, ranks_per_node: by default those of the plan, whose residual_memory stays.
             link: from probe_link(); without one start-ups and bytes cost nothing.
             most_bytes: of dense gradient in a bucket.
             order: of buckets that wait: 'ready' as gradients appear, or 'needed' as the next forward pass needs them.
@@ -962,7 +962,7 @@ def make_in_process_group(world_size: typing.SupportsInt | typing.SupportsIndex,
     """
     Transports of one process, a list by rank: each is for a thread of its own.
     """
-def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], spec: str = 'topk:1%', *, exchange: str = 'auto', bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, last_bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 0, dtype: typing.Any = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, buckets: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None, exchanges: collections.abc.Sequence[str] | None = None, rules: collections.abc.Sequence[dict[str, typing.Any]] = []) -> Plan:
+def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], spec: str = 'topk:1%', *, exchange: str = 'auto', bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, last_bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 0, dtype: typing.Any = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, buckets: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None, exchanges: collections.abc.Sequence[str] | None = None, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], residual_memory: str = 'device') -> Plan:
     """
     Makes a plan without looking at any value.
     
@@ -979,6 +979,7 @@ def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Se
         buckets: ids of the parameters that travel together, in the order the buckets leave, every parameter once; in place of bucket_bytes.
         exchanges: of each of those buckets, in place of exchange.
         rules: dicts of a 'spec' and which parameters it is for, by any of 'name' (a pattern, * stands for any characters), 'least_ndim', 'most_ndim', 'least_numel' and 'most_numel': the first rule that fits a parameter decides, before spec and exempt_1d.
+        residual_memory: 'device', beside the gradients, or 'host'; of gradients in CPU memory both are that.
     
     Raises:
         InvalidArgument: two parameters of one name, one without elements, an exchange that cannot carry the spec, buckets that do not hold every parameter once.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iostream>
 #include <optional>
+#include <tuple>
 
 #include "tests/simt/reducer/device_ranks.h"
 
@@ -42,17 +43,24 @@ std::unique_ptr<Reducer> make_reducer(NcclRank self, const DeviceCase& what) {
 }
 
 TEST_F(DeviceReducers, LeaveOutAStepThatIsNotFiniteOnAnyRank) {
-  for (const auto& [spec, exchange] :
-       {std::pair("int8", "gather"), std::pair("int8", "two_shot"),
-        std::pair("int4,residual=bf16", "gather"), std::pair("int4,residual=bf16", "two_shot"),
-        std::pair("topk:5%,ef21", "gather"), std::pair("int8,ef21", "two_shot"),
-        std::pair("topk:5%,ef21,eta=0.5", "gather")}) {
-    SCOPED_TRACE(concat(spec, " ", exchange));
+  constexpr auto kDevice = ResidualMemory::kDevice, kHost = ResidualMemory::kHost;
+  for (const auto& [spec, exchange, memory] :
+       {std::tuple("int8", "gather", kDevice), std::tuple("int8", "two_shot", kDevice),
+        std::tuple("int4,residual=bf16", "gather", kDevice),
+        std::tuple("int4,residual=bf16", "two_shot", kDevice), std::tuple("int8", "gather", kHost),
+        std::tuple("int8", "two_shot", kHost),
+        std::tuple("int4,residual=bf16", "two_shot", kHost),
+        std::tuple("topk:5%,ef21", "gather", kDevice),
+        std::tuple("int8,ef21", "two_shot", kDevice),
+        std::tuple("topk:5%,ef21,eta=0.5", "gather", kDevice),
+        std::tuple("int8,ef21", "two_shot", kHost)}) {
+    SCOPED_TRACE(concat(spec, " ", exchange, memory == kHost ? ", on the host" : ""));
     const DeviceCase what{.spec = spec,
                           .exchange = exchange,
                           .steps = 3,
                           .options = {.on_nonfinite = OnNonFinite::kSkip},
-                          .gradients_of = one_nan};
+                          .gradients_of = one_nan,
+                          .residual_memory = memory};
     const std::vector<Outcomes> expected = outcomes_on_cpu(3, what);
     on_every_gpu(3, [&](NcclRank self) {
       const Outcomes outcomes = outcomes_on_device(*self.transport, self.stream(), what);

@@ -7,7 +7,9 @@ namespace gradwire::test {
 namespace {
 
 void expect_the_cpus_bits(int world_size, const DeviceCase& what) {
-  SCOPED_TRACE(concat(what.spec, " over ", what.exchange, ", ", world_size, " ranks"));
+  SCOPED_TRACE(
+      concat(what.spec, " over ", what.exchange, ", ", world_size, " ranks, residuals ",
+             what.residual_memory == ResidualMemory::kHost ? "on the host" : "on the GPU"));
   const std::vector<Outcomes> expected = outcomes_on_cpu(world_size, what);
   on_every_gpu(world_size, [&](NcclRank self) {
     const Outcomes outcomes = outcomes_on_device(*self.transport, self.stream(), what);
@@ -31,7 +33,13 @@ TEST_F(DeviceReducers, WriteThemForAnyNumberOfRanks) {
 }
 
 TEST_F(DeviceReducers, WriteThemOverSeveralStreams) {
-  expect_the_cpus_bits(3, {.spec = "int8", .exchange = "gather", .steps = 2, .options = {.streams = 3}});
+  for (const ResidualMemory memory : {ResidualMemory::kDevice, ResidualMemory::kHost}) {
+    expect_the_cpus_bits(3, {.spec = "int8",
+                             .exchange = "two_shot",
+                             .steps = 2,
+                             .options = {.streams = 3},
+                             .residual_memory = memory});
+  }
 }
 
 /// A reducer on one rank's GPU.
@@ -54,7 +62,10 @@ struct OnRank {
 };
 
 TEST_F(DeviceReducers, EnqueueStepsWhileTheGpuStandsStill) {
-  for (const DeviceCase& what : {DeviceCase{"topk:5%,int4", "gather", 4}, DeviceCase{"fp16", "dense", 4}}) {
+  DeviceCase on_host{"int4", "two_shot", 4};
+  on_host.residual_memory = ResidualMemory::kHost;
+  for (const DeviceCase& what :
+       {DeviceCase{"topk:5%,int4", "gather", 4}, DeviceCase{"fp16", "dense", 4}, on_host}) {
     const std::vector<Outcomes> expected = outcomes_on_cpu(2, what);
     on_every_gpu(2, [&](NcclRank self) {
       OnRank rank(self, what);
@@ -112,7 +123,10 @@ void expect_the_cpus_bits_replayed(const DeviceCase& what) {
 }
 
 TEST_F(DeviceReducers, FollowTheirCommitsWhereACapturedStepIsReplayed) {
-  expect_the_cpus_bits_replayed({.spec = "int4,stochastic", .exchange = "gather", .steps = 6});
+  DeviceCase what{.spec = "int4,stochastic", .exchange = "gather", .steps = 6};
+  expect_the_cpus_bits_replayed(what);
+  what.residual_memory = ResidualMemory::kHost;
+  expect_the_cpus_bits_replayed(what);
   expect_the_cpus_bits_replayed({.spec = "topk:5%,ef21", .exchange = "gather", .steps = 6});
 }
 
