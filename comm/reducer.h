@@ -80,8 +80,9 @@ struct ReplanOptions {
 /// thread-safe: one caller. Residuals are two buffers and one parity: a step that fails or is
 /// skipped leaves them as they were.
 ///
-/// Over a transport of GPU memory (TransportTraits::device) gradients, payloads and residuals lie
-/// there, and no call of a step waits for the GPU: grad_ready() and wait() enqueue, ordered by events
+/// Over a transport of GPU memory (TransportTraits::device) gradients and payloads lie there, and
+/// residuals there or on the host (Plan::residual_memory). No call of a step waits for the GPU:
+/// grad_ready() and wait() enqueue, ordered by events
 /// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
 /// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
 /// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), set_plan(), replan(), save(),
