@@ -98,7 +98,7 @@ gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
 gradwire_simt_mutant(cast_of_the_first FILE cast.cuh SOURCE cast_cuda.cu
   FROM "std::byte* const out = to.get();" TO "std::byte* const out = to.first;" TESTS "*CastKernels*")
 gradwire_simt_mutant(cast_in_one_turn FILE cast.cuh SOURCE cast_cuda.cu
-  FROM "first < numel; first += all" TO "first < numel; first += numel" TESTS "*CastKernels*")
+  FROM "first < numel; first += all" TO "first < numel; first += all + numel" TESTS "*CastKernels*")
 gradwire_simt_mutant(norm_barrier FILE norms.cuh SOURCE norms_cuda.cu
   FROM "__syncthreads();" TO "" TESTS "*NormKernels*")
 gradwire_simt_mutant(norm_order FILE block.cuh SOURCE norms_cuda.cu
