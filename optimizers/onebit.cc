@@ -19,6 +19,10 @@
 // momentum's root mean square over the parameter's own, so that layers that share a bucket are of
 // one size; being a power of two it rounds nothing.
 //
+// 1-bit compression leaves momenta of one magnitude, so that an element whose v froze far below its
+// layer's would move as far beyond the others. Neither paper has a remedy; here sqrt(v), where it
+// is not 0, is made variance_floor times the root of its mean over the parameter at the least.
+//
 // A parameter whose gradients begin late takes all back to AdamW or LAMB until it too has made
 // freeze_step steps. Clipping (max_grad_norm) is by the mean gradient's norm before the freeze, by
 // that of the rank's own gradient after it.
@@ -141,9 +145,39 @@ class OneBit final : public Adam {
         average_ratio(item, layers_[i]);
       }
     }
-    if (layerwise() && frozen(1)) {
-      begin_fresh(pool);
+    if (frozen(1)) {
+      raise_variances(pool);
+      if (layerwise()) {
+        begin_fresh(pool);
+      }
     }
+  }
+
+  /// Takes v where it is not 0 to variance_floor squared times its mean over the parameter.
+  void raise_variances(ThreadPool& pool) {
+    const double floor = spec().variance_floor;
+    if (floor == 0.0) {
+      return;
+    }
+    std::vector<double>& sums = rates_.change_squares;
+    set().for_each_block(pool, [&](const ParameterSet::Block& block) {
+      double& sum = sums[block.index] = 0.0;
+      block.read([&](const ParameterSet::Piece& piece) {
+        for (const float v : state(*block.item, piece, kVariance)) {
+          sum += static_cast<double>(v);
+        }
+      });
+    });
+    set().for_each_block(pool, [&](const ParameterSet::Block& block) {
+      const double mean =
+          sum_of_blocks(*block.item, sums) / static_cast<double>(block.item->value.numel);
+      const float least = to_rate(floor * floor * mean);
+      block.read([&](const ParameterSet::Piece& piece) {
+        for (float& v : state(*block.item, piece, kVariance)) {
+          v = v == 0.0f ? v : std::max(v, least);
+        }
+      });
+    });
   }
 
   void average_ratio(const ParameterSet::Item& item, Layer& layer) {

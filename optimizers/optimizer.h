@@ -99,9 +99,10 @@ struct OptimizerSpec {
   bool clip_rate = false;        ///< lars: a layer's rate is min(eta ||w|| / .., learning rate)
   bool decayed_norm = false;     ///< lars: the denominator is ||g + wd w|| + eps
   bool decay_at_zero = true;     ///< lars: weights decay even where ||g|| is 0
-  // onebit-adam and onebit-lamb, the last four of onebit-lamb.
+  // onebit-adam and onebit-lamb, the last five of onebit-lamb.
   uint64_t freeze_step = 100000;  ///< steps of adamw or lamb before v stays; from 1 to 2^53
   bool bias_correction = true;    ///< of m and v, and of onebit-lamb's average ratio
+  double variance_floor = 0.0;    ///< sqrt v stays at least this part of its layer's; in [0, 1]
   double min_ratio = 0.0;         ///< the ratio is at least this, before max_ratio
   double coeff_beta = 0.9;        ///< of the average of a layer's ratios; in [0, 1)
   double factor_min = 0.5;        ///< > 0; that average's factor afterwards is at least this,

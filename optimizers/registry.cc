@@ -45,22 +45,23 @@ constexpr OptimizerPreset kLambPresets[] = {
     {"optax", "", "optax, lamb"},
 };
 
-constexpr std::string_view kOneBitAdamKeys[] = {"freeze_step",   "beta1",           "beta2",
-                                                "epsilon",       "bias_correction", "weight_decay",
-                                                "max_grad_norm", "master"};
+constexpr std::string_view kOneBitAdamKeys[] = {"freeze_step",  "beta1",           "beta2",
+                                                "epsilon",      "bias_correction", "variance_floor",
+                                                "weight_decay", "max_grad_norm",   "master"};
 constexpr std::string_view kOneBitLambKeys[] = {
-    "freeze_step",      "beta1",           "beta2",      "epsilon",    "bias_correction",
-    "weight_decay",     "max_grad_norm",   "max_ratio",  "min_ratio",  "min_norm",
-    "max_norm",         "adapt_undecayed", "coeff_beta", "factor_min", "factor_max",
+    "freeze_step",      "beta1",          "beta2",        "epsilon",
+    "bias_correction",  "variance_floor", "weight_decay", "max_grad_norm",
+    "max_ratio",        "min_ratio",      "min_norm",     "max_norm",
+    "adapt_undecayed",  "coeff_beta",     "factor_min",   "factor_max",
     "factor_threshold", "master"};
 constexpr OptimizerPreset kOneBitAdamPresets[] = {
-    {"paper", "bias_correction=0,weight_decay=0", "arXiv 2102.02888, algorithm 1"},
-    {"deepspeed", "bias_correction=0,weight_decay=0",
+    {"paper", "bias_correction=0,variance_floor=0,weight_decay=0", "arXiv 2102.02888, algorithm 1"},
+    {"deepspeed", "bias_correction=0,variance_floor=0,weight_decay=0",
      "DeepSpeed, OnebitAdam, whose steps correct no bias whatever its bias_correction is"},
 };
 constexpr OptimizerPreset kOneBitLambPresets[] = {
-    {"paper", "bias_correction=0", "arXiv 2104.06069, algorithm 1"},
-    {"deepspeed", "bias_correction=0,epsilon=1e-8,max_ratio=10,min_ratio=0.01",
+    {"paper", "bias_correction=0,variance_floor=0", "arXiv 2104.06069, algorithm 1"},
+    {"deepspeed", "bias_correction=0,variance_floor=0,epsilon=1e-8,max_ratio=10,min_ratio=0.01",
      "DeepSpeed, OnebitLamb, whose steps correct no bias whatever its bias_correction is"},
 };
 
@@ -131,7 +132,7 @@ constexpr OptimizerRow kRows[] = {
      .source = "Tang et al., 1-bit Adam: Communication Efficient Large-Scale Training with Adam's "
                "Convergence Speed, arXiv 2102.02888",
      .keys = kOneBitAdamKeys,
-     .defaults = "epsilon=1e-8,weight_decay=0.01",
+     .defaults = "epsilon=1e-8,variance_floor=0.01,weight_decay=0.01",
      .presets = kOneBitAdamPresets,
      .exchanges = Exchanged::kMomentum,
      .make = make_onebit},
@@ -147,7 +148,7 @@ constexpr OptimizerRow kRows[] = {
      .source = "Li et al., 1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training "
                "with LAMB's Convergence Speed, arXiv 2104.06069",
      .keys = kOneBitLambKeys,
-     .defaults = "",
+     .defaults = "variance_floor=0.01",
      .presets = kOneBitLambPresets,
      .exchanges = Exchanged::kMomentum,
      .make = make_onebit},

@@ -15,6 +15,7 @@ namespace {
 bool is_unit(double x) { return x >= 0.0 && x < 1.0; }
 bool is_switch(double x) { return x == 0.0 || x == 1.0; }
 bool is_positive(double x) { return x > 0.0 && x <= std::numeric_limits<float>::max(); }
+bool is_part(double x) { return x >= 0.0 && x <= 1.0; }
 bool is_count(double x) { return x >= 1.0 && x <= 0x1p53 && x == std::floor(x); }
 bool is_not_negative(double x) { return x >= 0.0 && x <= std::numeric_limits<float>::max(); }
 
@@ -68,6 +69,7 @@ constexpr std::array kFields{
     field<&OptimizerSpec::decay_at_zero>("decay_at_zero", "0 or 1", is_switch),
     field<&OptimizerSpec::freeze_step>("freeze_step", "a whole number from 1", is_count),
     field<&OptimizerSpec::bias_correction>("bias_correction", "0 or 1", is_switch),
+    field<&OptimizerSpec::variance_floor>("variance_floor", "in [0, 1]", is_part),
     field<&OptimizerSpec::min_ratio>("min_ratio", ">= 0", is_not_negative),
     field<&OptimizerSpec::coeff_beta>("coeff_beta", "in [0, 1)", is_unit),
     field<&OptimizerSpec::factor_min>("factor_min", "> 0", is_positive),

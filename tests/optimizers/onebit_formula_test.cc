@@ -38,6 +38,7 @@ OneBitSettings settings_of(const OptimizerSpec& spec, const ParamGroup& group, i
           .weight_decay = group.weight_decay.value_or(spec.weight_decay),
           .freeze_step = static_cast<int>(spec.freeze_step),
           .bias_correction = spec.bias_correction,
+          .variance_floor = spec.variance_floor,
           .adapt = spec.name == "onebit-lamb" && group.adapt,
           .min_ratio = spec.min_ratio,
           .max_ratio = spec.max_ratio == 0.0 ? 1e300 : spec.max_ratio,
@@ -126,7 +127,9 @@ const char* const kAll[] = {
     "onebit-adam:preset=paper,freeze_step=40",
     "onebit-adam:preset=deepspeed,freeze_step=150,weight_decay=0.1",
     "onebit-adam:freeze_step=1,beta1=0,beta2=0.5,epsilon=0.01",
+    "onebit-adam:freeze_step=4,variance_floor=0.8",
     "onebit-lamb:freeze_step=60",
+    "onebit-lamb:freeze_step=4,variance_floor=0.8",
     "onebit-lamb:preset=paper,freeze_step=40,weight_decay=0.01",
     "onebit-lamb:preset=deepspeed,freeze_step=30",
     "onebit-lamb:freeze_step=5,beta1=0.5,beta2=0.9,factor_threshold=0.02,factor_max=1.5,"

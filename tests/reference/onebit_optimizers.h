@@ -15,6 +15,7 @@ struct OneBitSettings {
   double learning_rate, beta1, beta2, epsilon, weight_decay;
   int freeze_step;
   bool bias_correction;
+  double variance_floor = 0.0;
   // Of 1-bit LAMB.
   bool adapt = false;
   double min_ratio = 0.0, max_ratio = 1e300;
@@ -50,7 +51,8 @@ inline double ratio_of(const OneBitLayer& x, const Vector& u, const OneBitSettin
 }
 
 /// arXiv 2102.02888 and 2104.06069, algorithms 1, up to the freeze: Adam, or LAMB whose ratios are
-/// averaged.
+/// averaged. No root of a v that stays, and is not 0, is below a part of its layer's, which is in
+/// neither paper.
 inline void onebit_warmup(OneBitLayer& x, const Vector& g, int t, const OneBitSettings& s) {
   Vector u(x.w.size());
   for (size_t i = 0; i < u.size(); ++i) {
@@ -67,6 +69,15 @@ inline void onebit_warmup(OneBitLayer& x, const Vector& g, int t, const OneBitSe
   }
   for (size_t i = 0; i < u.size(); ++i) {
     x.w[i] -= s.learning_rate * ratio * u[i];
+  }
+  if (t == s.freeze_step) {
+    double mean = 0.0;
+    for (double v : x.v) {
+      mean += v / static_cast<double>(x.v.size());
+    }
+    for (double& v : x.v) {
+      v = v == 0.0 ? 0.0 : std::max(v, s.variance_floor * s.variance_floor * mean);
+    }
   }
   x.fresh = x.v;
 }
