@@ -237,6 +237,19 @@ class BoundOptimizer {
                                                .known_finite = known_finite});
   }
 
+  // As Python has it.
+  const char* exchanges() {
+    switch (worker_.alone([&] { return optimizer_->exchanges(); })) {
+      case Exchanged::kMomentum:
+        return "momentum";
+      case Exchanged::kMoves:
+        return "moves";
+      case Exchanged::kGradients:
+        break;
+    }
+    return "gradients";
+  }
+
   void prepare() {
     worker_.run([&](Context& context) { optimizer_->prepare(context); });
   }
@@ -346,8 +359,10 @@ void bind_optimizers(py::module_& module) {
       .def("set_groups", &BoundOptimizer::set_groups, py::arg("groups"),
            "Other settings for the groups, as many as before.")
       .def("prepare", &BoundOptimizer::prepare,
-           "Writes what is to be exchanged to the gradients, where the optimizer has such a thing: "
-           "diloco.")
+           "Writes what is to be exchanged to the gradients, unless it is these.")
+      .def_property_readonly(
+          "exchanges", &BoundOptimizer::exchanges,
+          "What the next step exchanges: 'gradients', 'momentum' or 'moves', of local steps.")
       .def("values_changed", &BoundOptimizer::values_changed,
            "Takes values that others wrote for the masters of parameters of 16 bits.")
       .def_property_readonly("spec", &BoundOptimizer::spec, "The canonical spec text.")

@@ -42,6 +42,7 @@ from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, Tran
 from .feedback import Feedback
 from .functional import FunctionalOptimizer
 from .local_steps import DiLoCo
+from .onebit import OneBitAdam, OneBitLAMB
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer, ParamGroup, make_optimizer
 from .reducer import Reducer
 from .registries import (
@@ -80,6 +81,8 @@ __all__ = [
     "LinkCosts",
     "NoiseScale",
     "NonFiniteGradient",
+    "OneBitAdam",
+    "OneBitLAMB",
     "Optimizer",
     "OptimizerRow",
     "ParamGroup",

@@ -735,7 +735,7 @@ class Optimizer:
         """
     def prepare(self) -> None:
         """
-        Writes what is to be exchanged to the gradients, where the optimizer has such a thing: diloco.
+        Writes what is to be exchanged to the gradients, unless it is these.
         """
     def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]]) -> None:
         """
@@ -774,6 +774,11 @@ class Optimizer:
     def values_changed(self) -> None:
         """
         Takes values that others wrote for the masters of parameters of 16 bits.
+        """
+    @property
+    def exchanges(self) -> str:
+        """
+        What the next step exchanges: 'gradients', 'momentum' or 'moves', of local steps.
         """
     @property
     def spec(self) -> str:

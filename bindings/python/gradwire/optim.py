@@ -81,6 +81,16 @@ class Optimizer:
         """The canonical spec text."""
         return self._core.spec
 
+    @property
+    def exchanges(self) -> str:
+        """What the next step exchanges: "gradients", or what prepare() writes in their place,
+        "momentum" (1-bit Adam and 1-bit LAMB, once v stays) or "moves" (DiLoCo)."""
+        return self._core.exchanges
+
+    def prepare(self) -> None:
+        """Writes to the gradients what is to be exchanged, unless it is these. Once a step."""
+        self._core.prepare()
+
     def step(
         self,
         lr: Optional[float] = None,

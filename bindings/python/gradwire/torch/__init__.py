@@ -16,6 +16,18 @@ except ModuleNotFoundError as error:
 
 from .carrier import transport
 from .local_steps import DiLoCo
+from .onebit import OneBitAdam, OneBitLAMB
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
 
-__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "DiLoCo", "Optimizer", "transport"]
+__all__ = [
+    "LAMB",
+    "LARC",
+    "LARS",
+    "SGD",
+    "AdamW",
+    "DiLoCo",
+    "OneBitAdam",
+    "OneBitLAMB",
+    "Optimizer",
+    "transport",
+]

@@ -1,0 +1,152 @@
+"""1-bit Adam and 1-bit LAMB in a torch program: a Reducer whose plan changes when v freezes."""
+
+from typing import Any, Dict, Iterable, List
+
+import numpy as np
+import torch
+
+from .._core import Plan
+from ..errors import InvalidArgument
+from ..onebit import OneBitAdam as _AdamArrays
+from ..onebit import OneBitLAMB as _LambArrays
+from ..optim import Optimizer as _Arrays
+from ..reducer import Reducer
+
+__all__ = ["OneBitAdam", "OneBitLAMB"]
+
+
+class _OneBit:
+    """What both share: gradients go to the reducer, momenta once the optimizer says so."""
+
+    def __init__(self, parameters: List[torch.Tensor], reducer: Reducer, plan: Plan) -> None:
+        for i, parameter in enumerate(parameters):
+            if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+                raise InvalidArgument(
+                    f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be "
+                    "torch.float32 on the CPU"
+                )
+        self._parameters = parameters
+        self._reducer = reducer
+        self._plans = {"gradients": reducer.plan, "momentum": plan}
+        self._exchanged = "gradients"
+        # Not the reducer's own, whose memory ends when its plan changes.
+        self._gradients = [np.empty(tuple(p.shape), np.float32) for p in parameters]
+        self._arrays = [p.detach().numpy() for p in parameters]
+
+    _optimizer: _Arrays
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step; schedules set it."""
+        return self._optimizer.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self._optimizer.lr = lr
+
+    @property
+    def exchanges(self) -> str:
+        """What the next step exchanges: "gradients", or "momentum" by the second plan."""
+        return self._optimizer.exchanges
+
+    def step(self) -> bool:
+        """Exchanges with all ranks, and steps.
+
+        Returns:
+            False for a step that the reducer skipped; nothing was changed then.
+
+        Raises:
+            NonFiniteGradient: on all ranks, where one's gradient is not finite; nothing was changed.
+            InvalidArgument: a parameter has no gradient.
+            TransportError: a rank was lost.
+        """
+        for i, (parameter, gradient) in enumerate(zip(self._parameters, self._gradients)):
+            if parameter.grad is None:
+                raise InvalidArgument(
+                    f"parameters[{i}]: has no gradient, must have one: zeros, where a step does not "
+                    "reach it"
+                )
+            np.copyto(gradient, parameter.grad.numpy())
+        self._follow()
+        self._optimizer.prepare()
+        for i, gradient in enumerate(self._gradients):
+            np.copyto(self._reducer.gradient(i), gradient)
+            self._reducer.grad_ready(i)
+        if not self._reducer.wait():
+            return False
+        for i, gradient in enumerate(self._gradients):
+            np.copyto(gradient, self._reducer.gradient(i))
+        self._optimizer.step(known_finite=True)
+        return True
+
+    def _follow(self) -> None:
+        exchanged = self._optimizer.exchanges
+        if exchanged != self._exchanged:
+            self._reducer.set_plan(self._plans[exchanged])
+            self._exchanged = exchanged
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint needs besides parameters and the reducer's residuals."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes over what state_dict() returned, and the plan that goes with it. Collective: call it
+        before Reducer.load().
+
+        Raises:
+            InvalidArgument: the state is of something else; nothing was changed.
+        """
+        self._optimizer.load_state_dict(state)
+        self._follow()
+
+
+class OneBitAdam(_OneBit):
+    """1-bit Adam: one exchange of gradients a step until v freezes, of momenta in 1 bit from then on.
+
+        shapes = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+        reducer = gradwire.Reducer(gradwire.make_plan(shapes, "none"), transport)
+        plan = gradwire.make_plan(shapes, "1bit", exchange="two_shot")
+        optimizer = gradwire.torch.OneBitAdam(model.parameters(), reducer, plan, lr=1e-3,
+                                              freeze_step=1000)
+        for batch in batches:
+            model.zero_grad()
+            loss(model, batch).backward()
+            optimizer.step()
+
+    Args:
+        parameters: those of the plans, in their order: float32, contiguous, in CPU memory, with the
+            same values on all ranks.
+        reducer: its plan is that of gradients; gradients are copied to it, the parameters' own stay
+            as they are.
+        plan: of momenta, with a compressor with error feedback.
+        lr, freeze_step and others: see gradwire.OneBitAdam.
+
+    Raises:
+        InvalidArgument: for parameters that do not fit the plan or cannot be viewed in place.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        reducer: Reducer,
+        plan: Plan,
+        lr: float = 1e-3,
+        **options: Any,
+    ) -> None:
+        super().__init__(list(parameters), reducer, plan)
+        self._optimizer = _AdamArrays(self._arrays, self._gradients, lr, **options)
+
+
+class OneBitLAMB(_OneBit):
+    """1-bit LAMB, exchanged as OneBitAdam; arguments as its, others see gradwire.OneBitLAMB."""
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        reducer: Reducer,
+        plan: Plan,
+        lr: float = 1e-3,
+        **options: Any,
+    ) -> None:
+        super().__init__(list(parameters), reducer, plan)
+        self._optimizer = _LambArrays(self._arrays, self._gradients, lr, **options)

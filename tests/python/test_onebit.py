@@ -1,0 +1,158 @@
+"""1-bit Adam and 1-bit LAMB: both stages against the formula, and ranks whose plan changes by itself."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import gradwire
+
+SEED = 20261123
+
+
+def adam(w, state, gradients, t, freeze, lr):
+    """arXiv 2102.02888, algorithm 1, without bias correction, on the gradients of all ranks."""
+    m, v = state.setdefault("m", np.zeros_like(w)), state.setdefault("v", np.zeros_like(w))
+    mean = np.mean(gradients, axis=0)
+    if t <= freeze:
+        state["v"] = v = 0.999 * v + 0.001 * mean * mean
+        state["m"] = 0.9 * m + 0.1 * mean
+    else:
+        state["m"] = np.mean([0.9 * m + 0.1 * g for g in gradients], axis=0)
+    return w - lr * state["m"] / (np.sqrt(v) + 1e-8)
+
+
+def test_both_stages_follow_the_paper():
+    print(f"seed {SEED}")
+    random = np.random.default_rng(SEED)
+    start = [random.standard_normal(n).astype(np.float32) for n in (5, 3000)]
+    ranks = [[w.copy() for w in start] for _ in range(3)]
+    gradients = [[np.zeros_like(w) for w in start] for _ in range(3)]
+    optimizers = [gradwire.OneBitAdam(w, g, lr=0.01, freeze_step=4, preset="paper")
+                  for w, g in zip(ranks, gradients)]
+    exact, states = [w.astype(np.float64) for w in start], [{}, {}]
+    for t in range(1, 13):
+        for g in gradients:
+            for part in g:
+                part[...] = random.standard_normal(part.shape)
+        exact = [adam(w, s, [g[i].astype(np.float64) for g in gradients], t, 4, 0.01)
+                 for i, (w, s) in enumerate(zip(exact, states))]
+        for optimizer in optimizers:
+            assert optimizer.exchanges == ("gradients" if t <= 4 else "momentum")
+            optimizer.prepare()
+        for i in range(2):
+            mean = np.mean([g[i] for g in gradients], axis=0, dtype=np.float64)
+            for g in gradients:
+                g[i][...] = mean
+        for optimizer in optimizers:
+            optimizer.step()
+        for rank in ranks:
+            for w, e, other in zip(rank, exact, ranks[0]):
+                np.testing.assert_array_equal(w, other)
+                np.testing.assert_allclose(w, e, atol=2e-5)
+
+
+def test_a_state_goes_on_behind_the_freeze():
+    w, g = np.ones(4, np.float32), np.ones(4, np.float32)
+    optimizer = gradwire.OneBitLAMB([w], [g], lr=0.1, freeze_step=2)
+    for _ in range(3):
+        g[...] = [1, 2, -3, 4]
+        optimizer.prepare(), optimizer.step()
+    state = optimizer.state_dict()
+    assert state["scalars"]["0"] == {"step": 3, "variance_step": 2, "coefficients": 2}
+    assert sorted(state["tensors"]["0"]) == ["coefficient", "exp_avg", "exp_avg_sq",
+                                             "exp_avg_sq_fresh", "factor", "momentum_scale"]
+    again, gradient = w.copy(), np.ones(4, np.float32)
+    resumed = gradwire.OneBitLAMB([again], [gradient], lr=0.5, freeze_step=2)
+    assert resumed.exchanges == "gradients"
+    resumed.load_state_dict(state)
+    assert resumed.exchanges == "momentum"
+    for each, memory in ((optimizer, g), (resumed, gradient)):
+        memory[...] = [2, 1, 1, 1]
+        each.prepare(), each.step()
+    np.testing.assert_array_equal(w, again)
+
+
+def test_what_is_refused_says_why():
+    w, g = np.ones(4, np.float32), np.ones(4, np.float32)
+    optimizer = gradwire.OneBitAdam([w], [g], lr=0.1, freeze_step=1)
+    optimizer.step()
+    with pytest.raises(gradwire.InvalidArgument, match=r"apply\(\) without prepare\(\)"):
+        optimizer.step()
+    g[2] = np.nan
+    optimizer.prepare()
+    assert np.isnan(g[2])
+    with pytest.raises(gradwire.NonFiniteGradient, match="'0': element 2 is nan"):
+        optimizer.step()
+    with pytest.raises(gradwire.InvalidArgument, match="freeze_step is 0, must be a whole number"):
+        gradwire.OneBitAdam([w], [g], lr=0.1, freeze_step=0)
+
+
+def run(ranks, train):
+    """train(rank, transport) on a thread per rank; raises what one of them raised."""
+    group, failures = gradwire.make_in_process_group(ranks), []
+
+    def body(rank):
+        try:
+            train(rank, group[rank])
+        except BaseException as error:  # shown by the test's own thread
+            failures.append(error)
+            group[rank].abort(str(error))
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    if failures:
+        raise failures[0]
+
+
+@pytest.mark.parametrize("name", ["OneBitAdam", "OneBitLAMB"])
+def test_torch_ranks_change_the_plan_stay_equal_and_learn(name):
+    torch = pytest.importorskip("torch", reason="torch is an optional extra")
+    import copy
+
+    import gradwire.torch as gt
+
+    ranks, freeze, steps = 2, 30, 90
+    torch.manual_seed(SEED)
+    first = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    inputs = torch.randn(256, 20)
+    targets = torch.sin(inputs.sum(1, keepdim=True))
+    results = [None] * ranks
+
+    def train(rank, transport):
+        model = copy.deepcopy(first)
+        shapes = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+        plan = gradwire.make_plan(shapes, "1bit", exchange="two_shot")
+        reducer = gradwire.Reducer(gradwire.make_plan(shapes, "none"), transport)
+        optimizer = getattr(gt, name)(model.parameters(), reducer, plan, lr=5e-3,
+                                      freeze_step=freeze)
+        mine = slice(rank * 128, rank * 128 + 128)
+        losses = []
+        for step in range(steps):
+            if step == 60:  # a checkpoint, and what goes on from it
+                state = optimizer.state_dict()
+                optimizer = getattr(gt, name)(
+                    model.parameters(),
+                    gradwire.Reducer(gradwire.make_plan(shapes, "none"), transport), plan,
+                    lr=1e-3, freeze_step=freeze)
+                optimizer.load_state_dict(state)
+                assert optimizer.lr == 5e-3
+            assert optimizer.exchanges == ("gradients" if step < freeze else "momentum")
+            loss = torch.nn.functional.mse_loss(model(inputs[mine]), targets[mine])
+            model.zero_grad()
+            loss.backward()
+            assert optimizer.step()
+            losses.append(loss.item())
+        model.zero_grad()
+        with pytest.raises(gradwire.InvalidArgument, match=r"parameters\[0\]: has no gradient"):
+            optimizer.step()
+        results[rank] = (losses, [p.detach().clone() for p in model.parameters()])
+
+    run(ranks, train)
+    for a, b in zip(results[0][1], results[1][1]):
+        assert torch.equal(a, b)
+    assert results[0][0][freeze] < 0.9 * results[0][0][0]
+    assert results[0][0][-1] < 0.95 * results[0][0][freeze]
