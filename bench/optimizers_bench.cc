@@ -3,7 +3,7 @@
 // floor_bytes is what the formula must move per element when nothing stays in a cache: SGD reads w,
 // v, g and writes w, v (20); AdamW reads w, m, v, g and writes w, m, v (28); LARS reads w, g for
 // the norms first (28); LAMB reads w, m, v, g and writes m, v, then reads w, m, v and writes w
-// (40). checked_bytes adds what it costs to change nothing when a gradient is not finite: SGD,
+// (40). With state of 8 bits m and v are a byte each, and a scale for 256 of them. checked_bytes adds what it costs to change nothing when a gradient is not finite: SGD,
 // AdamW and LAMB read 4 more, but where the caller knows that all are (known_finite). A ratio is
 // the time those bytes take at the rate of the fastest of bench/memory_rate.h's loops, measured
 // between the steps with the same threads, over the time of the step: 1 is the memory's speed.
@@ -167,6 +167,13 @@ BENCHMARK_CAPTURE(optimizer_step, sgd_known_finite, "sgd:weight_decay=1e-4", {20
 BENCHMARK_CAPTURE(optimizer_step, adamw_known_finite, "adamw", {28, 28, true})->Apply(settings);
 BENCHMARK_CAPTURE(optimizer_step, lars, "lars:weight_decay=1e-4", {28, 28})->Apply(settings);
 BENCHMARK_CAPTURE(optimizer_step, lamb, "lamb:weight_decay=0.01", {40, 44})->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, sgd_8bit, "sgd:weight_decay=1e-4,state=8bit", {14, 18})
+    ->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, adamw_8bit, "adamw:state=8bit", {16, 20})->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, lars_8bit, "lars:weight_decay=1e-4,state=8bit", {22, 22})
+    ->Apply(settings);
+BENCHMARK_CAPTURE(optimizer_step, lamb_8bit, "lamb:weight_decay=0.01,state=8bit", {22, 26})
+    ->Apply(settings);
 
 }  // namespace
 }  // namespace gradwire

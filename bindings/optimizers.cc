@@ -5,7 +5,6 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "gradwire/bindings/layers.h"
+#include "gradwire/bindings/optimizer_state.h"
 #include "gradwire/bindings/payload_copies.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/worker.h"
@@ -24,110 +24,23 @@ namespace gradwire::bindings {
 namespace {
 
 using Arrays = py::typing::List<py::object>;
-using Scalars = py::typing::Dict<py::str, py::typing::Dict<py::str, py::int_>>;
-using Tensors = py::typing::Dict<py::str, py::typing::Dict<py::str, py::object>>;
 
-// dict[first][second] = value, of a dict of dicts.
-void put(py::dict& dict, std::string_view first, std::string_view second, const py::object& value) {
-  const py::str key{std::string(first)};
-  if (!dict.contains(key)) {
-    dict[key] = py::dict();
-  }
-  dict[key][py::str(std::string(second))] = value;
-}
-
-// dict[first][second]. Throws InvalidArgument where it is missing; `name` is the dict's.
-py::object get(const py::dict& dict, std::string_view name, std::string_view first,
-               std::string_view second) {
-  const py::str key{std::string(first)}, piece{std::string(second)};
-  check(dict.contains(key) && py::dict(dict[key]).contains(piece), name, "['", first, "']['",
-        second, "']: is missing, must be there");
-  return dict[key][piece];
-}
-
-// Copies all state into {parameter: {name: int}} and {parameter: {name: array}}, or views it.
-class StateReader : public StateVisitor {
- public:
-  // With an owner of the memory the arrays are views of it.
-  explicit StateReader(py::object owner = {}) : owner_(std::move(owner)) {}
-
-  void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-    py::array array;
-    if (value.dtype == DType::kFloat32) {
-      array = array_over(value, {value.numel}, owner_ ? owner_ : py::none());
-    } else {  // halves of numbers: no numbers
-      array = py::array(py::dtype::of<uint16_t>(), {static_cast<py::ssize_t>(value.numel)},
-                        value.data, owner_ ? owner_ : py::none());
-    }
-    put(tensors, parameter, name, owner_ ? array : array.attr("copy")());
-  }
-  void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
-    if (owner_) {
-      put(scalars, parameter, name,
-          py::array(py::dtype::of<int64_t>(), py::array::ShapeContainer{}, &value, owner_));
-    } else {
-      put(scalars, parameter, name, py::int_(value));
-    }
-  }
-
-  Scalars scalars;
-  Tensors tensors;
-
- private:
-  py::object owner_;
-};
-
-// Finds every piece of state in dicts of that form and writes it once all of them were found.
-class StateWriter : public StateVisitor {
- public:
-  StateWriter(const py::dict& scalars, const py::dict& tensors)
-      : scalars_(scalars), tensors_(tensors) {}
-
-  void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-    const std::string what = concat("state['", parameter, "']['", name, "']");
-    const py::object saved = get(tensors_, "state", parameter, name);
-    Array source = Array::input(saved, {what, value.dtype, value.numel});
-    copies_.push_back({value, std::move(source)});
-  }
-  void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
-    const py::object saved = get(scalars_, "scalars", parameter, name);
-    const bool whole = py::isinstance<py::int_>(saved) && saved >= py::int_(0);
-    check(whole, "scalars['", parameter, "']['", name, "']: is ", std::string(py::repr(saved)),
-          ", must be a whole number from 0");
-    values_.push_back({&value, saved.cast<uint64_t>()});
-  }
-
-  void write() {
-    for (const auto& [destination, source] : copies_) {
-      if (destination.numel != 0) {
-        std::memcpy(destination.data, source.view().data, destination.size_bytes());
-      }
-    }
-    for (const auto& [destination, value] : values_) {
-      *destination = value;
-    }
-  }
-
- private:
-  const py::dict scalars_, tensors_;
-  std::vector<std::pair<TensorView, Array>> copies_;
-  std::vector<std::pair<uint64_t*, uint64_t>> values_;
-};
-
-// weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon; unset: the spec's.
+// weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon, full_state; unset: the
+// spec's.
 using Setting = std::optional<double>;
-using GroupRow = std::tuple<Setting, double, bool, Setting, Setting, Setting, Setting>;
+using GroupRow = std::tuple<Setting, double, bool, Setting, Setting, Setting, Setting, bool>;
 
 std::vector<ParamGroup> groups_of(const std::vector<GroupRow>& rows) {
   std::vector<ParamGroup> groups;
-  for (const auto& [weight_decay, scale, adapt, momentum, beta1, beta2, epsilon] : rows) {
+  for (const auto& [weight_decay, scale, adapt, momentum, beta1, beta2, epsilon, full] : rows) {
     groups.push_back({.weight_decay = weight_decay,
                       .momentum = momentum,
                       .learning_rate_scale = scale,
                       .adapt = adapt,
                       .beta1 = beta1,
                       .beta2 = beta2,
-                      .epsilon = epsilon});
+                      .epsilon = epsilon,
+                      .full_state = full});
   }
   return groups;
 }
@@ -203,6 +116,8 @@ class BoundOptimizer {
   }
 
   std::string spec() const { return to_string(optimizer_->spec()); }
+
+  size_t state_bytes() const { return optimizer_->state_bytes(); }
 
   void step(double learning_rate, double gradient_scale, bool known_finite) {
     const StepOptions options{.learning_rate = learning_rate,
@@ -332,8 +247,8 @@ void bind_optimizers(py::module_& module) {
   py::class_<BoundOptimizer>(
       module, "Optimizer",
       "Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.\n\n"
-      "groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon), "
-      "None where the spec's holds; group_of names one of them for each parameter.")
+      "groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon, "
+      "full_state), None where the spec's holds; group_of names one of them for each parameter.")
       .def(py::init<const std::string&, const Arrays&, const Arrays&,
                     const std::vector<std::string>&, const std::vector<size_t>&,
                     const std::vector<GroupRow>&, int>(),
@@ -366,6 +281,8 @@ void bind_optimizers(py::module_& module) {
       .def("values_changed", &BoundOptimizer::values_changed,
            "Takes values that others wrote for the masters of parameters of 16 bits.")
       .def_property_readonly("spec", &BoundOptimizer::spec, "The canonical spec text.")
+      .def_property_readonly("state_bytes", &BoundOptimizer::state_bytes,
+                             "Memory of all state and masters.")
       .def("step", &BoundOptimizer::step, py::arg("learning_rate"), py::arg("gradient_scale") = 1.0,
            py::arg("known_finite") = false,
            "Updates all parameters from their gradients; the GIL is released.\n\n"

@@ -32,14 +32,18 @@ void Adam::step(const StepOptions& options, ThreadPool& pool) {
   rates_.set(set(), pool, rule(), options, factor);
   set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) {
     block.update([&](const ParameterSet::Piece& piece) {
-      cpu::adam_update(operands(block, piece), factors_[place(block)], rates_.of(set(), block));
+      Moments scratch;
+      const cpu::AdamBlock all = operands(block, piece, scratch);
+      cpu::adam_update(all, factors_[place(block)], rates_.of(set(), block));
+      states().store(*block.item, piece, {all.exp_avg, all.exp_avg_sq});
     });
   });
 }
 
-cpu::AdamBlock Adam::operands(const ParameterSet::Block& block,
-                              const ParameterSet::Piece& piece) const {
-  return {piece.value, state(*block.item, piece, 0), state(*block.item, piece, 1), piece.gradient};
+cpu::AdamBlock Adam::operands(const ParameterSet::Block& block, const ParameterSet::Piece& piece,
+                              Moments& scratch) const {
+  return {piece.value, states().load(*block.item, piece, 0, scratch.exp_avg),
+          states().load(*block.item, piece, 1, scratch.exp_avg_sq), piece.gradient};
 }
 
 void Adam::look_at(const ParameterSet::Block& block, bool finite) {
@@ -56,7 +60,8 @@ void Adam::measure(const ParameterSet::Block& block, bool finite) {
   double& change = rates_.change_squares[block.index] = 0.0;
   block.read([&](const ParameterSet::Piece& piece) {
     values += cpu::sum_of_squares(piece.value);
-    change += cpu::adam_sum_of_squares(operands(block, piece), factors_[place(block)]);
+    Moments scratch;
+    change += cpu::adam_sum_of_squares(operands(block, piece, scratch), factors_[place(block)]);
   });
 }
 

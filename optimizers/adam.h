@@ -1,6 +1,7 @@
 #pragma once
 // A step of AdamW and LAMB on the CPU, which 1-bit Adam and 1-bit LAMB begin with.
 
+#include <array>
 #include <vector>
 
 #include "gradwire/optimizers/step.h"
@@ -31,7 +32,11 @@ class Adam : public SteppedOptimizer {
     const ParameterSet::Item& item = set().items()[index];
     return adam_factors(item, item.steps, factor);
   }
-  cpu::AdamBlock operands(const ParameterSet::Block& block, const ParameterSet::Piece& piece) const;
+  struct Moments {
+    alignas(64) std::array<float, kStepPiece> exp_avg, exp_avg_sq;
+  };
+  cpu::AdamBlock operands(const ParameterSet::Block& block, const ParameterSet::Piece& piece,
+                          Moments& scratch) const;
   void measure(const ParameterSet::Block& block, bool finite);
 
   std::vector<AdamFactors> factors_;  // per parameter

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "gradwire/kernels/core/device_name.h"
-#include "gradwire/optimizers/parameter_set.h"
 #include "gradwire/optimizers/registry.h"
+#include "gradwire/optimizers/state_buffers.h"
 #include "gradwire/optimizers/step_cuda.h"
 
 namespace gradwire {
@@ -18,15 +18,12 @@ class CudaOptimizer final : public Optimizer {
                 const std::vector<ParamGroup>& groups)
       : spec_(spec),
         rule_(step_rule(spec)),
-        names_(state_names(spec, groups)),
-        set_(spec, parameters, adjusted_groups(spec, names_, groups)),
+        set_(spec, parameters, adjusted_groups(spec, state_names(spec, groups), groups)),
+        state_(set_, state_names(spec, groups)),
         group_count_(groups.size()),
         stream_(cuda::make_stream(set_.device().index)),
         host_items_(set_.items().size()),
         host_counts_(set_.items().size()) {
-    for (size_t i = 0; i < names_.size(); ++i) {
-      states_.push_back(set_.make_state());
-    }
     const size_t items = set_.items().size(), blocks = set_.blocks().size();
     const auto make = [&](size_t bytes) { return Buffer(bytes, set_.device()); };
     items_ = make(items * sizeof(cuda::StepItem));
@@ -61,7 +58,7 @@ class CudaOptimizer final : public Optimizer {
   void set_groups(std::vector<ParamGroup> groups) override {
     check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
           " groups, expected ", group_count_, " as before");
-    set_.set_groups(spec_, adjusted_groups(spec_, names_, std::move(groups)));
+    set_.set_groups(spec_, adjusted_groups(spec_, state_.names(), std::move(groups)));
     upload_items();
   }
 
@@ -88,6 +85,8 @@ class CudaOptimizer final : public Optimizer {
 
   uint64_t skipped_steps(Context& context) override { return read_words(context).skipped; }
 
+  size_t state_bytes() const override { return state_.size_bytes() + set_.master_bytes(); }
+
   void visit_state(StateVisitor& visitor) override {
     const std::span<uint64_t> counts(host_counts_);
     copy_bytes(std::as_writable_bytes(counts), {}, counts_.bytes(), set_.device(), *stream_);
@@ -95,7 +94,8 @@ class CudaOptimizer final : public Optimizer {
     for (size_t i = 0; i < host_counts_.size(); ++i) {
       const ParameterSet::Item& item = set_.items()[i];
       visitor.scalar(item.name, "step", host_counts_[i]);
-      set_.visit_tensors(item, names_, states_, visitor);
+      state_.visit(item, visitor);
+      set_.visit_master(item, visitor);
     }
     upload(counts_, std::as_bytes(counts), *stream_);
   }
@@ -131,8 +131,11 @@ class CudaOptimizer final : public Optimizer {
       to.gradient = static_cast<const std::byte*>(from.gradient.data);
       to.master = from.master.data();
       to.remainder = from.remainder.data();
-      for (size_t s = 0; s < states_.size(); ++s) {
-        to.state[s] = states_[s].as<float>().data() + from.state_offset;
+      to.draw_key = from.draw_key;
+      for (size_t s = 0; s < state_.names().size(); ++s) {
+        to.state[s] = from.has_codes ? nullptr : state_.floats(from, s).data();
+        to.codes[s] = from.has_codes ? state_.codes(from, s).data() : nullptr;
+        to.scales[s] = from.has_codes ? state_.scales(from, s).data() : nullptr;
       }
       to.numel = from.value.numel;
       to.first_block = static_cast<uint32_t>(from.first_block);
@@ -169,13 +172,12 @@ class CudaOptimizer final : public Optimizer {
 
   const OptimizerSpec spec_;
   const StepRule rule_;
-  const std::vector<std::string_view> names_;
   ParameterSet set_;
+  const StateBuffers state_;
   const size_t group_count_;
   const std::unique_ptr<Stream> stream_;  // for tables and counts, while the caller's is idle
   std::vector<cuda::StepItem> host_items_;
   std::vector<uint64_t> host_counts_;
-  std::vector<Buffer> states_;
   Buffer items_, blocks_, steps_, counts_, sums_, words_;
 };
 

@@ -52,10 +52,8 @@ class Lars final : public SteppedOptimizer {
   }
 
   void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
-    block.update([&](const ParameterSet::Piece& piece) {
-      cpu::descend({piece.value, state(*block.item, piece, 0), piece.gradient}, spec().nesterov,
-                   factors);
-    });
+    block.update(
+        [&](const ParameterSet::Piece& piece) { descend(*block.item, piece, true, factors); });
   }
 
   LayerRates scales_;  // of d: the ratio, times the learning rate where the momentum holds steps

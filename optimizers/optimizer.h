@@ -53,6 +53,7 @@ struct ParamGroup {
   std::optional<double> beta1 = std::nullopt;    ///< adamw, lamb; in [0, 1)
   std::optional<double> beta2 = std::nullopt;    ///< adamw, lamb; in [0, 1)
   std::optional<double> epsilon = std::nullopt;  ///< adamw, lamb, lars, larc; > 0
+  bool full_state = false;                       ///< state is float32 whatever the spec says
 };
 
 /// Parameters for which `applies` is true get `settings`.
@@ -76,6 +77,13 @@ enum class MasterWeights : uint8_t {
   kFloat32,  ///< the master itself, 4 bytes an element; the value is rounded to nearest even
 };
 
+/// How moments and momenta are kept.
+enum class StateBits : uint8_t {
+  kFloat32,
+  /// A byte an element, and a scale for every 256 (optimizers/state_code.h).
+  kEight,
+};
+
 /// A validated request. parse_optimizer() reads "sgd", "sgd:momentum=0.9,nesterov=1",
 /// "lamb:weight_decay=0.01", "lamb:preset=apex,weight_decay=0.01". Filled by hand, fields are as
 /// here whatever the optimizer; default_spec() has the row's.
@@ -89,7 +97,9 @@ struct OptimizerSpec {
   double weight_decay = 0.0;  ///< >= 0
   double trust_coefficient = 1e-3;  ///< eta of lars, larc; > 0
   MasterWeights master = MasterWeights::kRemainder;
-  double max_grad_norm = 0.0;  ///< all gradients together are scaled down to it; 0: never
+  StateBits state = StateBits::kFloat32;
+  size_t min_8bit_size = 4096;  ///< parameters with fewer elements have state of float32
+  double max_grad_norm = 0.0;   ///< all gradients together are scaled down to it; 0: never
   // What implementations of lars and lamb differ in; as here they are their papers'.
   bool adapt_undecayed = true;   ///< parameters without weight decay are adapted as well
   double max_ratio = 0.0;        ///< lamb: the ratio is at most this; 0: unbounded
@@ -153,11 +163,15 @@ struct StepOptions {
 /// "remainder"), and each parameter's number of updates ("step"). It may write to what it sees, to
 /// restore a checkpoint. All are float32 but "remainder", 16 bits shown as bfloat16: the lower half
 /// of a master of which the value, which a checkpoint has as well, is the upper one. Tensors have
-/// the parameter's numel, or one element ("coefficient", "factor", "momentum_scale").
+/// the parameter's numel, or one element ("coefficient", "factor", "momentum_scale"). State of 8
+/// bits is bytes() by its name, and a tensor() of its scales, "exp_avg.scale", one for 256
+/// elements.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
   virtual void tensor(std::string_view parameter, std::string_view name, TensorView value) = 0;
+  virtual void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> value,
+                     Device device) = 0;
   virtual void scalar(std::string_view parameter, std::string_view name, uint64_t& value) = 0;
 };
 
@@ -202,8 +216,9 @@ class Optimizer {
 
   /// Other settings for the groups given to make_optimizer(), as many of them. The stream must be
   /// idle.
-  /// @throws InvalidArgument as make_optimizer() does, and for a momentum where no group had one
-  /// when the optimizer was made, so that there is no state of it; then all stays as it was.
+  /// @throws InvalidArgument as make_optimizer() does, for a momentum where no group had one when
+  /// the optimizer was made, so that there is no state of it, and for another full_state where
+  /// state is of 8 bits; then all stays as it was.
   virtual void set_groups(std::vector<ParamGroup> groups) = 0;
 
   /// Waits for the stream. @throws NonFiniteGradient of a step that was not to be skipped, and on a
@@ -221,6 +236,8 @@ class Optimizer {
   /// Shows all state, in parameter order, for checkpoints: on a GPU tensors in its memory. The
   /// stream must be idle, behind the visit as well.
   virtual void visit_state(StateVisitor& visitor) = 0;
+  /// Memory of all state and masters.
+  virtual size_t state_bytes() const = 0;
 };
 
 /// Settings under which a row is what another implementation computes.

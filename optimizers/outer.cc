@@ -74,7 +74,7 @@ class Outer final : public SteppedOptimizer {
   void values_taken() override {
     for (const ParameterSet::Item& item : set().items()) {
       const std::span<float> value = item.value.as<float>();
-      const std::span<float> anchor = state(item, {.begin = 0, .value = value, .gradient = {}}, 0);
+      const std::span<float> anchor = states().floats(item, 0);
       std::copy(value.begin(), value.end(), anchor.begin());
     }
   }

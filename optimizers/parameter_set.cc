@@ -3,18 +3,30 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/optimizers/parameter_checks.h"
+#include "gradwire/optimizers/state_code.h"
 #include "gradwire/optimizers/step.h"
 
 namespace gradwire {
 namespace {
 
 constexpr size_t kStateAlignment = 32;  // elements: 64 bytes, of 16 bits as well
+constexpr size_t kCodeAlignment = 64;
 
-constexpr size_t padded(size_t numel) {
-  return (numel + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
+constexpr size_t padded(size_t numel, size_t alignment = kStateAlignment) {
+  return (numel + alignment - 1) / alignment * alignment;
+}
+
+/// FNV-1a.
+uint64_t hash_of(std::string_view name) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  }
+  return hash;
 }
 
 }  // namespace
@@ -29,7 +41,7 @@ ParameterSet::ParameterSet(const OptimizerSpec& spec, const std::vector<Paramete
     check_place(parameter.name, place, device_);
     check(parameter.group < groups.size(), "parameter '", parameter.name, "': group is ",
           parameter.group, ", must be below ", groups.size(), ", the number of groups");
-    add(parameter);
+    add(parameter, keeps_codes(spec, groups[parameter.group], parameter.value.numel));
     disjoint_.add(items_.back().name, place);
   }
   disjoint_.check();
@@ -63,6 +75,13 @@ void ParameterSet::bind(std::span<const Binding> places) {
 void ParameterSet::set_groups(const OptimizerSpec& spec, const std::vector<ParamGroup>& groups) {
   for (size_t i = 0; i < groups.size(); ++i) {
     check_group(groups[i], i);
+  }
+  for (const Item& item : items_) {
+    const ParamGroup& group = groups[item.group];
+    check(item.has_codes == keeps_codes(spec, group, item.value.numel), "group ", item.group,
+          ": full_state is ", group.full_state, ", expected ", !group.full_state,
+          " as before: parameter '", item.name, "' has state of ", item.has_codes ? 8 : 32,
+          " bits");
   }
   for (Item& item : items_) {
     const ParamGroup& group = groups[item.group];
@@ -109,17 +128,25 @@ void ParameterSet::make_masters(MasterWeights kind) {
   }
 }
 
-void ParameterSet::add(const Parameter& parameter) {
+void ParameterSet::add(const Parameter& parameter, bool has_codes) {
   const size_t numel = parameter.value.numel;
   Item& item = items_.emplace_back();
   item.name = parameter.name;
   item.value = parameter.value;
   item.gradient = parameter.gradient;
   item.group = parameter.group;
-  item.state_offset = state_numel_;
+  item.has_codes = has_codes;
+  item.draw_key = hash_of(parameter.name);
+  if (has_codes) {
+    item.state_offset =
+        std::exchange(state_numel_.codes, state_numel_.codes + padded(numel, kCodeAlignment));
+    item.scale_offset =
+        std::exchange(state_numel_.scales, state_numel_.scales + padded(code_blocks(numel)));
+  } else {
+    item.state_offset = std::exchange(state_numel_.floats, state_numel_.floats + padded(numel));
+  }
   item.first_block = blocks_.size();
   item.block_count = (numel + kStepBlock - 1) / kStepBlock;
-  state_numel_ += padded(numel);
   for (size_t offset = 0; offset < numel; offset += kStepBlock) {
     blocks_.push_back({.item = &items_.back(),
                        .index = blocks_.size(),
@@ -128,13 +155,8 @@ void ParameterSet::add(const Parameter& parameter) {
   }
 }
 
-void ParameterSet::visit_tensors(const Item& item, std::span<const std::string_view> names,
-                                 std::span<const Buffer> buffers, StateVisitor& visitor) const {
+void ParameterSet::visit_master(const Item& item, StateVisitor& visitor) const {
   const size_t numel = item.value.numel;
-  for (size_t i = 0; i < names.size(); ++i) {
-    float* const state = buffers[i].as<float>().subspan(item.state_offset, numel).data();
-    visitor.tensor(item.name, names[i], {state, numel, DType::kFloat32, device_});
-  }
   if (!item.master.empty()) {
     visitor.tensor(item.name, "master", {item.master.data(), numel, DType::kFloat32, device_});
   } else if (!item.remainder.empty()) {
@@ -189,7 +211,7 @@ void ParameterSet::take_values(bool fresh, ThreadPool& pool) const {
                  item.master.subspan(block.offset, block.count));
     }
   };
-  if (masters_.size_bytes() + remainders_.size_bytes() != 0) {
+  if (master_bytes() != 0) {
     pool.parallel_for(blocks_.size(), std::ref(take));
   }
 }

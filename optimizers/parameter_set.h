@@ -16,8 +16,8 @@ namespace gradwire {
 /// Elements of one block, except a parameter's last. What a reader makes of one is in a thread's
 /// own cache until it is used.
 inline constexpr size_t kStepBlock = 16384;
-/// Elements that are floats at once where memory holds something narrower. Loops sum by as many, so
-/// that a sum by pieces has the bits of the block's.
+/// Elements that are floats at once where memory holds something narrower, of state as well. Loops
+/// sum by as many, so that a sum by pieces has the bits of the block's.
 inline constexpr size_t kStepPiece = 1024;
 
 class ParameterSet {
@@ -30,7 +30,10 @@ class ParameterSet {
     size_t reader_begin = 0;
     size_t group = 0;
     uint64_t steps = 0;       // applied to it; on a GPU they are counted there
+    bool has_codes = false;   // state of 8 bits
     size_t state_offset = 0;  // of the parameter's first element in every state buffer
+    size_t scale_offset = 0;  // the same of its codes' scales
+    uint64_t draw_key = 0;    // of random rounding
     size_t first_block = 0;
     size_t block_count = 0;
     std::span<float> master;        // what is stepped in the value's place, where not empty
@@ -99,11 +102,14 @@ class ParameterSet {
   std::vector<Item>& items() { return items_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  /// One zero per element; parameters begin at 64-byte boundaries.
-  Buffer make_state() const { return Buffer(state_numel_ * sizeof(float), device_); }
-  /// Shows the state of one parameter: the `names` are of the buffers.
-  void visit_tensors(const Item& item, std::span<const std::string_view> names,
-                     std::span<const Buffer> buffers, StateVisitor& visitor) const;
+  /// Elements of what keeps one number of state per element of the parameters.
+  struct StateNumel {
+    size_t floats = 0, codes = 0, scales = 0;
+  };
+  StateNumel state_numel() const { return state_numel_; }
+  /// Shows what is kept of the parameter's master.
+  void visit_master(const Item& item, StateVisitor& visitor) const;
+  size_t master_bytes() const { return masters_.size_bytes() + remainders_.size_bytes(); }
 
   /// Calls body(block) once for each block of parameters that are present, on the pool's threads.
   template <class Body>
@@ -135,7 +141,7 @@ class ParameterSet {
       body(block);
     }
   }
-  void add(const Parameter& parameter);
+  void add(const Parameter& parameter, bool has_codes);
   void make_masters(MasterWeights kind);
 
   Device device_;
@@ -143,7 +149,7 @@ class ParameterSet {
   std::vector<Block> blocks_;
   std::vector<uint8_t> finite_;  // per block
   DisjointMemory disjoint_;
-  size_t state_numel_ = 0;
+  StateNumel state_numel_;
   Buffer masters_, remainders_;
 };
 
@@ -165,7 +171,8 @@ template <bool kWrites, class Body>
 void ParameterSet::Block::visit(const Body& body) const {
   const bool floats = item->value.dtype == DType::kFloat32;
   const std::span<const float> made = made_gradient();
-  const bool whole = floats && (!made.empty() || item->gradient.dtype == DType::kFloat32);
+  const bool gradients_are = !made.empty() || item->gradient.dtype == DType::kFloat32;
+  const bool whole = floats && gradients_are && !item->has_codes;
   const size_t step = whole ? count : kStepPiece;
   alignas(64) std::array<float, kStepPiece> values, gradients;
   for (size_t at = 0; at < count; at += step) {

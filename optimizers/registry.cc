@@ -10,16 +10,17 @@ namespace gradwire {
 namespace {
 
 constexpr std::string_view kSgdKeys[] = {"momentum", "nesterov", "weight_decay", "max_grad_norm",
-                                         "master"};
-constexpr std::string_view kAdamKeys[] = {"beta1",        "beta2",         "epsilon",
-                                          "weight_decay", "max_grad_norm", "master"};
+                                         "master",   "state",    "min_8bit_size"};
+constexpr std::string_view kAdamKeys[] = {"beta1",         "beta2",  "epsilon", "weight_decay",
+                                          "max_grad_norm", "master", "state",   "min_8bit_size"};
 constexpr std::string_view kLarsKeys[] = {"momentum",      "nesterov",        "trust_coefficient",
                                           "epsilon",       "weight_decay",    "rate_in_momentum",
                                           "clip_rate",     "adapt_undecayed", "decayed_norm",
-                                          "decay_at_zero", "max_grad_norm",   "master"};
+                                          "decay_at_zero", "max_grad_norm",   "master",
+                                          "state",         "min_8bit_size"};
 constexpr std::string_view kLambKeys[] = {
-    "beta1",     "beta2",    "epsilon",  "weight_decay",    "max_grad_norm",
-    "max_ratio", "min_norm", "max_norm", "adapt_undecayed", "master"};
+    "beta1",    "beta2",    "epsilon",         "weight_decay", "max_grad_norm", "max_ratio",
+    "min_norm", "max_norm", "adapt_undecayed", "master",       "state",         "min_8bit_size"};
 
 constexpr OptimizerPreset kLarsPresets[] = {
     {"paper", "", "arXiv 1708.03888, algorithm 1; MLPerf's ResNet-50 reference"},

@@ -5,7 +5,6 @@
 // Without momentum there is no state: w -= lr d.
 
 #include "gradwire/optimizers/registry.h"
-#include "gradwire/optimizers/step.h"
 #include "gradwire/optimizers/stepped.h"
 
 namespace gradwire {
@@ -31,8 +30,7 @@ class Sgd final : public SteppedOptimizer {
       return;
     }
     block.update([&](const ParameterSet::Piece& piece) {
-      cpu::descend({piece.value, momentum(*block.item, piece, 0), piece.gradient}, spec().nesterov,
-                   factors);
+      descend(*block.item, piece, block.item->momentum != 0.0f, factors);
     });
   }
 };

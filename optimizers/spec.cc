@@ -17,6 +17,7 @@ bool is_switch(double x) { return x == 0.0 || x == 1.0; }
 bool is_positive(double x) { return x > 0.0 && x <= std::numeric_limits<float>::max(); }
 bool is_part(double x) { return x >= 0.0 && x <= 1.0; }
 bool is_count(double x) { return x >= 1.0 && x <= 0x1p53 && x == std::floor(x); }
+bool is_whole(double x) { return x == 0.0 || is_count(x); }
 bool is_not_negative(double x) { return x >= 0.0 && x <= std::numeric_limits<float>::max(); }
 
 /// One field of OptimizerSpec: how it is written, read, and bounded.
@@ -30,6 +31,7 @@ struct Field {
 };
 
 constexpr std::string_view kMasterNames[] = {"remainder", "float32"};
+constexpr std::string_view kStateNames[] = {"float32", "8bit"};
 
 template <auto Member>
 constexpr Field field(std::string_view key, std::string_view range, bool (*accepts)(double),
@@ -58,6 +60,8 @@ constexpr std::array kFields{
     field<&OptimizerSpec::weight_decay>("weight_decay", ">= 0", is_not_negative),
     field<&OptimizerSpec::trust_coefficient>("trust_coefficient", "> 0", is_positive),
     field<&OptimizerSpec::master>("master", "remainder or float32", is_switch, kMasterNames),
+    field<&OptimizerSpec::state>("state", "float32 or 8bit", is_switch, kStateNames),
+    field<&OptimizerSpec::min_8bit_size>("min_8bit_size", "a whole number from 0", is_whole),
     field<&OptimizerSpec::max_grad_norm>("max_grad_norm", ">= 0", is_not_negative),
     field<&OptimizerSpec::adapt_undecayed>("adapt_undecayed", "0 or 1", is_switch),
     field<&OptimizerSpec::max_ratio>("max_ratio", ">= 0", is_not_negative),

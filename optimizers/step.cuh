@@ -8,6 +8,7 @@
 #include "gradwire/optimizers/parameter_set.h"
 #include "gradwire/optimizers/step_cuda.h"
 #include "gradwire/optimizers/step_memory.cuh"
+#include "gradwire/optimizers/step_state.cuh"
 
 namespace gradwire::cuda {
 
@@ -38,7 +39,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a < 
 
 /// The sums of squares of a block. `alone`: gradients of parameters that do not adapt are looked at
 /// for what is not finite. Changes no state.
-template <Change kChange>
+template <Change kChange, bool kCodes = false>
 __global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce)
     measure_kernel(StepTables t, bool layerwise, bool alone) {
   GRADWIRE_SHARED(of_pieces, double[2][kPieces]);
@@ -80,8 +81,8 @@ __global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce)
       if constexpr (kChange == Change::kDecayed) {
         return decayed_element(value_at(item, fresh, at + i), g, factor, item.weight_decay);
       } else if constexpr (kChange == Change::kUpdate) {
-        return adam_element(value_at(item, fresh, at + i), item.state[0][at + i],
-                            item.state[1][at + i], g, adam)
+        return adam_element(value_at(item, fresh, at + i), state_at<kCodes, true>(item, 0, at + i),
+                            state_at<kCodes, false>(item, 1, at + i), g, adam)
             .update;
       } else {
         return g;
@@ -161,6 +162,7 @@ __global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t,
   __syncthreads();
   const float factor = t.words->factor;
   for (size_t i = threadIdx.x; i < t.item_count; i += kBeginThreads) {
+    t.steps[i].steps = t.counts[i];
     t.steps[i].fresh = t.counts[i] == 0 ? 1 : 0;
     if (r.rule.form == StepForm::kAdam) {
       t.steps[i].adam = adam_factors(t.items[i], t.counts[i], factor);
@@ -215,28 +217,30 @@ __global__ void __launch_bounds__(kStepThreads)
 }
 
 /// Calls body(item, its step, first element) for each eight elements of the thread's block, where
-/// the step is made. Last block first: the end of what was read before may be in the cache still.
-template <class Body>
+/// the step is made and the item's state is codes, or is not: a kernel of both has no registers for
+/// it. Last block first: the end of what was read before may be in the cache still. With kCodes by
+/// whole warps, of which the last threads may begin behind the parameter's end.
+template <bool kCodes, class Body>
 __device__ __forceinline__ void for_each_eight(const StepTables& t, const Body& body) {
   const StepBlock block = t.blocks[t.block_count - 1 - blockIdx.x];
   const StepItem item = t.items[block.item];
-  if (t.words->going == 0 || item.gradient == nullptr) {
+  if (t.words->going == 0 || item.gradient == nullptr || (item.codes[0] != nullptr) != kCodes) {
     return;
   }
   const ItemStep step = t.steps[block.item];
-  const size_t end = block_end(item, block);
+  const size_t end = block_end(item, block) + (kCodes ? lane_index() * kPerThread : 0);
   for (size_t first = size_t{block.place} * kStepBlock + threadIdx.x * kPerThread; first < end;
        first += kStepThreads * kPerThread) {
     body(item, step, first);
   }
 }
 
+template <bool kCodes>
 __global__ void __launch_bounds__(kStepThreads) momentum_kernel(StepTables t, StepRule rule) {
-  for_each_eight(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
+  for_each_eight<kCodes>(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
     const MomentumFactors f = step.momentum;
-    const bool fresh = step.fresh != 0;
     float w[kPerThread], g[kPerThread];
-    load_value(item, fresh, first, w);
+    load_value(item, step.fresh != 0, first, w);
     load_gradient(item, first, g);
     if (rule.form == StepForm::kSgd && f.momentum == 0.0f) {
 #pragma unroll
@@ -245,39 +249,41 @@ __global__ void __launch_bounds__(kStepThreads) momentum_kernel(StepTables t, St
       }
     } else {
       float v[kPerThread];
-      load_floats<float>(as_bytes(item.state[0]), first, item.numel, v);
+      const StateOfEight<kCodes, true> old(item, 0, first);
 #pragma unroll
       for (int k = 0; k < kPerThread; ++k) {
-        const MomentumElement next = rule.nesterov ? nesterov_element(w[k], v[k], g[k], f)
-                                                   : momentum_element(w[k], v[k], g[k], f);
+        const MomentumElement next = rule.nesterov ? nesterov_element(w[k], old[k], g[k], f)
+                                                   : momentum_element(w[k], old[k], g[k], f);
         w[k] = next.value;
         v[k] = next.momentum;
       }
-      store_floats<float>(as_bytes(item.state[0]), first, item.numel, v);
+      store_state<kCodes, true>(item, 0, first, v, state_draws<kCodes>(item, step, first));
     }
     store_value(item, first, w);
   });
 }
 
+template <bool kCodes>
 __global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce) adam_kernel(StepTables t) {
-  for_each_eight(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
+  for_each_eight<kCodes>(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
     const AdamFactors f = step.adam;
     const float rate = step.rate;
     float w[kPerThread], m[kPerThread], v[kPerThread], g[kPerThread];
     load_value(item, step.fresh != 0, first, w);
-    load_floats<float>(as_bytes(item.state[0]), first, item.numel, m);
-    load_floats<float>(as_bytes(item.state[1]), first, item.numel, v);
+    const StateOfEight<kCodes, true> old_m(item, 0, first);
+    const StateOfEight<kCodes, false> old_v(item, 1, first);
     load_gradient(item, first, g);
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k) {
-      const AdamElement next = adam_element(w[k], m[k], v[k], g[k], f);
+      const AdamElement next = adam_element(w[k], old_m[k], old_v[k], g[k], f);
       m[k] = next.exp_avg;
       v[k] = next.exp_avg_sq;
       w[k] = w[k] - rate * next.update;
     }
-    store_floats<float>(as_bytes(item.state[0]), first, item.numel, m);
-    store_floats<float>(as_bytes(item.state[1]), first, item.numel, v);
     store_value(item, first, w);
+    const PhiloxCounter draws = state_draws<kCodes>(item, step, first);
+    store_state<kCodes, true>(item, 0, first, m, draws);
+    store_state<kCodes, false>(item, 1, first, v, draws);
   });
 }
 

@@ -49,6 +49,13 @@ inline void descend(const MomentumBlock& block, bool nesterov, const MomentumFac
   }
 }
 
+/// Codes of 8 bits (state_code.h) as floats, and back. One scale for each kCodeBlock elements, the
+/// last block may be shorter; `draws` are 16 random bits of each element.
+void decode_state(std::span<const uint8_t> codes, std::span<const float> scales, bool has_sign,
+                  std::span<float> out);
+void encode_state(std::span<const float> x, std::span<const uint16_t> draws, bool has_sign,
+                  std::span<uint8_t> codes, std::span<float> scales);
+
 struct AdamBlock {
   std::span<float> value;
   std::span<float> exp_avg;

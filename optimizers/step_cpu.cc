@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "gradwire/kernels/core/clones.h"
+#include "gradwire/optimizers/state_code.h"
 #include "gradwire/optimizers/step.h"
 
 namespace gradwire::cpu {
@@ -48,17 +49,37 @@ GRADWIRE_ELEMENT double chunk_sum_of_squares(const float* x, size_t count) {
   return lane_sum_of_squares<double>(x, count);
 }
 
-}  // namespace
+template <bool kSigned>
+GRADWIRE_ELEMENT void decode_block(const uint8_t* __restrict codes, float scale, size_t count,
+                                   float* __restrict out) {
+  const uint32_t base = code_base<kSigned>(scale);
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = decoded_state<kSigned>(codes[i], base);
+  }
+}
 
-GRADWIRE_CLONES
-bool all_finite(std::span<const float> x) {
-  const float* const data = x.data();
-  const size_t count = x.size();
+template <bool kSigned>
+GRADWIRE_ELEMENT void encode_block(const float* __restrict x, const uint16_t* __restrict draws,
+                                   float scale, size_t count, uint8_t* __restrict codes) {
+  const uint32_t base = code_base<kSigned>(scale);
+  for (size_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<uint8_t>(encoded_state<kSigned>(x[i], base, draws[i]));
+  }
+}
+
+GRADWIRE_ELEMENT uint32_t largest_magnitude(const float* data, size_t count) {
   uint32_t largest = 0;
   for (size_t i = 0; i < count; ++i) {
     largest = std::max(largest, std::bit_cast<uint32_t>(data[i]) & 0x7FFFFFFFu);
   }
-  return largest < 0x7F800000u;
+  return largest;
+}
+
+}  // namespace
+
+GRADWIRE_CLONES
+bool all_finite(std::span<const float> x) {
+  return largest_magnitude(x.data(), x.size()) < 0x7F800000u;
 }
 
 GRADWIRE_CLONES
@@ -82,6 +103,34 @@ void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lowe
   const size_t count = out.size();
   for (size_t i = 0; i < count; ++i) {
     to[i] = joined_halves(high[i].bits, low[i]);
+  }
+}
+
+GRADWIRE_CLONES
+void decode_state(std::span<const uint8_t> codes, std::span<const float> scales, bool has_sign,
+                  std::span<float> out) {
+  for (size_t begin = 0, b = 0; begin < out.size(); begin += kCodeBlock, ++b) {
+    const size_t count = std::min(kCodeBlock, out.size() - begin);
+    if (has_sign) {
+      decode_block<true>(codes.data() + begin, scales[b], count, out.data() + begin);
+    } else {
+      decode_block<false>(codes.data() + begin, scales[b], count, out.data() + begin);
+    }
+  }
+}
+
+GRADWIRE_CLONES
+void encode_state(std::span<const float> x, std::span<const uint16_t> draws, bool has_sign,
+                  std::span<uint8_t> codes, std::span<float> scales) {
+  for (size_t begin = 0, b = 0; begin < x.size(); begin += kCodeBlock, ++b) {
+    const size_t count = std::min(kCodeBlock, x.size() - begin);
+    const float* const from = x.data() + begin;
+    scales[b] = scale_of_codes(largest_magnitude(from, count));
+    if (has_sign) {
+      encode_block<true>(from, draws.data() + begin, scales[b], count, codes.data() + begin);
+    } else {
+      encode_block<false>(from, draws.data() + begin, scales[b], count, codes.data() + begin);
+    }
   }
 }
 

@@ -12,11 +12,25 @@ void measure(const StepTables& t, const StepRequest& r, Stream& stream) {
     return;
   }
   if (r.rule.form == StepForm::kAdam && r.rule.layerwise) {
-    GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate>), shape, t, true, alone);
+    if (r.rule.has_codes) {
+      GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate, true>), shape, t, true, alone);
+    } else {
+      GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate>), shape, t, true, alone);
+    }
   } else if (r.rule.decayed_norm) {
     GRADWIRE_LAUNCH((measure_kernel<Change::kDecayed>), shape, t, r.rule.layerwise, alone);
   } else {
     GRADWIRE_LAUNCH((measure_kernel<Change::kGradient>), shape, t, r.rule.layerwise, alone);
+  }
+}
+
+/// The last pass, over parameters whose state is codes of 8 bits or over the others.
+template <bool kCodes>
+void update(const StepTables& t, const StepRule& rule, const LaunchShape& blocks) {
+  if (rule.form == StepForm::kAdam) {
+    GRADWIRE_LAUNCH((adam_kernel<kCodes>), blocks, t);
+  } else {
+    GRADWIRE_LAUNCH((momentum_kernel<kCodes>), blocks, t, rule);
   }
 }
 
@@ -32,10 +46,9 @@ void step(const StepTables& t, const StepRequest& r, Stream& stream) {
   measure(t, r, stream);
   const LaunchShape items{(t.item_count + kItemsOfBlock - 1) / kItemsOfBlock, kStepThreads, stream};
   GRADWIRE_LAUNCH(decide_kernel, items, t, r.rule, r.options.on_non_finite == OnNonFinite::kSkip);
-  if (r.rule.form == StepForm::kAdam) {
-    GRADWIRE_LAUNCH(adam_kernel, blocks, t);
-  } else {
-    GRADWIRE_LAUNCH(momentum_kernel, blocks, t, r.rule);
+  update<false>(t, r.rule, blocks);
+  if (r.rule.has_codes) {
+    update<true>(t, r.rule, blocks);
   }
 }
 

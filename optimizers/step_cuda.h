@@ -1,6 +1,6 @@
 #pragma once
 // A step on one GPU. Everything about parameters lies in tables in its memory, so that a step is
-// three to five launches for any number of them, and a captured step follows what the tables say.
+// three to six launches for any number of them, and a captured step follows what the tables say.
 // Nothing is allocated and nothing waits.
 
 #include <cstddef>
@@ -17,7 +17,10 @@ struct StepItem : StepSettings {
   const std::byte* gradient = nullptr;  ///< null: it is left out
   float* master = nullptr;              ///< of values of 16 bits; null: the value itself,
   uint16_t* remainder = nullptr;        ///< or the value is its upper half and these the lower
-  float* state[2] = {};                 ///< as the optimizer's state_names()
+  float* state[2] = {};                 ///< as the optimizer's state_names(); null:
+  uint8_t* codes[2] = {};               ///< their codes, which may be written in eights,
+  float* scales[2] = {};                ///< and those of codes
+  uint64_t draw_key = 0;                ///< of random rounding
   uint64_t numel = 0;
   uint32_t first_block = 0;  ///< among all blocks
   uint32_t block_count = 0;
@@ -34,6 +37,7 @@ struct StepBlock {
 struct ItemStep {
   MomentumFactors momentum;
   AdamFactors adam;
+  uint64_t steps;  ///< before this one
   float rate;      ///< of adam
   uint32_t fresh;  ///< it has made no step: its master is the value as it is
 };

@@ -11,6 +11,12 @@ bool is_plain_adam(const OptimizerSpec& spec) {
   return spec.name == "adamw" || spec.name == "onebit-adam";
 }
 
+/// Rows that know nothing of codes keep floats, whatever a spec made by hand says.
+bool has_codes(const OptimizerSpec& spec) {
+  const bool knows = spec.name != "diloco" && !spec.name.starts_with("onebit-");
+  return knows && spec.state == StateBits::kEight;
+}
+
 }  // namespace
 
 StepRule step_rule(const OptimizerSpec& spec) {
@@ -19,6 +25,7 @@ StepRule step_rule(const OptimizerSpec& spec) {
   const bool sgd = spec.name == "sgd" || spec.name == "diloco";
   return {.form = adam ? StepForm::kAdam : (sgd ? StepForm::kSgd : StepForm::kLars),
           .layerwise = !sgd && !is_plain_adam(spec),
+          .has_codes = has_codes(spec),
           .nesterov = spec.nesterov,
           .rate_in_momentum = spec.rate_in_momentum,
           .clip_rate = spec.clip_rate,
@@ -48,6 +55,10 @@ std::vector<std::string_view> state_names(const OptimizerSpec& spec,
   });
   return any || form == StepForm::kLars ? std::vector<std::string_view>{"momentum"}
                                         : std::vector<std::string_view>{};
+}
+
+bool keeps_codes(const OptimizerSpec& spec, const ParamGroup& group, size_t numel) {
+  return has_codes(spec) && !group.full_state && numel != 0 && numel >= spec.min_8bit_size;
 }
 
 std::vector<ParamGroup> adjusted_groups(const OptimizerSpec& spec,

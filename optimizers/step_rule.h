@@ -17,6 +17,7 @@ enum class StepForm : uint8_t { kSgd, kLars, kAdam };
 struct StepRule {
   StepForm form;
   bool layerwise;  ///< rates follow two norms of each parameter that adapts
+  bool has_codes;  ///< some parameters' state may be of 8 bits
   bool nesterov, rate_in_momentum, clip_rate, decayed_norm, decay_at_zero;
   double trust_coefficient, min_norm, max_norm, min_ratio, max_ratio, max_grad_norm;
 };
@@ -32,9 +33,11 @@ struct StepSettings {
   bool adapt = true;
 };
 
-/// The state there is one float of per element, by name. It outlives every optimizer.
+/// The state there is one number of per element, by name. It outlives every optimizer.
 std::vector<std::string_view> state_names(const OptimizerSpec& spec,
                                           const std::vector<ParamGroup>& groups);
+/// Whether state of a parameter of the group is of 8 bits.
+bool keeps_codes(const OptimizerSpec& spec, const ParamGroup& group, size_t numel);
 /// What groups mean to this optimizer. @throws InvalidArgument where they ask for state that an
 /// optimizer with `states` does not have.
 std::vector<ParamGroup> adjusted_groups(const OptimizerSpec& spec,

@@ -1,5 +1,6 @@
 #include "gradwire/optimizers/stepped.h"
 
+#include <array>
 #include <cmath>
 
 #include "gradwire/optimizers/step.h"
@@ -11,16 +12,13 @@ SteppedOptimizer::SteppedOptimizer(const OptimizerSpec& spec,
                                    const std::vector<ParamGroup>& groups)
     : spec_(spec),
       rule_(step_rule(spec)),
-      names_(state_names(spec, groups)),
-      set_(spec, parameters, adjusted_groups(spec, names_, groups)),
+      set_(spec, parameters, adjusted_groups(spec, state_names(spec, groups), groups)),
+      states_(set_, state_names(spec, groups)),
       group_count_(groups.size()) {
   ThreadPool alone(1);
   set_.take_values(false, alone);
   if (spec.max_grad_norm != 0.0) {
     gradient_squares_.resize(set_.blocks().size());
-  }
-  for (size_t i = 0; i < names_.size(); ++i) {
-    buffers_.push_back(set_.make_state());
   }
 }
 
@@ -55,7 +53,7 @@ void SteppedOptimizer::values_changed(Context& context) {
 void SteppedOptimizer::set_groups(std::vector<ParamGroup> groups) {
   check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
         " groups, expected ", group_count_, " as before");
-  set_.set_groups(spec_, adjusted_groups(spec_, names_, std::move(groups)));
+  set_.set_groups(spec_, adjusted_groups(spec_, states_.names(), std::move(groups)));
 }
 
 float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, ThreadPool& pool) {
@@ -103,6 +101,18 @@ double SteppedOptimizer::sum_of_gradient_squares(ThreadPool& pool) {
   return squares;
 }
 
+void SteppedOptimizer::descend(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
+                               bool has_momentum, const MomentumFactors& factors) const {
+  if (!has_momentum) {
+    cpu::descend({piece.value, {}, piece.gradient}, spec_.nesterov, factors);
+    return;
+  }
+  alignas(64) std::array<float, kStepPiece> scratch;
+  const std::span<float> momentum = states_.load(item, piece, 0, scratch);
+  cpu::descend({piece.value, momentum, piece.gradient}, spec_.nesterov, factors);
+  states_.store(item, piece, {momentum});
+}
+
 uint64_t SteppedOptimizer::skipped_steps(Context& context) {
   context.stream.wait();
   return skipped_;
@@ -112,7 +122,8 @@ void SteppedOptimizer::visit_state(StateVisitor& visitor) {
   for (size_t i = 0; i < set_.items().size(); ++i) {
     ParameterSet::Item& item = set_.items()[i];
     visitor.scalar(item.name, "step", item.steps);
-    set_.visit_tensors(item, names_, buffers_, visitor);
+    states_.visit(item, visitor);
+    set_.visit_master(item, visitor);
     visit_more(i, visitor);
   }
 }

@@ -1,11 +1,12 @@
 #pragma once
-// What optimizers share: a step is one task of the stream, and state is a few buffers with
-// an element per element of the parameters.
+// What optimizers share: a step is one task of the stream, and state is a few numbers per element
+// of the parameters.
 
 #include <string_view>
 #include <vector>
 
 #include "gradwire/optimizers/parameter_set.h"
+#include "gradwire/optimizers/state_buffers.h"
 
 namespace gradwire {
 
@@ -21,9 +22,10 @@ class SteppedOptimizer : public Optimizer {
   void set_groups(std::vector<ParamGroup> groups) final;
   void synchronize(Context& context) final { context.stream.wait(); }
   uint64_t skipped_steps(Context& context) final;
+  size_t state_bytes() const final { return states_.size_bytes() + set_.master_bytes(); }
 
  protected:
-  /// State buffers are those of state_names(); they begin as zeros.
+  /// State is that of state_names(); it begins as zeros.
   SteppedOptimizer(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
                    const std::vector<ParamGroup>& groups);
 
@@ -37,16 +39,20 @@ class SteppedOptimizer : public Optimizer {
   /// together down to max_grad_norm. Looks at every gradient where `check` is set or it must.
   /// @throws NonFiniteGradient naming the first parameter and element that is NaN or infinite.
   float gradient_factor(const StepOptions& options, bool check, ThreadPool& pool);
-  /// The piece's elements of the state of this place among the names.
+  const StateBuffers& states() const { return states_; }
+  /// The piece's elements of the state of this place among the names, which is floats.
   std::span<float> state(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
                          size_t place) const {
-    return buffers_[place].as<float>().subspan(item.state_offset + piece.begin, piece.value.size());
+    return states_.floats(item, place).subspan(piece.begin, piece.value.size());
   }
   /// The same of a momentum; nothing where the parameter's is 0, whose step does not read it.
   std::span<float> momentum(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
                             size_t place) const {
     return item.momentum == 0.0f ? std::span<float>() : state(item, piece, place);
   }
+  /// cpu::descend() with the first state as the momentum, or with none.
+  void descend(const ParameterSet::Item& item, const ParameterSet::Piece& piece, bool has_momentum,
+               const MomentumFactors& factors) const;
 
  private:
   /// @throws NonFiniteGradient where an element is NaN or infinite, here or on another rank.
@@ -60,12 +66,11 @@ class SteppedOptimizer : public Optimizer {
 
   const OptimizerSpec spec_;
   const StepRule rule_;
-  const std::vector<std::string_view> names_;
   ParameterSet set_;
+  const StateBuffers states_;
   double sum_of_gradient_squares(ThreadPool& pool);
 
   std::vector<double> gradient_squares_;  // per block, where gradients are clipped
-  std::vector<Buffer> buffers_;
   const size_t group_count_;
   uint64_t skipped_ = 0;
 };

@@ -28,18 +28,21 @@ namespace {
 
 TEST(OptimizerAllocation, ApplyAllocatesNothing) {
   for (const OptimizerRow& row : optimizer_registry()) {
-    SCOPED_TRACE(std::string(row.name));
-    Model model;
-    const auto optimizer = make_optimizer({.name = std::string(row.name)}, model.parameters());
-    const auto stream = make_inline_stream(2);
-    Workspace workspace;
-    Context context{*stream, workspace};
-    const size_t before = allocations;
-    optimizer->prepare(context);
-    optimizer->apply(0.1, context);
-    stream->wait();
-    EXPECT_EQ(allocations, before);
-    EXPECT_EQ(workspace.capacity_bytes(), 0u);
+    for (const StateBits state : {StateBits::kFloat32, StateBits::kEight}) {
+      const OptimizerSpec spec{.name = std::string(row.name), .state = state};
+      SCOPED_TRACE(to_string(spec));
+      Model model;
+      const auto optimizer = make_optimizer(spec, model.parameters());
+      const auto stream = make_inline_stream(2);
+      Workspace workspace;
+      Context context{*stream, workspace};
+      const size_t before = allocations;
+      optimizer->prepare(context);
+      optimizer->apply(0.1, context);
+      stream->wait();
+      EXPECT_EQ(allocations, before);
+      EXPECT_EQ(workspace.capacity_bytes(), 0u);
+    }
   }
 }
 

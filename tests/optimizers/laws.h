@@ -19,7 +19,9 @@ inline std::vector<OptimizerSpec> all_specs() {
   specs.push_back(parse_optimizer("sgd:momentum=0"));
   for (const char* text :
        {"sgd:max_grad_norm=0.5", "adamw:max_grad_norm=0.5", "lars:max_grad_norm=2",
-        "lars:decayed_norm=1,nesterov=1", "lamb:preset=lambc", "lamb:min_norm=1,max_norm=3"}) {
+        "lars:decayed_norm=1,nesterov=1", "lamb:preset=lambc", "lamb:min_norm=1,max_norm=3",
+        "sgd:state=8bit,min_8bit_size=1,nesterov=1", "adamw:state=8bit,min_8bit_size=1024",
+        "lars:state=8bit,min_8bit_size=1", "lamb:state=8bit,min_8bit_size=5"}) {
     specs.push_back(parse_optimizer(text));
   }
   return specs;

@@ -71,6 +71,7 @@ struct Model {
 /// All state by "parameter/name".
 struct State {
   std::map<std::string, std::vector<float>> tensors;
+  std::map<std::string, std::vector<std::byte>> bytes;
   std::map<std::string, uint64_t> scalars;
 };
 
@@ -80,6 +81,10 @@ inline State read_state(Optimizer& optimizer) {
       const std::span<float> elements = value.as<float>();
       state.tensors[std::string(parameter) + "/" + std::string(name)].assign(elements.begin(),
                                                                              elements.end());
+    }
+    void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> value,
+               Device) override {
+      state.bytes[concat(parameter, "/", name)].assign(value.begin(), value.end());
     }
     void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
       state.scalars[std::string(parameter) + "/" + std::string(name)] = value;
@@ -98,6 +103,12 @@ inline void write_state(Optimizer& optimizer, const State& state) {
           from.tensors.at(std::string(parameter) + "/" + std::string(name));
       check(elements.size() == value.numel, "state of another size");
       std::memcpy(value.data, elements.data(), value.size_bytes());
+    }
+    void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> value,
+               Device) override {
+      const std::vector<std::byte>& codes = from.bytes.at(concat(parameter, "/", name));
+      check(codes.size() == value.size(), "state of another size");
+      std::ranges::copy(codes, value.begin());
     }
     void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
       value = from.scalars.at(std::string(parameter) + "/" + std::string(name));
@@ -119,11 +130,11 @@ inline bool same_bits(const std::vector<std::vector<float>>& a,
 }
 
 inline bool same_bits(const State& a, const State& b) {
-  return a.scalars == b.scalars && std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(),
-                                              b.tensors.end(), [](const auto& x, const auto& y) {
-                                                return x.first == y.first &&
-                                                       same_bits(x.second, y.second);
-                                              });
+  return a.scalars == b.scalars && a.bytes == b.bytes &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                    [](const auto& x, const auto& y) {
+                      return x.first == y.first && same_bits(x.second, y.second);
+                    });
 }
 
 /// Runs action(context) on a stream of its own.

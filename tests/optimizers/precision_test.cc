@@ -26,7 +26,7 @@ void PrintTo(const Precision& p, std::ostream* out) {
 std::vector<Precision> all_precisions() {
   std::vector<Precision> all;
   std::vector<std::string> specs{"sgd:momentum=0", "sgd:nesterov=1", "lars:decayed_norm=1",
-                                 "lamb:preset=apex"};
+                                 "lamb:preset=apex", "lamb:state=8bit,min_8bit_size=7"};
   for (const OptimizerRow& row : optimizer_registry()) {
     if (row.exchanges != Exchanged::kMoves) {  // takes float32 alone
       specs.emplace_back(row.name);
@@ -110,6 +110,10 @@ std::map<std::string, std::vector<std::byte>> bytes_of_state(Optimizer& optimize
       const auto* data = static_cast<const std::byte*>(value.data);
       state[std::string(parameter) + "/" + std::string(name)].assign(data,
                                                                      data + value.size_bytes());
+    }
+    void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> value,
+               Device) override {
+      state[concat(parameter, "/", name)].assign(value.begin(), value.end());
     }
     void scalar(std::string_view, std::string_view, uint64_t&) override {}
     std::map<std::string, std::vector<std::byte>> state;

@@ -73,6 +73,9 @@ void step_slices(Optimizer& optimizer, const std::function<void(std::span<double
 
 // Sums of squares are added in another order, so that a ratio may differ in its last bit.
 TEST_P(OptimizerSlices, StepAsTheWhole) {
+  if (GetParam().state == StateBits::kEight) {
+    GTEST_SKIP() << "a slice's scales and random rounding are its own";
+  }
   Model whole;
   const auto of_whole = make(whole);
   std::vector<Model> slices;

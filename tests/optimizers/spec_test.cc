@@ -43,14 +43,17 @@ TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
             "onebit-lamb, diloco");
   EXPECT_EQ(refusal("sgd:beta1=0.9"),
             "sgd key: unknown name 'beta1', known: momentum in [0, 1), nesterov 0 or 1, "
-            "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32");
+            "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32, "
+            "state float32 or 8bit, min_8bit_size a whole number from 0");
   EXPECT_EQ(refusal("adamw:eta=1"),
             "adamw key: unknown name 'eta', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
-            "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32");
+            "weight_decay >= 0, max_grad_norm >= 0, master remainder or float32, "
+            "state float32 or 8bit, min_8bit_size a whole number from 0");
   EXPECT_EQ(refusal("lamb:"),
             "lamb key: unknown name '', known: beta1 in [0, 1), beta2 in [0, 1), epsilon > 0, "
             "weight_decay >= 0, max_grad_norm >= 0, max_ratio >= 0, min_norm >= 0, max_norm >= 0, "
-            "adapt_undecayed 0 or 1, master remainder or float32, preset");
+            "adapt_undecayed 0 or 1, master remainder or float32, state float32 or 8bit, "
+            "min_8bit_size a whole number from 0, preset");
   EXPECT_EQ(refusal("lamb:preset=fast"),
             "lamb preset: unknown name 'fast', known: paper, paper-v1, apex, nvlamb, tf-addons, "
             "timm, lambc, optax");
@@ -83,6 +86,21 @@ TEST(OptimizerSpecText, MastersAreWrittenByName) {
                              {{"w", view_of(std::span(w)), view_of(std::span(g))}});
             }),
             "sgd: master is 7, must be remainder or float32");
+}
+
+TEST(OptimizerSpecText, StateIsWrittenByNameAndItsLeastSizeIsWhole) {
+  EXPECT_EQ(parse_optimizer("adamw:state=8bit").state, StateBits::kEight);
+  EXPECT_EQ(parse_optimizer("adamw:state=8bit").min_8bit_size, 4096u);
+  EXPECT_EQ(parse_optimizer("adamw:min_8bit_size=12345678").min_8bit_size, 12345678u);
+  EXPECT_EQ(to_string(parse_optimizer("lamb:min_8bit_size=0,state=8bit")),
+            "lamb:state=8bit,min_8bit_size=0");
+  EXPECT_EQ(to_string(parse_optimizer("sgd:state=float32")), "sgd");
+  EXPECT_EQ(refusal("sgd:state=4bit"), "sgd: state is '4bit', must be float32 or 8bit");
+  EXPECT_EQ(refusal("sgd:min_8bit_size=0.5"),
+            "sgd: min_8bit_size is 0.5, must be a whole number from 0");
+  EXPECT_EQ(refusal("sgd:min_8bit_size=-1"),
+            "sgd: min_8bit_size is -1, must be a whole number from 0");
+  EXPECT_EQ(refusal("diloco:state=8bit").substr(0, 33), "diloco key: unknown name 'state',");
 }
 
 TEST(OptimizerSpecText, DefaultsAreTheRows) {

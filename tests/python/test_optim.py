@@ -255,6 +255,49 @@ def test_state_dict_resumes_bit_for_bit(optimizer, reference, settings, rng):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("optimizer", [gradwire.SGD, gradwire.AdamW, gradwire.LARS, gradwire.LAMB])
+def test_state_of_8_bits_takes_a_quarter_and_resumes_bit_for_bit(optimizer, rng):
+    first = [rng.standard_normal(65536).astype(np.float32) for _ in range(2)]
+    gradients = [np.empty_like(w) for w in first]
+    groups = [{"parameters": [1], "full_state": True}]
+    straight = optimizer(first, gradients, 1e-3, state="8bit", groups=groups)
+    assert straight.spec.endswith(":state=8bit")
+    moments = 1 if optimizer in (gradwire.SGD, gradwire.LARS) else 2
+    assert straight.state_bytes == moments * 65536 * (1 + 4 / 256 + 4)
+    for _ in range(3):
+        for gradient in gradients:
+            gradient[...] = rng.standard_normal(gradient.shape)
+        straight.step()
+    state = pickle.loads(pickle.dumps(straight.state_dict()))
+    for name, piece in state["tensors"]["0"].items():
+        wanted = (np.float32, 256) if name.endswith(".scale") else (np.uint8, 65536)
+        assert (piece.dtype, piece.size) == wanted and piece.any()
+    assert all(piece.dtype == np.float32 for piece in state["tensors"]["1"].values())
+    second = [w.copy() for w in first]
+    resumed = optimizer(second, gradients, 1e-3, state="8bit", groups=groups)
+    resumed.load_state_dict(state)
+    for _ in range(3):
+        straight.step()
+        resumed.step()
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_state_of_one_kind_does_not_load_as_the_other():
+    array = np.ones(5000, np.float32)
+    coded, plain = (gradwire.AdamW([array.copy()], [array], 0.1, state=s) for s in ("8bit", "float32"))
+    for mine, other in ((coded, plain), (plain, coded)):
+        other.step()
+        before = mine.state_dict()
+        with pytest.raises(gradwire.InvalidArgument) as error:
+            mine.load_state_dict(other.state_dict())
+        assert repr(mine.spec) in str(error.value) and repr(other.spec) in str(error.value)
+        with pytest.raises(gradwire.InvalidArgument, match=r"state\['0'\]\['exp_avg'\]"):
+            mine.load_state_dict(dict(other.state_dict(), spec=mine.spec))
+        for name, piece in before["tensors"]["0"].items():
+            np.testing.assert_array_equal(mine.state_dict()["tensors"]["0"][name], piece)
+
+
 def test_a_state_dict_is_a_copy():
     w, g = np.ones(3, np.float32), np.ones(3, np.float32)
     optimizer = gradwire.SGD([w], [g], 0.1)

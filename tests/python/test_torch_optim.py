@@ -19,6 +19,8 @@ OPTIMIZERS = {
     "LARS": lambda p, **k: gt.LARS(p, lr=0.5, **k),
     "LARC": lambda p, **k: gt.LARC(p, lr=0.05, **k),
     "LAMB": lambda p, **k: gt.LAMB(p, lr=0.01, **k),
+    "AdamW8": lambda p, **k: gt.AdamW(p, lr=0.01, state="8bit", **k),
+    "SGD8": lambda p, **k: gt.SGD(p, lr=0.05, momentum=0.9, state="8bit", **k),
 }
 every = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
@@ -101,6 +103,7 @@ def test_steps_are_those_of_the_arrays_class(make):
     gradients = [np.zeros_like(a) for a in arrays]
     core = getattr(gradwire, type(optimizer).__name__)(
         arrays, gradients, optimizer.param_groups[0]["lr"],
+        state="8bit" if "state=8bit" in optimizer.spec else "float32",
         **{"AdamW": {"weight_decay": 0.01}}.get(type(optimizer).__name__, {}))
     for _ in range(3):
         fill(mine)

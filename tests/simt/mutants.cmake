@@ -223,6 +223,12 @@ gradwire_simt_mutant(stale_master OPTIMIZERS FILE step_memory.cuh SOURCE step_cu
 gradwire_simt_mutant(pieces_barrier OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "note_finite(t, largest);  // a barrier: all pieces are there"
   TO "(void)largest;" TESTS "*CudaOptimizerRow*lars*")
+gradwire_simt_mutant(scale_of_half_a_block OPTIMIZERS FILE step_state.cuh SOURCE step_cuda.cu
+  FROM "int width = kWarp / 2; width > 0" TO "int width = kWarp / 4; width > 0"
+  TESTS "*CudaOptimizer.HasTheBitsOfTheCpuForAnySize/adamw_state_8bit*")
+gradwire_simt_mutant(draws_of_another_step OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "t.steps[i].steps = t.counts[i];" TO "t.steps[i].steps = 0;"
+  TESTS "*CudaOptimizer.HasTheBitsOfTheCpuForAnySize/sgd_nesterov_1_state*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

@@ -713,14 +713,14 @@ class Optimizer:
     """
     Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.
     
-    groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon), None where the spec's holds; group_of names one of them for each parameter.
+    groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon, full_state), None where the spec's holds; group_of names one of them for each parameter.
     """
     @staticmethod
-    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> Optimizer:
+    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> Optimizer:
         """
         Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().
         """
-    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         ...
     def bind(self, values: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], gradients: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]]) -> None:
         """
@@ -737,7 +737,7 @@ class Optimizer:
         """
         Writes what is to be exchanged to the gradients, unless it is these.
         """
-    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None]]) -> None:
+    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]]) -> None:
         """
         Other settings for the groups, as many as before.
         """
@@ -784,6 +784,11 @@ class Optimizer:
     def spec(self) -> str:
         """
         The canonical spec text.
+        """
+    @property
+    def state_bytes(self) -> int:
+        """
+        Memory of all state and masters.
         """
 class PolynomialSchedule:
     """

@@ -1,38 +1,13 @@
 """Optimizers for large batches, stepping in place on NumPy arrays."""
 
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Union
 
 from . import _core
 from ._core import GroupPayloads
 from .errors import InvalidArgument
+from .param_groups import ParamGroup, group_of_dict, places_of, row_of
 
 __all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer", "ParamGroup", "make_optimizer"]
-
-
-@dataclass(frozen=True)
-class ParamGroup:
-    """Settings of some parameters that differ from the optimizer's.
-
-    Attributes:
-        parameters: their places in the sequence of parameters.
-        weight_decay: instead of the optimizer's; None leaves it.
-        learning_rate_scale: factor on the learning rate.
-        adapt: layer-wise adaptation (LARS, LARC, LAMB); False gives ratio 1, as for biases.
-        momentum: instead of the optimizer's (SGD, LARS, LARC); None leaves it. 0 where a compressor
-            keeps a velocity ("dgc:0.1%").
-        beta1, beta2: instead of the optimizer's (AdamW, LAMB); None leaves them.
-        epsilon: instead of the optimizer's (AdamW, LAMB, LARS, LARC); None leaves it.
-    """
-
-    parameters: Sequence[int]
-    weight_decay: Optional[float] = None
-    learning_rate_scale: float = 1.0
-    adapt: bool = True
-    momentum: Optional[float] = None
-    beta1: Optional[float] = None
-    beta2: Optional[float] = None
-    epsilon: Optional[float] = None
 
 
 class Optimizer:
@@ -64,15 +39,15 @@ class Optimizer:
         names: Optional[Sequence[str]] = None,
         threads: int = 1,
     ) -> None:
-        rows = [g if isinstance(g, ParamGroup) else _group_of_dict(g) for g in groups]
+        rows = [g if isinstance(g, ParamGroup) else group_of_dict(g) for g in groups]
         self.lr = lr
         self._core = _core.Optimizer(
             spec,
             list(parameters),
             list(gradients),
             [str(i) for i in range(len(parameters))] if names is None else list(names),
-            _places(rows, len(parameters)),
-            [_row(ParamGroup(()))] + [_row(g) for g in rows],
+            places_of(rows, len(parameters)),
+            [row_of(ParamGroup(()))] + [row_of(g) for g in rows],
             threads,
         )
 
@@ -80,6 +55,11 @@ class Optimizer:
     def spec(self) -> str:
         """The canonical spec text."""
         return self._core.spec
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of all state and masters."""
+        return self._core.state_bytes
 
     @property
     def exchanges(self) -> str:
@@ -181,7 +161,9 @@ class SGD(Optimizer):
     d = g + weight_decay * w, v = momentum * v + d, w -= lr * v, with `nesterov`
     w -= lr * (d + momentum * v). `max_grad_norm` is what the norm of all gradients together is
     brought down to, 0: nothing. `master` says what is kept of the exact value of a bfloat16
-    parameter: "remainder", its other 16 bits, or "float32". Other arguments: see Optimizer.
+    parameter: "remainder", its other 16 bits, or "float32". `state` "8bit" keeps moments and
+    momenta of parameters with 4096 elements and more in a byte each. Other arguments: see
+    Optimizer.
     """
 
     def __init__(
@@ -195,6 +177,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -204,6 +187,7 @@ class SGD(Optimizer):
             weight_decay=weight_decay,
             max_grad_norm=max_grad_norm,
             master=master,
+            state=state,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -212,7 +196,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
 
     w -= lr * (m / (sqrt(v) + epsilon) + weight_decay * w) with bias-corrected moments m and v;
-    `max_grad_norm` and `master` as in SGD. Other arguments: see Optimizer.
+    `max_grad_norm`, `master` and `state` as in SGD. Other arguments: see Optimizer.
     """
 
     def __init__(
@@ -227,6 +211,7 @@ class AdamW(Optimizer):
         weight_decay: float = 0.01,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -237,6 +222,7 @@ class AdamW(Optimizer):
             weight_decay=weight_decay,
             max_grad_norm=max_grad_norm,
             master=master,
+            state=state,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -266,6 +252,7 @@ class LARS(Optimizer):
         preset: Optional[str] = None,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -278,6 +265,7 @@ class LARS(Optimizer):
             epsilon=epsilon,
             max_grad_norm=max_grad_norm,
             master=master,
+            state=state,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -316,6 +304,7 @@ class LAMB(Optimizer):
         max_grad_norm: Optional[float] = None,
         max_ratio: Optional[float] = None,
         master: str = "remainder",
+        state: str = "float32",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -328,6 +317,7 @@ class LAMB(Optimizer):
             max_grad_norm=max_grad_norm,
             max_ratio=max_ratio,
             master=master,
+            state=state,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -345,7 +335,7 @@ def _spec(name: str, **settings: Union[None, float, bool, str]) -> str:
 
 
 def _text(key: str, value: Union[float, bool, str]) -> str:
-    if key in ("preset", "master"):
+    if key in ("preset", "master", "state"):
         return str(value)
     return _number(key, value)
 
@@ -357,44 +347,3 @@ def _number(key: str, value: Union[float, bool, str]) -> str:
         return repr(float(value))
     except (TypeError, ValueError):
         raise InvalidArgument(f"{key}: is {value!r}, must be a number") from None
-
-
-def _row(group: ParamGroup) -> Tuple[Any, ...]:
-    return (
-        group.weight_decay,
-        group.learning_rate_scale,
-        group.adapt,
-        group.momentum,
-        group.beta1,
-        group.beta2,
-        group.epsilon,
-    )
-
-
-def _group_of_dict(fields: Dict[str, Any]) -> ParamGroup:
-    try:
-        return ParamGroup(**fields)
-    except TypeError:
-        known = ", ".join(ParamGroup.__dataclass_fields__)
-        raise InvalidArgument(
-            f"groups: a group has the fields {', '.join(map(str, fields))}, "
-            f"must have parameters, known: {known}"
-        ) from None
-
-
-def _places(groups: List[ParamGroup], count: int) -> List[int]:
-    """The group of each parameter: 0 for those no group names, else the group's place from 1."""
-    places = [0] * count
-    for place, group in enumerate(groups, start=1):
-        for parameter in group.parameters:
-            if not 0 <= parameter < count:
-                raise InvalidArgument(
-                    f"groups[{place - 1}]: names parameter {parameter}, must be in [0, {count})"
-                )
-            if places[parameter] != 0:
-                raise InvalidArgument(
-                    f"groups[{place - 1}]: names parameter {parameter}, "
-                    f"which groups[{places[parameter] - 1}] has already"
-                )
-            places[parameter] = place
-    return places

@@ -138,12 +138,16 @@ class Side {
   struct Visitor : StateVisitor {
     Visitor(Stream& on, Bytes* source) : stream(on), from(source) {}
     void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-      std::vector<std::byte>& bytes = at(parameter, name, value.size_bytes());
-      const std::span<std::byte> memory(static_cast<std::byte*>(value.data), value.size_bytes());
+      bytes(parameter, name, {static_cast<std::byte*>(value.data), value.size_bytes()},
+            value.device);
+    }
+    void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> memory,
+               Device device) override {
+      std::vector<std::byte>& found = at(parameter, name, memory.size());
       if (from != nullptr) {
-        copy_bytes(memory, value.device, bytes, {}, stream);
+        copy_bytes(memory, device, found, {}, stream);
       } else {
-        copy_bytes(bytes, {}, memory, value.device, stream);
+        copy_bytes(found, {}, memory, device, stream);
       }
       stream.wait();
     }
@@ -155,10 +159,10 @@ class Side {
         std::memcpy(bytes.data(), &value, sizeof value);
       }
     }
-    std::vector<std::byte>& at(std::string_view parameter, std::string_view name, size_t bytes) {
+    std::vector<std::byte>& at(std::string_view parameter, std::string_view name, size_t size) {
       std::vector<std::byte>& found =
           (from != nullptr ? *from : state)[concat(parameter, "/", name)];
-      found.resize(bytes);
+      found.resize(size);
       return found;
     }
     Stream& stream;

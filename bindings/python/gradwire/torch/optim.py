@@ -27,6 +27,8 @@ class SGD(Optimizer):
         max_grad_norm: what the norm of all gradients together is brought down to; 0: nothing.
         master: what is kept of the exact value of a bfloat16 parameter: "remainder", its other 16
             bits, or "float32".
+        state: "float32", or "8bit": moments and momenta of parameters with 4096 elements and more
+            in a byte each, but in param groups with "full_state".
         threads: see Optimizer.
     """
 
@@ -40,9 +42,12 @@ class SGD(Optimizer):
         *,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         threads: Optional[int] = None,
     ) -> None:
-        spec = _spec("sgd", nesterov=nesterov, max_grad_norm=max_grad_norm, master=master)
+        spec = _spec(
+            "sgd", nesterov=nesterov, max_grad_norm=max_grad_norm, master=master, state=state
+        )
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, spec, defaults, threads)
 
@@ -51,7 +56,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay, the formula of torch.optim.AdamW.
 
     Args:
-        params, max_grad_norm, master, threads: see SGD.
+        params, max_grad_norm, master, state, threads: see SGD.
         lr, betas, eps, weight_decay: of param groups that have none of their own.
     """
 
@@ -65,9 +70,10 @@ class AdamW(Optimizer):
         *,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         threads: Optional[int] = None,
     ) -> None:
-        spec = _spec("adamw", max_grad_norm=max_grad_norm, master=master)
+        spec = _spec("adamw", max_grad_norm=max_grad_norm, master=master, state=state)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, spec, defaults, threads)
 
@@ -76,7 +82,7 @@ class LARS(Optimizer):
     """Layer-wise adaptive rate scaling (You et al., arXiv 1708.03888); see gradwire.LARS.
 
     Args:
-        params, max_grad_norm, master, threads: see SGD.
+        params, max_grad_norm, master, state, threads: see SGD.
         lr, momentum, weight_decay, adapt: of param groups that have none of their own; `adapt`
             False leaves layer-wise adaptation out, as for biases and normalisation layers.
         nesterov, trust_coefficient, eps, preset: as gradwire.LARS has them (eps: its epsilon).
@@ -98,6 +104,7 @@ class LARS(Optimizer):
         adapt: bool = True,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         threads: Optional[int] = None,
     ) -> None:
         spec = _spec(
@@ -108,6 +115,7 @@ class LARS(Optimizer):
             epsilon=eps,
             max_grad_norm=max_grad_norm,
             master=master,
+            state=state,
         )
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adapt": adapt}
         super().__init__(params, spec, defaults, threads)
@@ -126,7 +134,7 @@ class LAMB(Optimizer):
     """LAMB (You et al., arXiv 1904.00962, v5); see gradwire.LAMB, of which `preset` is.
 
     Args:
-        params, master, threads: see SGD.
+        params, master, state, threads: see SGD.
         lr, betas, eps, weight_decay, adapt: of param groups that have none of their own; see LARS.
         preset, max_grad_norm, max_ratio: as gradwire.LAMB has them.
     """
@@ -144,6 +152,7 @@ class LAMB(Optimizer):
         max_grad_norm: Optional[float] = None,
         max_ratio: Optional[float] = None,
         master: str = "remainder",
+        state: str = "float32",
         threads: Optional[int] = None,
     ) -> None:
         spec = _spec(
@@ -152,6 +161,7 @@ class LAMB(Optimizer):
             max_grad_norm=max_grad_norm,
             max_ratio=max_ratio,
             master=master,
+            state=state,
         )
         defaults = {
             "lr": lr,

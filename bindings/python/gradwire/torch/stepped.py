@@ -7,15 +7,16 @@ import torch
 from .._core import Optimizer as _Core
 from .._core import canonical_optimizer
 from ..errors import InvalidArgument
-from ..optim import ParamGroup, _row
+from ..param_groups import ParamGroup, row_of
 
 __all__ = ["Optimizer", "Params"]
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 
+_CODE_BLOCK = 256  # elements that share a scale where state is of 8 bits
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 # What torch.optim calls the state that gradwire calls so: checkpoints of torch's own load.
-_TORCH_NAMES = {"momentum": "momentum_buffer"}
+_TORCH_NAMES = {"momentum": "momentum_buffer", "momentum.scale": "momentum_buffer.scale"}
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -131,9 +132,12 @@ class Optimizer(torch.optim.Optimizer):
             for group in groups:
                 _check_saved_group(self._spec, group)
             if len(saved) == len(mine):  # torch has the message for the other case
-                for i, parameter in zip(saved, mine):
+                full = [bool(g.get("full_state")) for g in groups for _ in g["params"]]
+                for i, parameter, whole in zip(saved, mine, full):
                     if final["state"].get(i):
-                        states[parameter] = self._checked_state(parameter, final["state"][i])
+                        states[parameter] = self._checked_state(
+                            parameter, final["state"][i], whole
+                        )
 
         handle = self.register_load_state_dict_pre_hook(take)
         try:
@@ -206,22 +210,31 @@ class Optimizer(torch.optim.Optimizer):
         for parameter, name in zip(parameters, names):
             views = {k: torch.from_numpy(v) for k, v in scalars[name].items()}
             for key, array in tensors.get(name, {}).items():
-                # In the parameter's order of elements, which is the core's.
-                views[_TORCH_NAMES.get(key, key)] = torch.as_strided(
-                    torch.from_numpy(array), parameter.shape, parameter.stride()
-                )
+                view = torch.from_numpy(array)
+                if not key.endswith(".scale"):
+                    # In the parameter's order of elements, which is the core's.
+                    view = torch.as_strided(view, parameter.shape, parameter.stride())
+                views[_TORCH_NAMES.get(key, key)] = view
             for key, value in self.state.get(parameter, {}).items():
-                if key in views:
-                    views[key].copy_(value)
+                if key not in views:
+                    continue
+                if torch.uint8 in (value.dtype, views[key].dtype):
+                    _check_dtype(f"state['{key}']", value, views[key].dtype)
+                views[key].copy_(value)
             fresh[parameter] = views
         self.state.clear()
         self.state.update(fresh)
         return core
 
-    def _checked_state(self, parameter: torch.Tensor, saved: Dict[str, Any]) -> Dict[str, Any]:
+    def _checked_state(
+        self, parameter: torch.Tensor, saved: Dict[str, Any], full_state: bool
+    ) -> Dict[str, Any]:
         name = self._spec.split(":")[0]
         adam = name in ("adamw", "lamb")
         known = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
+        least = _least_coded(self._spec)
+        codes = known if least is not None and parameter.numel() >= least and not full_state else ()
+        scales = tuple(f"{key}.scale" for key in codes)
         # torch's SGD counts no steps, but what has state was stepped.
         state: Dict[str, Any] = {"step": torch.tensor(1, dtype=torch.int64)}
         for key, value in saved.items():
@@ -234,25 +247,46 @@ class Optimizer(torch.optim.Optimizer):
                     raise InvalidArgument(f"{what}: is {count}, must be a whole number from 0")
                 state[key] = torch.tensor(int(count), dtype=torch.int64)
                 continue
-            if key not in (*known, "master", "remainder"):
+            if key not in (*known, *scales, "master", "remainder"):
                 raise InvalidArgument(
-                    f"{what}: is no state of {name}, must be step or one of {', '.join(known)}"
+                    f"{what}: is no state of {self._spec}, must be step or one of "
+                    f"{', '.join((*known, *scales))}"
                 )
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
-            if shape != tuple(parameter.shape):
+            blocks = (-(-parameter.numel() // _CODE_BLOCK),)
+            if key in scales and shape != blocks:
+                raise InvalidArgument(f"{what}: is {shape}, must have the shape {blocks}")
+            if key not in scales and shape != tuple(parameter.shape):
                 raise InvalidArgument(
                     f"{what}: is {shape}, must have its parameter's shape {tuple(parameter.shape)}"
                 )
-            wanted = (torch.uint16,) if key == "remainder" else tuple(_DTYPES)
-            if value.dtype not in wanted:
-                raise InvalidArgument(f"{what}: is {value.dtype}, must be {wanted[0]}")
+            if key == "remainder":
+                _check_dtype(what, value, torch.uint16)
+            elif key in codes:
+                _check_dtype(what, value, torch.uint8)
+            else:
+                _check_dtype(what, value, *_DTYPES)
             state[key] = value.detach().clone()
-        missing = [] if name == "sgd" else [key for key in known if key not in state]
+        begun = any(key in state for key in (*known, *scales))
+        needed = () if name == "sgd" and not begun else (*known, *scales)
+        missing = [key for key in needed if key not in state]
         if missing and int(state["step"]) > 0:
             raise InvalidArgument(
                 f"state['{missing[0]}']: is missing, must be there; there are {', '.join(saved)}"
             )
         return state
+
+
+def _least_coded(spec: str) -> Optional[int]:
+    """How many elements a parameter must have for state of 8 bits; None: no parameter has it."""
+    keys = dict(key.split("=") for key in spec.partition(":")[2].split(",") if key)
+    return int(float(keys.get("min_8bit_size", 4096))) if keys.get("state") == "8bit" else None
+
+
+def _check_dtype(what: str, value: torch.Tensor, *wanted: torch.dtype) -> None:
+    if value.dtype not in wanted:
+        bits = " as state of 8 bits is" if wanted[0] == torch.uint8 else ""
+        raise InvalidArgument(f"{what}: is {value.dtype}, must be {wanted[0]}{bits}")
 
 
 def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
@@ -326,7 +360,7 @@ def _row_of(group: Dict[str, Any]) -> Tuple[Any, ...]:
         raise InvalidArgument(f"lr: is {lr}, must be finite and >= 0")
     beta1, beta2 = group.get("betas", (None, None))
     momentum = group.get("momentum")
-    return _row(
+    return row_of(
         ParamGroup(
             (),
             weight_decay=float(group["weight_decay"]),
@@ -336,5 +370,6 @@ def _row_of(group: Dict[str, Any]) -> Tuple[Any, ...]:
             beta1=None if beta1 is None else float(beta1),
             beta2=None if beta2 is None else float(beta2),
             epsilon=None if group.get("eps") is None else float(group["eps"]),
+            full_state=bool(group.get("full_state", False)),
         )
     )
