@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,7 +19,9 @@
 #include "gradwire/bindings/optimizer_state.h"
 #include "gradwire/bindings/payload_copies.h"
 #include "gradwire/bindings/tensor.h"
+#include "gradwire/bindings/transport.h"
 #include "gradwire/bindings/worker.h"
+#include "gradwire/comm/rank_sum.h"
 #include "gradwire/optimizers/optimizer.h"
 
 namespace gradwire::bindings {
@@ -93,6 +97,15 @@ class BoundOptimizer {
     optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), groups_of(groups));
   }
 
+  // Every rank of the transport holds slices of the same parameters from now on.
+  void set_slices(const std::shared_ptr<BoundTransport>& transport) {
+    worker_.alone([&] {
+      transport_ = transport->get();
+      sum_ = std::make_unique<RankSum>(*transport_, std::max<size_t>(1, 2 * places_.size()));
+      add_up_ = std::ref(*sum_);
+    });
+  }
+
   // Allocates nothing but what Python's lists need on their way.
   void bind(const std::vector<uintptr_t>& values, const std::vector<Address>& gradients) {
     check(values.size() == places_.size() && gradients.size() == places_.size(),
@@ -120,9 +133,7 @@ class BoundOptimizer {
   size_t state_bytes() const { return optimizer_->state_bytes(); }
 
   void step(double learning_rate, double gradient_scale, bool known_finite) {
-    const StepOptions options{.learning_rate = learning_rate,
-                              .gradient_scale = gradient_scale,
-                              .known_finite = known_finite};
+    const StepOptions options = options_of(learning_rate, gradient_scale, known_finite);
     worker_.run([&](Context& context) { optimizer_->apply(options, context); });
   }
 
@@ -130,9 +141,7 @@ class BoundOptimizer {
   void step_from(const std::vector<const PayloadCopies*>& groups, double learning_rate,
                  double gradient_scale, bool known_finite) {
     step_at([&](Context& context) { return from_payloads_.open(groups, places_, context); },
-            {.learning_rate = learning_rate,
-             .gradient_scale = gradient_scale,
-             .known_finite = known_finite});
+            options_of(learning_rate, gradient_scale, known_finite));
   }
 
   // The same with gradients of this step alone, which may be read-only.
@@ -147,9 +156,8 @@ class BoundOptimizer {
           gradients[i], {concat("gradients[", i, "]"), std::nullopt, places[i].value.numel}));
       places[i].gradient = arrays.back().view();
     }
-    step_at([&](Context&) { return places; }, {.learning_rate = learning_rate,
-                                               .gradient_scale = gradient_scale,
-                                               .known_finite = known_finite});
+    step_at([&](Context&) { return places; },
+            options_of(learning_rate, gradient_scale, known_finite));
   }
 
   // As Python has it.
@@ -196,6 +204,13 @@ class BoundOptimizer {
   }
 
  private:
+  StepOptions options_of(double learning_rate, double gradient_scale, bool known_finite) const {
+    return {.learning_rate = learning_rate,
+            .gradient_scale = gradient_scale,
+            .known_finite = known_finite,
+            .add_up = add_up_ ? &add_up_ : nullptr};
+  }
+
   // One step with parameters where find_places() says.
   template <class FindPlaces>
   void step_at(const FindPlaces& find_places, const StepOptions& options) {
@@ -232,6 +247,9 @@ class BoundOptimizer {
   std::vector<Array> arrays_;
   std::vector<Binding> places_;
   PayloadPlaces from_payloads_;
+  std::shared_ptr<Transport> transport_;  // of slices, as the next two
+  std::unique_ptr<RankSum> sum_;
+  std::function<void(std::span<double>)> add_up_;
   Worker worker_;
   std::unique_ptr<Optimizer> optimizer_;
 };
@@ -271,6 +289,10 @@ void bind_optimizers(py::module_& module) {
           "Tells where values are, by address, and gradients, by (address, dtype): an address of 0 "
           "leaves the parameter out of steps.\n\nRaises:\n    InvalidArgument: memory is shared; "
           "all stays as it was.")
+      .def("set_slices", &BoundOptimizer::set_slices, py::arg("transport"),
+           "Every rank of the transport holds slices of the same parameters, in the same order: "
+           "norms, and whether a gradient is finite, are of all of them from now on. Its calls are "
+           "collective then.\n\nRaises:\n    InvalidArgument: the transport is closed.")
       .def("set_groups", &BoundOptimizer::set_groups, py::arg("groups"),
            "Other settings for the groups, as many as before.")
       .def("prepare", &BoundOptimizer::prepare,

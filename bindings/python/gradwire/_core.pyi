@@ -741,6 +741,13 @@ class Optimizer:
         """
         Other settings for the groups, as many as before.
         """
+    def set_slices(self, transport: Transport) -> None:
+        """
+        Every rank of the transport holds slices of the same parameters, in the same order: norms, and whether a gradient is finite, are of all of them from now on. Its calls are collective then.
+        
+        Raises:
+            InvalidArgument: the transport is closed.
+        """
     def state(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
         """
         Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).

@@ -3,7 +3,7 @@
 from typing import Any, Dict, Optional, Sequence, Union
 
 from . import _core
-from ._core import GroupPayloads
+from ._core import GroupPayloads, Transport
 from .errors import InvalidArgument
 from .param_groups import ParamGroup, group_of_dict, places_of, row_of
 
@@ -23,6 +23,11 @@ class Optimizer:
         groups: settings of some parameters, as ParamGroup or dicts of its fields.
         names: of the parameters, for messages and checkpoints; "0", "1", ... by default.
         threads: of the loops; results have the same bits for any number.
+        slices: a transport each of whose ranks holds slices of the same parameters, in the same
+            order; a slice may be empty. Norms are then those of whole parameters, and a gradient
+            that is not finite on one rank leaves the step out on all. step() is collective: the
+            ranks call it in one order with all else on the transport. Not for onebit-adam and
+            onebit-lamb.
 
     Raises:
         InvalidArgument: for a bad spec, arrays that cannot be viewed in place, sizes that differ.
@@ -38,6 +43,7 @@ class Optimizer:
         groups: Sequence[Union[ParamGroup, Dict[str, Any]]] = (),
         names: Optional[Sequence[str]] = None,
         threads: int = 1,
+        slices: Optional[Transport] = None,
     ) -> None:
         rows = [g if isinstance(g, ParamGroup) else group_of_dict(g) for g in groups]
         self.lr = lr
@@ -50,6 +56,8 @@ class Optimizer:
             [row_of(ParamGroup(()))] + [row_of(g) for g in rows],
             threads,
         )
+        if slices is not None:
+            self._core.set_slices(slices)
 
     @property
     def spec(self) -> str:
