@@ -23,6 +23,7 @@ std::vector<Binding> PayloadPlaces::open(const std::vector<const PayloadCopies*>
                                          std::vector<Binding> places, Context& context) {
   sources_.resize(std::max(sources_.size(), groups.size()));
   for (size_t g = 0; g < groups.size(); ++g) {
+    check(groups[g] != nullptr, "payloads[", g, "]: is None, must be a group of take_payloads()");
     const PayloadCopies& group = *groups[g];
     if (sources_[g] == nullptr || !sources_[g]->is_of(group)) {
       sources_[g] = std::make_unique<Source>(group);

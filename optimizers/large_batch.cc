@@ -67,6 +67,8 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
       large.optimizer.weight_decay = small.optimizer.weight_decay;
       large.optimizer.max_grad_norm = small.optimizer.max_grad_norm;
       large.optimizer.master = small.optimizer.master;
+      large.optimizer.state = small.optimizer.state;
+      large.optimizer.min_8bit_size = small.optimizer.min_8bit_size;
     }
     large.schedule.base = scale_linearly(small.learning_rate, small.batch, batch);
     large.why = concat("The rate is ", times, " times as large, as the batch (arXiv 1706.02677); ",

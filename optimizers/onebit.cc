@@ -101,18 +101,19 @@ class OneBit final : public Adam {
   void step(const StepOptions& options, ThreadPool& pool) override {
     check(options.add_up == nullptr, spec().name,
           ": add_up is given, expected whole parameters on every rank");
-    const bool prepared = std::exchange(prepared_, false);
     if (!frozen()) {
+      prepared_ = false;
       Adam::step(options, pool);
       end_averages(pool);
       return;
     }
-    check(prepared, spec().name,
+    check(prepared_, spec().name,
           ": apply() without prepare(), expected before the exchange of every step once "
           "exchanges() says momentum");
     check(
         options.gradient_scale == 1.0, spec().name, ": gradient_scale is ", options.gradient_scale,
         ", must be 1 once exchanges() says momentum: prepare() has read the gradients as they are");
+    prepared_ = false;  // behind what refuses the call: the gradients' memory holds momenta
     take_factors(1.0f);
     set().for_each_block(pool, [&](const ParameterSet::Block& block) {
       measure_momentum(block, options.known_finite);

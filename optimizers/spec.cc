@@ -12,9 +12,12 @@
 namespace gradwire {
 namespace {
 
-bool is_unit(double x) { return x >= 0.0 && x < 1.0; }
+// As the float that steps are computed with, where a bound would be lost to rounding.
+bool is_unit(double x) { return x >= 0.0 && static_cast<float>(x) < 1.0f; }
 bool is_switch(double x) { return x == 0.0 || x == 1.0; }
-bool is_positive(double x) { return x > 0.0 && x <= std::numeric_limits<float>::max(); }
+bool is_positive(double x) {
+  return x <= std::numeric_limits<float>::max() && static_cast<float>(x) > 0.0f;
+}
 bool is_part(double x) { return x >= 0.0 && x <= 1.0; }
 bool is_count(double x) { return x >= 1.0 && x <= 0x1p53 && x == std::floor(x); }
 bool is_whole(double x) { return x == 0.0 || is_count(x); }

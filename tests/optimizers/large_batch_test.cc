@@ -33,6 +33,10 @@ TEST(LargeBatchRecipe, SgdBecomesLarcAtTheLinearRate) {
   EXPECT_NE(large.why.find("16 times"), std::string::npos) << large.why;
   EXPECT_EQ(to_string(large_batch(small("larc:trust_coefficient=0.01", 0.1), 512).optimizer),
             "larc:trust_coefficient=0.01");
+  const OptimizerSpec coded =
+      large_batch(small("sgd:state=8bit,min_8bit_size=100", 0.1), 4096).optimizer;
+  EXPECT_EQ(coded.state, StateBits::kEight);
+  EXPECT_EQ(coded.min_8bit_size, 100u);
 }
 
 TEST(LargeBatchRecipe, LarsLambAndAdamwFollowTheRoot) {

@@ -118,6 +118,9 @@ TEST(OptimizerSpecText, ValuesOutOfRangeNameTheRange) {
   EXPECT_EQ(refusal("sgd:nesterov=2"), "sgd: nesterov is 2, must be 0 or 1");
   EXPECT_EQ(refusal("lamb:beta2=-0.5"), "lamb: beta2 is -0.5, must be in [0, 1)");
   EXPECT_EQ(refusal("lamb:epsilon=0"), "lamb: epsilon is 0, must be > 0");
+  // What a step's float32 would round to a bound.
+  EXPECT_EQ(refusal("adamw:epsilon=1e-60"), "adamw: epsilon is 1e-60, must be > 0");
+  EXPECT_EQ(refusal("sgd:momentum=0.999999999999"), "sgd: momentum is 1, must be in [0, 1)");
   EXPECT_EQ(refusal("lars:trust_coefficient=0"), "lars: trust_coefficient is 0, must be > 0");
   EXPECT_EQ(refusal("lars:weight_decay=inf"), "lars: weight_decay is inf, must be >= 0");
 }

@@ -87,3 +87,9 @@ def test_what_does_not_fit_changes_nothing():
         np.testing.assert_array_equal(value, expected)
     for value, expected in zip(optimizer.update(good), in_place("sgd", 1)):
         np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("spec", ["onebit-adam", "onebit-lamb:freeze_step=2", "diloco"])
+def test_what_exchanges_more_than_gradients_is_refused(spec):
+    with pytest.raises(gradwire.InvalidArgument, match="steps on gradients alone"):
+        gradwire.FunctionalOptimizer(spec, arrays(0), 0.1)

@@ -79,6 +79,10 @@ def test_what_is_refused_says_why():
     optimizer.step()
     with pytest.raises(gradwire.InvalidArgument, match=r"apply\(\) without prepare\(\)"):
         optimizer.step()
+    optimizer.prepare()
+    with pytest.raises(gradwire.InvalidArgument, match="gradient_scale is 0.5, must be 1"):
+        optimizer.step(gradient_scale=0.5)
+    optimizer.step()  # what prepare() wrote is still there
     g[2] = np.nan
     optimizer.prepare()
     assert np.isnan(g[2])
@@ -156,3 +160,29 @@ def test_torch_ranks_change_the_plan_stay_equal_and_learn(name):
         assert torch.equal(a, b)
     assert results[0][0][freeze] < 0.9 * results[0][0][0]
     assert results[0][0][-1] < 0.95 * results[0][0][freeze]
+
+
+def test_torch_refuses_what_does_not_fit_its_plans_before_any_step():
+    torch = pytest.importorskip("torch", reason="torch is an optional extra")
+    import gradwire.torch as gt
+
+    def plan_of(*shapes, spec="none"):
+        return gradwire.make_plan([(str(i), shape) for i, shape in enumerate(shapes)], spec)
+
+    reducer = gradwire.Reducer(plan_of((20, 10), (3,)), gradwire.make_transport("in_process"))
+    fits = [torch.nn.Parameter(torch.ones(20, 10)), torch.nn.Parameter(torch.ones(3))]
+    plan = plan_of((20, 10), (3,), spec="1bit")
+    for parameters, second, words in (
+            (fits, "1bit", "plan: is a str, must be a Plan"),
+            (fits, plan_of((20, 10), spec="1bit"), "of other parameters than the reducer's"),
+            (fits, plan_of((20, 11), (3,), spec="1bit"), "of other parameters than the reducer's"),
+            (fits[:1], plan, "parameters: are 1, must be the plan's 2"),
+            ([torch.nn.Parameter(torch.ones(10)), fits[1]], plan, r"has the shape \(10,\), must have \(20, 10\)"),
+    ):  # fmt: skip
+        with pytest.raises(gradwire.InvalidArgument, match=words):
+            gt.OneBitAdam(parameters, reducer, second, freeze_step=1)
+    optimizer = gt.OneBitAdam(fits, reducer, plan, freeze_step=1)
+    for _ in range(3):
+        for p in fits:
+            p.grad = torch.ones_like(p)
+        assert optimizer.step()

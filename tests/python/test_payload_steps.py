@@ -71,6 +71,8 @@ def test_parameters_without_payloads_step_from_memory():
     after = [v.copy() for v in values]
     with pytest.raises(gradwire.InvalidArgument, match=r"payloads\[1\]: parameter \d is in another group"):
         optimizer.step(payloads=[groups[0], groups[0]])
+    with pytest.raises(gradwire.InvalidArgument, match=r"payloads\[0\]: is None"):
+        optimizer.step(payloads=[None])
     other = gradwire.SGD([np.zeros(3, np.float32)], [np.zeros(3, np.float32)], 0.1)
     with pytest.raises(gradwire.InvalidArgument, match="expected one of the 1 here"):
         other.step(payloads=groups)

@@ -42,3 +42,30 @@ def test_state_of_8_bits_is_codes_and_scales_but_in_groups_that_are_full():
     del short["state"][0]["exp_avg.scale"]
     with pytest.raises(gradwire.InvalidArgument, match=r"exp_avg.scale'\]: is missing"):
         optimizer.load_state_dict(short)
+
+
+def test_state_of_8_bits_stays_in_the_order_of_elements_it_was_made_in():
+    def made(order):
+        torch.manual_seed(1)
+        w = torch.nn.Parameter(torch.randn(32, 16, 4, 4).contiguous(memory_format=order))
+        return w, gt.SGD([w], lr=0.1, momentum=0.9, state="8bit")
+
+    w, optimizer = made(torch.contiguous_format)
+    w.grad = torch.randn(w.shape)
+    optimizer.step()
+    other, loaded = made(torch.channels_last)
+    with pytest.raises(gradwire.InvalidArgument, match="momentum_buffer.*its strides are .*another order"):
+        loaded.load_state_dict(optimizer.state_dict())
+    same, loaded = made(torch.contiguous_format)
+    with torch.no_grad():
+        same.copy_(w)
+    loaded.load_state_dict(optimizer.state_dict())
+    for p, of in ((w, optimizer), (same, loaded)):
+        p.grad = torch.ones_like(p)
+        of.step()
+    assert torch.equal(w, same)
+    w.data = w.data.contiguous(memory_format=torch.channels_last)
+    before = w.detach().clone()
+    with pytest.raises(gradwire.InvalidArgument, match="another order of elements"):
+        optimizer.step()
+    assert torch.equal(w, before)

@@ -54,6 +54,11 @@ class FunctionalOptimizer:
         threads: int = 1,
         convert: Optional[Callable[[np.ndarray], Any]] = None,
     ) -> None:
+        if spec.split(":")[0] in ("diloco", "onebit-adam", "onebit-lamb"):
+            raise InvalidArgument(
+                f"spec: is {spec!r}, must be of an optimizer that steps on gradients alone: this one's "
+                "prepare() writes to them"
+            )
         self._values = [np.array(_viewed(p, f"parameters[{i}]")) for i, p in enumerate(parameters)]
         self._convert = convert
         # Whose memory is never read: update() says where gradients are.

@@ -15,6 +15,28 @@ from ..reducer import Reducer
 __all__ = ["OneBitAdam", "OneBitLAMB"]
 
 
+def _check_plans(parameters: List[torch.Tensor], reducer: Reducer, plan: Plan) -> None:
+    """Before a step is made: what does not fit would be found in the middle of one, or at the freeze."""
+    if not isinstance(plan, Plan):
+        raise InvalidArgument(f"plan: is a {type(plan).__name__}, must be a Plan, from make_plan()")
+    names = reducer.plan.parameters
+    if plan.parameters != names or _numel_of(plan) != _numel_of(reducer.plan):
+        raise InvalidArgument("plan: is of other parameters than the reducer's, must be of the same")
+    if len(parameters) != len(names):
+        raise InvalidArgument(f"parameters: are {len(parameters)}, must be the plan's {len(names)}")
+    for i, parameter in enumerate(parameters):
+        shape = reducer.gradient(i).shape
+        if tuple(parameter.shape) != shape:
+            raise InvalidArgument(
+                f"parameters[{i}]: has the shape {tuple(parameter.shape)}, must have {shape}, as the "
+                f"plan's '{names[i]}'"
+            )
+
+
+def _numel_of(plan: Plan) -> int:
+    return sum(group["numel"] for bucket in plan.layout for group in bucket["groups"])
+
+
 class _OneBit:
     """What both share: gradients go to the reducer, momenta once the optimizer says so."""
 
@@ -25,6 +47,7 @@ class _OneBit:
                     f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be "
                     "torch.float32 on the CPU"
                 )
+        _check_plans(parameters, reducer, plan)
         self._parameters = parameters
         self._reducer = reducer
         self._plans = {"gradients": reducer.plan, "momentum": plan}
@@ -66,7 +89,9 @@ class _OneBit:
                     f"parameters[{i}]: has no gradient, must have one: zeros, where a step does not "
                     "reach it"
                 )
-            np.copyto(gradient, parameter.grad.numpy())
+            if parameter.grad.layout != torch.strided:
+                raise InvalidArgument(f"parameters[{i}]: has a sparse gradient, must have a dense one")
+            np.copyto(gradient, parameter.grad.detach().numpy())
         self._follow()
         self._optimizer.prepare()
         for i, gradient in enumerate(self._gradients):

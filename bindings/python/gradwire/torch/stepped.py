@@ -220,6 +220,7 @@ class Optimizer(torch.optim.Optimizer):
                     continue
                 if torch.uint8 in (value.dtype, views[key].dtype):
                     _check_dtype(f"state['{key}']", value, views[key].dtype)
+                    _check_order(f"state['{key}']", value, parameter)
                 views[key].copy_(value)
             fresh[parameter] = views
         self.state.clear()
@@ -264,6 +265,7 @@ class Optimizer(torch.optim.Optimizer):
                 _check_dtype(what, value, torch.uint16)
             elif key in codes:
                 _check_dtype(what, value, torch.uint8)
+                _check_order(what, value, parameter)
             else:
                 _check_dtype(what, value, *_DTYPES)
             state[key] = value.detach().clone()
@@ -287,6 +289,16 @@ def _check_dtype(what: str, value: torch.Tensor, *wanted: torch.dtype) -> None:
     if value.dtype not in wanted:
         bits = " as state of 8 bits is" if wanted[0] == torch.uint8 else ""
         raise InvalidArgument(f"{what}: is {value.dtype}, must be {wanted[0]}{bits}")
+
+
+def _check_order(what: str, codes: torch.Tensor, parameter: torch.Tensor) -> None:
+    # Elements that share a scale are those that follow one another in memory.
+    orders = zip(codes.stride(), parameter.stride(), parameter.shape)
+    if any(size != 1 and mine != wanted for mine, wanted, size in orders):
+        raise InvalidArgument(
+            f"{what}: its strides are {tuple(codes.stride())}, must be the parameter's, "
+            f"{tuple(parameter.stride())}: state of 8 bits does not follow into another order of elements"
+        )
 
 
 def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
