@@ -33,7 +33,7 @@ from gradwire.bench.intervals import mean_interval
 from gradwire.bench.job import find_trainer
 
 OPTIMIZERS = ("sgd", "lars", "lamb", "adamw")
-GRID = [10 ** (k / 2) for k in range(-6, 5)]  # 1e-3 to 100
+GRID = [10 ** (k / 2) for k in range(-8, 6)]  # 1e-4 to 316
 TUNING_SEEDS = (1000, 1001, 1002)
 WARMUP = 0.1  # of a run's steps
 
