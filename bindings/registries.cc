@@ -55,6 +55,7 @@ Rows optimizers() {
     }
     fields["presets"] = presets;
     fields["source"] = row.source;
+    fields["steps_on_gradients"] = row.exchanges == Exchanged::kGradients;
     rows.append(fields);
   }
   return rows;

@@ -1,9 +1,9 @@
 """Local steps: the outer optimizer against its formula, and ranks that exchange once in many steps."""
 
-import threading
 
 import numpy as np
 import pytest
+from rank_processes import in_threads
 
 import gradwire
 
@@ -68,44 +68,35 @@ def test_torch_ranks_exchange_once_in_many_steps_and_learn():
     import gradwire.torch as gt
 
     ranks, every = 2, 5
-    group = gradwire.make_in_process_group(ranks)
     torch.manual_seed(SEED)
     first = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     inputs = torch.randn(256, 20)
     targets = torch.sin(inputs.sum(1, keepdim=True))
-    results, failures = [None] * ranks, []
 
-    def train(rank):
-        try:
-            import copy
-            model = copy.deepcopy(first)
-            plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()],
-                                      "topk:25%,decay=0.95")
-            inner = gt.AdamW(model.parameters(), lr=3e-3, threads=1)
-            outer = gt.DiLoCo(model.parameters(), gradwire.Reducer(plan, group[rank]), every,
-                              threads=1)
-            mine = slice(rank * 128, rank * 128 + 128)
-            losses, seen = [], []
-            for step in range(60):
-                loss = torch.nn.functional.mse_loss(model(inputs[mine]), targets[mine])
-                inner.zero_grad()
-                loss.backward()
-                inner.step()
-                seen.append(outer.step())
-                losses.append(loss.item())
-            assert seen == [(step + 1) % every == 0 for step in range(60)]
-            assert outer.steps == 60
-            results[rank] = (losses, [p.detach().clone() for p in model.parameters()])
-        except BaseException as error:  # shown by the test's own thread
-            failures.append(error)
-            group[rank].abort(str(error))
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    if failures:
-        raise failures[0]
+    def train(transport):
+        import copy
+
+        rank = transport.rank
+        model = copy.deepcopy(first)
+        plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()],
+                                  "topk:25%,decay=0.95")
+        inner = gt.AdamW(model.parameters(), lr=3e-3, threads=1)
+        outer = gt.DiLoCo(model.parameters(), gradwire.Reducer(plan, transport), every,
+                          threads=1)
+        mine = slice(rank * 128, rank * 128 + 128)
+        losses, seen = [], []
+        for step in range(60):
+            loss = torch.nn.functional.mse_loss(model(inputs[mine]), targets[mine])
+            inner.zero_grad()
+            loss.backward()
+            inner.step()
+            seen.append(outer.step())
+            losses.append(loss.item())
+        assert seen == [(step + 1) % every == 0 for step in range(60)]
+        assert outer.steps == 60
+        return losses, [p.detach().clone() for p in model.parameters()]
+
+    results = [end.result() for end in in_threads(ranks, train, deadline=120.0)]
     for a, b in zip(results[0][1], results[1][1]):
         assert torch.equal(a, b)
     assert results[0][0][-1] < 0.8 * results[0][0][0]

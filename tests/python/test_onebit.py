@@ -1,9 +1,9 @@
 """1-bit Adam and 1-bit LAMB: both stages against the formula, and ranks whose plan changes by itself."""
 
-import threading
 
 import numpy as np
 import pytest
+from rank_processes import in_threads
 
 import gradwire
 
@@ -92,26 +92,6 @@ def test_what_is_refused_says_why():
         gradwire.OneBitAdam([w], [g], lr=0.1, freeze_step=0)
 
 
-def run(ranks, train):
-    """train(rank, transport) on a thread per rank; raises what one of them raised."""
-    group, failures = gradwire.make_in_process_group(ranks), []
-
-    def body(rank):
-        try:
-            train(rank, group[rank])
-        except BaseException as error:  # shown by the test's own thread
-            failures.append(error)
-            group[rank].abort(str(error))
-
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    if failures:
-        raise failures[0]
-
-
 @pytest.mark.parametrize("name", ["OneBitAdam", "OneBitLAMB"])
 def test_torch_ranks_change_the_plan_stay_equal_and_learn(name):
     torch = pytest.importorskip("torch", reason="torch is an optional extra")
@@ -124,9 +104,9 @@ def test_torch_ranks_change_the_plan_stay_equal_and_learn(name):
     first = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     inputs = torch.randn(256, 20)
     targets = torch.sin(inputs.sum(1, keepdim=True))
-    results = [None] * ranks
 
-    def train(rank, transport):
+    def train(transport):
+        rank = transport.rank
         model = copy.deepcopy(first)
         shapes = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
         plan = gradwire.make_plan(shapes, "1bit", exchange="two_shot")
@@ -153,9 +133,9 @@ def test_torch_ranks_change_the_plan_stay_equal_and_learn(name):
         model.zero_grad()
         with pytest.raises(gradwire.InvalidArgument, match=r"parameters\[0\]: has no gradient"):
             optimizer.step()
-        results[rank] = (losses, [p.detach().clone() for p in model.parameters()])
+        return losses, [p.detach().clone() for p in model.parameters()]
 
-    run(ranks, train)
+    results = [end.result() for end in in_threads(ranks, train, deadline=120.0)]
     for a, b in zip(results[0][1], results[1][1]):
         assert torch.equal(a, b)
     assert results[0][0][freeze] < 0.9 * results[0][0][0]

@@ -6,6 +6,7 @@ import numpy as np
 
 from .errors import InvalidArgument
 from .optim import Optimizer, ParamGroup
+from .registries import optimizers
 
 __all__ = ["FunctionalOptimizer"]
 
@@ -54,7 +55,8 @@ class FunctionalOptimizer:
         threads: int = 1,
         convert: Optional[Callable[[np.ndarray], Any]] = None,
     ) -> None:
-        if spec.split(":")[0] in ("diloco", "onebit-adam", "onebit-lamb"):
+        name = spec.split(":")[0]
+        if any(row.name == name and not row.steps_on_gradients for row in optimizers()):
             raise InvalidArgument(
                 f"spec: is {spec!r}, must be of an optimizer that steps on gradients alone: this one's "
                 "prepare() writes to them"

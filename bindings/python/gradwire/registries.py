@@ -53,6 +53,7 @@ class OptimizerRow:
     settings: Tuple[str, ...]  #: keys of its spec, as in "sgd:momentum=0.9"
     presets: Dict[str, str]  #: by name, the settings each stands for: "lamb:preset=apex"
     source: str
+    steps_on_gradients: bool  #: alone; else prepare() writes what is to be exchanged to them
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Local steps in a torch program: any optimizer inside, one exchange in many of its steps."""
 
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Iterable, Optional, Sequence
 
 import torch
 
@@ -9,6 +9,16 @@ from ..local_steps import DiLoCo as _Arrays
 from ..reducer import Reducer
 
 __all__ = ["DiLoCo"]
+
+
+def check_floats(parameters: Sequence[torch.Tensor]) -> None:
+    """Raises InvalidArgument unless all are of torch.float32 in CPU memory."""
+    for i, parameter in enumerate(parameters):
+        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+            raise InvalidArgument(
+                f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be "
+                "torch.float32 on the CPU"
+            )
 
 
 class DiLoCo:
@@ -44,12 +54,7 @@ class DiLoCo:
         values = list(parameters)
         if every < 1:
             raise InvalidArgument(f"every: is {every}, must be at least 1")
-        for i, parameter in enumerate(values):
-            if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-                raise InvalidArgument(
-                    f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be "
-                    "torch.float32 on the CPU"
-                )
+        check_floats(values)
         self._reducer = reducer
         self._count = len(values)
         self._every = every

@@ -1,6 +1,6 @@
 """1-bit Adam and 1-bit LAMB in a torch program: a Reducer whose plan changes when v freezes."""
 
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Type
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from ..onebit import OneBitAdam as _AdamArrays
 from ..onebit import OneBitLAMB as _LambArrays
 from ..optim import Optimizer as _Arrays
 from ..reducer import Reducer
+from .local_steps import check_floats
 
 __all__ = ["OneBitAdam", "OneBitLAMB"]
 
@@ -40,23 +41,27 @@ def _numel_of(plan: Plan) -> int:
 class _OneBit:
     """What both share: gradients go to the reducer, momenta once the optimizer says so."""
 
-    def __init__(self, parameters: List[torch.Tensor], reducer: Reducer, plan: Plan) -> None:
-        for i, parameter in enumerate(parameters):
-            if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-                raise InvalidArgument(
-                    f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be "
-                    "torch.float32 on the CPU"
-                )
-        _check_plans(parameters, reducer, plan)
-        self._parameters = parameters
+    _kind: Type[Any]  # of arrays
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        reducer: Reducer,
+        plan: Plan,
+        lr: float = 1e-3,
+        **options: Any,
+    ) -> None:
+        values = list(parameters)
+        check_floats(values)
+        _check_plans(values, reducer, plan)
+        self._parameters = values
         self._reducer = reducer
         self._plans = {"gradients": reducer.plan, "momentum": plan}
         self._exchanged = "gradients"
         # Not the reducer's own, whose memory ends when its plan changes.
-        self._gradients = [np.empty(tuple(p.shape), np.float32) for p in parameters]
-        self._arrays = [p.detach().numpy() for p in parameters]
-
-    _optimizer: _Arrays
+        self._gradients = [np.empty(tuple(p.shape), np.float32) for p in values]
+        arrays = [p.detach().numpy() for p in values]
+        self._optimizer: _Arrays = self._kind(arrays, self._gradients, lr, **options)
 
     @property
     def lr(self) -> float:
@@ -150,28 +155,10 @@ class OneBitAdam(_OneBit):
         InvalidArgument: for parameters that do not fit the plan or cannot be viewed in place.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[torch.Tensor],
-        reducer: Reducer,
-        plan: Plan,
-        lr: float = 1e-3,
-        **options: Any,
-    ) -> None:
-        super().__init__(list(parameters), reducer, plan)
-        self._optimizer = _AdamArrays(self._arrays, self._gradients, lr, **options)
+    _kind = _AdamArrays
 
 
 class OneBitLAMB(_OneBit):
     """1-bit LAMB, exchanged as OneBitAdam; arguments as its, others see gradwire.OneBitLAMB."""
 
-    def __init__(
-        self,
-        parameters: Iterable[torch.Tensor],
-        reducer: Reducer,
-        plan: Plan,
-        lr: float = 1e-3,
-        **options: Any,
-    ) -> None:
-        super().__init__(list(parameters), reducer, plan)
-        self._optimizer = _LambArrays(self._arrays, self._gradients, lr, **options)
+    _kind = _LambArrays
