@@ -77,11 +77,14 @@ constexpr SumGoal kSum[] = {
 
 /// A step of a float32 parameter, and the bytes of an element that its update must move; LAMB and
 /// LARS read what they take norms of once more.
+enum class StepInput { kWhole, kSlices };
 struct StepGoal {
   const char* spec;
   double bytes;
+  StepInput input = StepInput::kWhole;
 };
-constexpr StepGoal kStep[] = {{"sgd", 20}, {"adamw", 28}, {"lars", 28}, {"lamb", 40}};
+constexpr StepGoal kStep[] = {
+    {"sgd", 20}, {"adamw", 28}, {"lars", 28}, {"lamb", 40}, {"lamb", 40, StepInput::kSlices}};
 
 double goal_at(const Goal& goal, size_t numel) {
   return numel >= kLarge ? goal.at_110m : goal.at_25m;
@@ -209,6 +212,10 @@ Case norms_case(const Arena& arena, Stream& stream) {
 
 constexpr size_t kLayer = 1'000'003;  // elements of a parameter
 
+/// What a carrier's launch costs, without a link.
+const std::function<void(std::span<double>, Stream&)> kOneRank =
+    [](std::span<double> values, Stream& on) { cuda::add_parts(values, values, on); };
+
 /// With memory set `set` as the gradients, cut as layers are.
 Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
   struct Stepped {
@@ -217,7 +224,8 @@ Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
     Context context;
     std::vector<std::unique_ptr<Optimizer>> of_set;
   };
-  const auto prepare = [&arena, &stream, spec = goal.spec](Row&) -> Work {
+  const bool slices = goal.input == StepInput::kSlices;
+  const auto prepare = [&arena, &stream, spec = goal.spec, slices](Row&) -> Work {
     auto state = std::make_shared<Stepped>(stream);
     for (int set = 0; set < kSets; ++set) {
       std::vector<Parameter> layers;
@@ -229,11 +237,13 @@ Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
       }
       state->of_set.push_back(make_optimizer(parse_optimizer(spec), std::move(layers)));
     }
-    return [state](int set) {
-      state->of_set[static_cast<size_t>(set)]->apply(1e-6, state->context);
+    return [state, slices](int set) {
+      const StepOptions whole{.learning_rate = 1e-6};
+      const StepOptions sliced{.learning_rate = 1e-6, .on_device = {.add_up = &kOneRank}};
+      state->of_set[static_cast<size_t>(set)]->apply(slices ? sliced : whole, state->context);
     };
   };
-  return {{.op = concat("step ", goal.spec),
+  return {{.op = concat("step ", goal.spec, slices ? " of slices" : ""),
            .by = "gradwire",
            .bytes = goal.bytes * static_cast<double>(arena.numel())},
           prepare};

@@ -30,7 +30,7 @@ class CudaOptimizer final : public Optimizer {
     blocks_ = make(blocks * sizeof(cuda::StepBlock));
     steps_ = make(items * sizeof(cuda::ItemStep));
     counts_ = make(items * sizeof(uint64_t));
-    sums_ = make((items + 2 * blocks) * sizeof(double));
+    sums_ = make((3 * items + 1 + 2 * blocks) * sizeof(double));
     words_ = make(sizeof(cuda::OptimizerWords));
     upload_blocks();
     upload_items();
@@ -45,7 +45,7 @@ class CudaOptimizer final : public Optimizer {
   void apply(const StepOptions& options, Context& context) override {
     check_options(spec_.name, options);
     check(options.add_up == nullptr, spec_.name,
-          ": add_up is given, expected whole parameters in memory of a GPU");
+          ": add_up is given, expected on_device.add_up: the parameters are in memory of a GPU");
     check_stream(context);
     cuda::step(tables(), {options, rule_}, context.stream);
   }
@@ -79,6 +79,11 @@ class CudaOptimizer final : public Optimizer {
           ": learning_rate in GPU memory is ", found.fault_value, ", must be finite and >= 0");
     check(found.fault != cuda::StepFault::kLossScale, spec_.name, ": loss_scale in GPU memory is ",
           found.fault_value, ", must be finite and > 0");
+    if (found.fault_item == cuda::kElsewhere) {
+      throw NonFiniteGradient(
+          "gradients: another rank's slice has an element that is not finite, or that rank left "
+          "the step out, expected finite values");
+    }
     throw NonFiniteGradient(concat("gradient of parameter '", set_.items()[found.fault_item].name,
                                    "' holds NaN or infinity, expected finite values"));
   }
@@ -165,8 +170,9 @@ class CudaOptimizer final : public Optimizer {
             .steps = steps_.as<cuda::ItemStep>().data(),
             .counts = counts_.as<uint64_t>().data(),
             .item_sums = sums.data(),
-            .value_squares = sums.data() + items,
-            .change_squares = sums.data() + items + blocks,
+            .slice_sums = sums.data() + items,
+            .value_squares = sums.data() + 3 * items + 1,
+            .change_squares = sums.data() + 3 * items + 1 + blocks,
             .words = words_.as<cuda::OptimizerWords>().data()};
   }
 

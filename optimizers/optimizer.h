@@ -148,14 +148,20 @@ struct StepOptions {
     const double* learning_rate = nullptr;  ///< in the place of learning_rate; finite and >= 0
     const float* loss_scale = nullptr;      ///< divides gradient_scale; finite and > 0
     const float* found_inf = nullptr;       ///< where it is not 0 the step is left out and counted
+    /// add_up's form there: enqueues on the stream what makes `values`, in that memory, the sums of
+    /// all ranks' values, and does not wait. Called in apply(), between the launches: once or twice
+    /// as add_up, by AdamW too not at all where gradients are known_finite. Learning rate, loss
+    /// scale and found_inf are then the same on all ranks. What it throws comes out of apply(), and
+    /// the step changes nothing.
+    const std::function<void(std::span<double> values, Stream& stream)>* add_up = nullptr;
   } on_device = {};
   /// Sharded use: every rank holds slices of the same parameters, in the same order, of which some
   /// may be empty. Makes values[i] the sum of all ranks' values[i], the same on each; called in
   /// apply()'s task, as often and with as many values on every rank: once, twice with
   /// max_grad_norm, by SGD not at all where gradients are known_finite. Norms are then those of
   /// whole parameters, and a gradient that is not finite on one rank leaves the step out on all.
-  /// What it throws ends the step, which changes nothing. Null: parameters are whole. On the CPU;
-  /// not for onebit-*.
+  /// What it throws ends the step, which changes nothing. Null: parameters are whole. On the CPU
+  /// (on a GPU on_device.add_up); not for onebit-*.
   const std::function<void(std::span<double>)>* add_up = nullptr;
 };
 

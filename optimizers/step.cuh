@@ -140,24 +140,40 @@ __device__ inline void take_options(OptimizerWords& words, const StepOptions& op
       max_grad_norm == 0.0 ? scale : clipped_scale(scale, squares, max_grad_norm));
 }
 
-/// One thread block: what the step does, but for rates that follow norms.
-__global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t, StepRequest r) {
-  const bool clips = r.rule.max_grad_norm != 0.0;
-  if (clips) {
-    for (size_t i = warp_index(); i < t.item_count; i += kBeginThreads / kWarp) {
-      const bool present = t.items[i].gradient != nullptr;
-      const double sum = present ? sum_of_item(t.items[i], t.change_squares) : 0.0;
-      if (lane_index() == 0) {
-        t.item_sums[i] = sum;
-      }
+/// One thread block: the sum of squares of all gradients, for the first warp.
+__device__ inline double sum_of_items(const StepTables& t) {
+  for (size_t i = warp_index(); i < t.item_count; i += kBeginThreads / kWarp) {
+    const bool present = t.items[i].gradient != nullptr;
+    const double sum = present ? sum_of_item(t.items[i], t.change_squares) : 0.0;
+    if (lane_index() == 0) {
+      t.item_sums[i] = sum;
     }
   }
   __syncthreads();
-  if (warp_index() == 0) {
-    const double squares = clips ? warp_sum_in_order(t.item_sums, t.item_count) : 0.0;
-    if (lane_index() == 0) {
-      take_options(*t.words, r.options, squares, r.rule.max_grad_norm);
-    }
+  return warp_index() == 0 ? warp_sum_in_order(t.item_sums, t.item_count) : 0.0;
+}
+
+/// One thread block: what ranks add up for the norm of all gradients.
+__global__ void __launch_bounds__(kBeginThreads) sum_of_slices_kernel(StepTables t) {
+  const double squares = sum_of_items(t);
+  if (threadIdx.x == 0) {
+    t.slice_sums[0] = squares;
+  }
+}
+
+/// One thread block: what the step does, but for rates that follow norms.
+__global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t, StepRequest r) {
+  const bool clips = r.rule.max_grad_norm != 0.0;
+  const bool slices = clips && r.options.on_device.add_up != nullptr;
+  double squares = 0.0;
+  if (slices) {
+    squares = t.slice_sums[0];
+  } else if (clips) {
+    squares = sum_of_items(t);
+  }
+  if (threadIdx.x == 0) {
+    take_options(*t.words, r.options, squares, r.rule.max_grad_norm);
+    t.words->elsewhere = slices && !(squares <= std::numeric_limits<double>::max()) ? 1 : 0;
   }
   __syncthreads();
   const float factor = t.words->factor;
@@ -170,16 +186,42 @@ __global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t,
   }
 }
 
-/// Rates, a warp for each parameter. The last thread block decides whether the step is made and
-/// counts it.
+/// A warp for each parameter: what ranks add up for its rate, and whether this one keeps the step
+/// from being made.
 __global__ void __launch_bounds__(kStepThreads)
-    decide_kernel(StepTables t, StepRule rule, bool skips) {
+    squares_of_slices_kernel(StepTables t, bool layerwise) {
+  const size_t i = size_t{blockIdx.x} * kItemsOfBlock + warp_index();
+  if (i < t.item_count) {
+    const StepItem& item = t.items[i];
+    const bool sums = layerwise && item.adapt && item.gradient != nullptr && t.words->going != 0;
+    const double values = sums ? sum_of_item(item, t.value_squares) : 0.0;
+    const double change = sums ? sum_of_item(item, t.change_squares) : 0.0;
+    if (lane_index() == 0) {
+      t.slice_sums[2 * i] = values;
+      t.slice_sums[2 * i + 1] = change;
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    const bool stops = t.words->going == 0 || t.words->bad_block != 0;
+    t.slice_sums[2 * t.item_count] = stops ? 1.0 : 0.0;
+  }
+}
+
+/// Behind an exchange that failed: the next step begins anew.
+__global__ void forget_step_kernel(OptimizerWords* words) { words->bad_block = 0; }
+
+/// Rates, a warp for each parameter. The last thread block decides whether the step is made and
+/// counts it. `summed`: squares_of_slices_kernel's are the sums over ranks.
+__global__ void __launch_bounds__(kStepThreads)
+    decide_kernel(StepTables t, StepRule rule, bool skips, bool summed) {
   OptimizerWords& words = *t.words;
   const size_t i = size_t{blockIdx.x} * kItemsOfBlock + warp_index();
   if (i < t.item_count && t.items[i].gradient != nullptr) {
     const StepItem& item = t.items[i];
     LayerNorms norms{0.0, 0.0};
-    if (rule.layerwise && item.adapt) {
+    if (rule.layerwise && item.adapt && summed) {
+      norms = {std::sqrt(t.slice_sums[2 * i]), std::sqrt(t.slice_sums[2 * i + 1])};
+    } else if (rule.layerwise && item.adapt) {
       norms = {std::sqrt(sum_of_item(item, t.value_squares)),
                std::sqrt(sum_of_item(item, t.change_squares))};
     }
@@ -200,12 +242,14 @@ __global__ void __launch_bounds__(kStepThreads)
     return;
   }
   if (threadIdx.x == 0) {
-    if (words.going != 0 && words.bad_block != 0) {
+    const bool elsewhere =
+        words.elsewhere != 0 || (summed && t.slice_sums[2 * t.item_count] != 0.0);
+    if (words.going != 0 && (words.bad_block != 0 || elsewhere)) {
       words.going = 0;
       words.skipped += skips ? 1 : 0;
       if (!skips) {
         words.fault = StepFault::kNonFinite;
-        words.fault_item = t.blocks[~words.bad_block].item;
+        words.fault_item = words.bad_block != 0 ? t.blocks[~words.bad_block].item : kElsewhere;
       }
     }
     words.bad_block = 0;

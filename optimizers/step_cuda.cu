@@ -3,14 +3,16 @@
 namespace gradwire::cuda {
 namespace {
 
+/// Whether gradients that no norm is taken of are looked at for what is not finite.
+bool looks_at_all(const StepRequest& r) {
+  const bool known = r.options.known_finite || r.rule.max_grad_norm != 0.0;
+  return !known || r.rule.form == StepForm::kLars;
+}
+
 /// The first pass, which looks at gradients and changes nothing.
 void measure(const StepTables& t, const StepRequest& r, Stream& stream) {
   const LaunchShape shape{t.block_count, kStepThreads, stream};
-  const bool known = r.options.known_finite || r.rule.max_grad_norm != 0.0;
-  const bool alone = !known || r.rule.form == StepForm::kLars;
-  if (!r.rule.layerwise && !alone) {
-    return;
-  }
+  const bool alone = looks_at_all(r);
   if (r.rule.form == StepForm::kAdam && r.rule.layerwise) {
     if (r.rule.has_codes) {
       GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate, true>), shape, t, true, alone);
@@ -34,18 +36,42 @@ void update(const StepTables& t, const StepRule& rule, const LaunchShape& blocks
   }
 }
 
+/// The first `count` of the slices' sums become those of all ranks'.
+void add_up(const StepTables& t, const StepRequest& r, size_t count, Stream& stream) {
+  try {
+    (*r.options.on_device.add_up)({t.slice_sums, count}, stream);
+  } catch (...) {
+    GRADWIRE_LAUNCH(forget_step_kernel, (LaunchShape{1, 1, stream}), t.words);
+    throw;
+  }
+}
+
 }  // namespace
 
 void step(const StepTables& t, const StepRequest& r, Stream& stream) {
   check_cuda_stream("cuda::step", stream);
   const LaunchShape blocks{t.block_count, kStepThreads, stream};
+  const LaunchShape items{(t.item_count + kItemsOfBlock - 1) / kItemsOfBlock, kStepThreads, stream};
+  const LaunchShape one{1, kBeginThreads, stream};
+  const bool slices = r.options.on_device.add_up != nullptr;
   if (r.rule.max_grad_norm != 0.0) {
     GRADWIRE_LAUNCH((measure_kernel<Change::kClip>), blocks, t, false, false);
+    if (slices) {
+      GRADWIRE_LAUNCH(sum_of_slices_kernel, one, t);
+      add_up(t, r, 1, stream);
+    }
   }
-  GRADWIRE_LAUNCH(begin_step_kernel, (LaunchShape{1, kBeginThreads, stream}), t, r);
-  measure(t, r, stream);
-  const LaunchShape items{(t.item_count + kItemsOfBlock - 1) / kItemsOfBlock, kStepThreads, stream};
-  GRADWIRE_LAUNCH(decide_kernel, items, t, r.rule, r.options.on_non_finite == OnNonFinite::kSkip);
+  GRADWIRE_LAUNCH(begin_step_kernel, one, t, r);
+  const bool measures = r.rule.layerwise || looks_at_all(r);
+  if (measures) {
+    measure(t, r, stream);
+  }
+  if (measures && slices) {
+    GRADWIRE_LAUNCH(squares_of_slices_kernel, items, t, r.rule.layerwise);
+    add_up(t, r, 2 * t.item_count + 1, stream);
+  }
+  GRADWIRE_LAUNCH(decide_kernel, items, t, r.rule, r.options.on_non_finite == OnNonFinite::kSkip,
+                  measures && slices);
   update<false>(t, r.rule, blocks);
   if (r.rule.has_codes) {
     update<true>(t, r.rule, blocks);

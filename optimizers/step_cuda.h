@@ -1,7 +1,7 @@
 #pragma once
 // A step on one GPU. Everything about parameters lies in tables in its memory, so that a step is
-// three to six launches for any number of them, and a captured step follows what the tables say.
-// Nothing is allocated and nothing waits.
+// three to six launches for any number of them (and one for each sum over ranks), and a captured
+// step follows what the tables say. Nothing is allocated and nothing waits.
 
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +45,9 @@ struct ItemStep {
 /// Why steps change nothing until the host has heard of it.
 enum class StepFault : uint32_t { kNone, kNonFinite, kLearningRate, kLossScale };
 
+/// The fault_item of what happened to another rank's slices.
+inline constexpr uint32_t kElsewhere = 0xFFFFFFFF;
+
 /// What kernels and the host tell each other; zero at first.
 struct OptimizerWords {
   uint64_t skipped;      ///< steps left out
@@ -55,6 +58,7 @@ struct OptimizerWords {
   uint32_t fault_item;  ///< of kNonFinite: the first parameter
   uint32_t going;       ///< whether the step at hand changes anything
   uint32_t bad_block;   ///< ~ the first block with a gradient that is not finite; 0: none
+  uint32_t elsewhere;   ///< whether another rank's slices keep this step from being made
   uint32_t arrived;     ///< of is_last_block()
 };
 
@@ -65,6 +69,7 @@ struct StepTables {
   ItemStep* steps;        ///< per item
   uint64_t* counts;       ///< per item: its number of steps
   double* item_sums;      ///< per item
+  double* slice_sums;     ///< two per item and one more: what ranks add up
   double* value_squares;  ///< per block
   double* change_squares;
   OptimizerWords* words;
@@ -75,7 +80,7 @@ struct StepRequest {
   StepRule rule;
 };
 
-/// Enqueues a step with the CPU's bits.
+/// Enqueues a step with the CPU's bits. What on_device.add_up throws comes out.
 void step(const StepTables& tables, const StepRequest& request, Stream& stream);
 
 /// Enqueues taking values as they are for their masters.

@@ -142,6 +142,10 @@ void add_in_order(std::span<const double>, double*, Stream&) {
   throw_unavailable("cuda::add_in_order");
 }
 
+void add_parts(std::span<const double>, std::span<double>, Stream&) {
+  throw_unavailable("cuda::add_parts");
+}
+
 size_t select_workspace_bytes(size_t) { throw_unavailable("cuda::select_workspace_bytes"); }
 
 void select_largest(const SelectInput&, const SelectOutput&, Stream&) {

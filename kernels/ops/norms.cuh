@@ -44,4 +44,16 @@ __global__ void __launch_bounds__(kWarp)
   }
 }
 
+__global__ void __launch_bounds__(kNormThreads)
+    add_parts_kernel(const double* parts, size_t count, double* sums, size_t numel) {
+  const size_t i = size_t{blockIdx.x} * kNormThreads + threadIdx.x;
+  if (i < numel) {
+    double sum = 0.0;
+    for (size_t part = 0; part < count; ++part) {
+      sum += parts[part * numel + i];
+    }
+    sums[i] = sum;
+  }
+}
+
 }  // namespace gradwire::cuda

@@ -22,4 +22,13 @@ void add_in_order(std::span<const double> sums, double* total, Stream& stream) {
                   total);
 }
 
+void add_parts(std::span<const double> parts, std::span<double> sums, Stream& stream) {
+  check_cuda_stream("cuda::add_parts", stream);
+  const size_t numel = sums.size(), count = numel == 0 ? 0 : parts.size() / numel;
+  check(parts.size() == count * numel, "cuda::add_parts: parts has ", parts.size(),
+        " elements, must have a multiple of ", numel);
+  const LaunchShape shape{(numel + kNormThreads - 1) / kNormThreads, kNormThreads, stream};
+  GRADWIRE_LAUNCH(add_parts_kernel, shape, parts.data(), count, sums.data(), numel);
+}
+
 }  // namespace gradwire::cuda

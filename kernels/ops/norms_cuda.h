@@ -23,4 +23,8 @@ void sums_of_squares(std::span<const float> x, size_t block, std::span<double> s
 /// *total = sums[0] + sums[1] + ..., in order, in double; 0 for none.
 void add_in_order(std::span<const double> sums, double* total, Stream& stream);
 
+/// sums[i] = parts[i] + parts[n + i] + parts[2 n + i] + ..., in that order, n = sums.size().
+/// @throws InvalidArgument unless parts has a whole number of n elements.
+void add_parts(std::span<const double> parts, std::span<double> sums, Stream& stream);
+
 }  // namespace gradwire::cuda

@@ -101,6 +101,8 @@ gradwire_simt_mutant(cast_in_one_turn FILE cast.cuh SOURCE cast_cuda.cu
   FROM "first < numel; first += all" TO "first < numel; first += all + numel" TESTS "*CastKernels*")
 gradwire_simt_mutant(norm_barrier FILE norms.cuh SOURCE norms_cuda.cu
   FROM "__syncthreads();" TO "" TESTS "*NormKernels*")
+gradwire_simt_mutant(last_rank_unheard FILE norms.cuh SOURCE norms_cuda.cu
+  FROM "part < count; ++part" TO "part + 1 < count; ++part" TESTS "*NormKernels.AddParts*")
 gradwire_simt_mutant(norm_order FILE block.cuh SOURCE norms_cuda.cu
   FROM "width = kWarp / 2; width > 0; width /= 2" TO "width = 1; width < kWarp; width *= 2"
   TESTS "*NormKernels*")
@@ -229,6 +231,15 @@ gradwire_simt_mutant(scale_of_half_a_block OPTIMIZERS FILE step_state.cuh SOURCE
 gradwire_simt_mutant(draws_of_another_step OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "t.steps[i].steps = t.counts[i];" TO "t.steps[i].steps = 0;"
   TESTS "*CudaOptimizer.HasTheBitsOfTheCpuForAnySize/sgd_nesterov_1_state*")
+gradwire_simt_mutant(fault_untold OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "t.words->going == 0 || t.words->bad_block != 0" TO "t.words->bad_block != 0"
+  TESTS "*CudaSlices.Tell*")
+gradwire_simt_mutant(others_unheard OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "(summed && t.slice_sums[2 * t.item_count] != 0.0)" TO "false" TESTS "*CudaSlices.Leave*")
+gradwire_simt_mutant(bad_block_kept OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "{ words->bad_block = 0; }" TO "{ words->arrived = 0; }" TESTS "*CudaSlices.Change*")
+gradwire_simt_mutant(norm_of_a_slice OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "squares = t.slice_sums[0];" TO "squares = sum_of_items(t);" TESTS "*CudaSlices.Have*grad_norm*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

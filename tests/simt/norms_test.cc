@@ -49,6 +49,20 @@ TEST_P(NormKernels, AddUpInTheCpusOrder) {
   }
 }
 
+TEST_P(NormKernels, AddPartsInOrder) {
+  for (const size_t numel : {size_t{0}, size_t{1}, size_t{255}, size_t{600}}) {
+    DeviceArray<double> parts, sums(numel, -1.0);
+    for (size_t i = 0; i < 3 * numel; ++i) {  // 1e16 + 1 - 1e16 is 0, in another order 1
+      parts.push_back(i < numel ? 1e16 : i < 2 * numel ? static_cast<double>(i % 5) / 3 : -1e16);
+    }
+    cuda::add_parts(parts, sums, stream_);
+    stream_.wait();
+    for (size_t i = 0; i < numel; ++i) {
+      ASSERT_EQ(sums[i], 0.0 + parts[i] + parts[numel + i] + parts[2 * numel + i]) << i;
+    }
+  }
+}
+
 TEST(NormLaunchers, NameWhatIsWrong) {
   TestStream stream;
   const auto cpu = make_inline_stream();
@@ -61,6 +75,8 @@ TEST(NormLaunchers, NameWhatIsWrong) {
   EXPECT_THROW(cuda::sums_of_squares(x, 1024, sums, *cpu), InvalidArgument);
   EXPECT_THROW(cuda::add_in_order(sums, nullptr, stream), InvalidArgument);
   EXPECT_THROW(cuda::add_in_order(sums, total.data(), *cpu), InvalidArgument);
+  EXPECT_THROW(cuda::add_parts(sums, std::span(sums).first(2), stream), InvalidArgument);
+  EXPECT_THROW(cuda::add_parts(sums, sums, *cpu), InvalidArgument);
 }
 
 }  // namespace
