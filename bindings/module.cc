@@ -7,6 +7,7 @@
 
 #include "gradwire/bindings/layers.h"
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/core/stream.h"
 
 namespace gradwire::bindings {
@@ -50,6 +51,18 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
+const char* vector_level() {
+  switch (cpu::isa()) {
+    case cpu::Isa::kAvx512:
+      return "avx512";
+    case cpu::Isa::kAvx2:
+      return "avx2";
+    case cpu::Isa::kPlain:
+      break;
+  }
+  return "plain";
+}
+
 py::typing::Dict<py::str, py::object> build_info() {
   py::dict features;
   features["cuda"] = static_cast<bool>(GRADWIRE_WITH_CUDA);
@@ -59,7 +72,9 @@ py::typing::Dict<py::str, py::object> build_info() {
   features["trainer"] = static_cast<bool>(GRADWIRE_WITH_BENCH);
   py::typing::Dict<py::str, py::object> info;
   info["version"] = GRADWIRE_VERSION;
+  info["commit"] = GRADWIRE_COMMIT;
   info["compiler"] = GRADWIRE_COMPILER;
+  info["vector_level"] = vector_level();
   info["features"] = features;
   info["cuda_devices"] = cuda::device_count();
   info["cuda_unavailable_reason"] = cuda::unavailable_reason();
@@ -75,8 +90,11 @@ PYBIND11_MODULE(_core, module) {
   pybind11::register_local_exception_translator(&bindings::translate);
   module.def(
       "build_info", &bindings::build_info,
-      "What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), "
-      "'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').");
+      "What this build holds: a dict with 'version', 'commit' (with '-dirty' where files differed; "
+      "'' "
+      "when built outside a checkout), 'compiler', 'features' (name -> bool), 'vector_level' (what "
+      "the CPU's loops use here: 'avx512', 'avx2' or 'plain'), 'cuda_devices' (usable GPUs) and "
+      "'cuda_unavailable_reason' (why that is 0, else '').");
   bindings::bind_kernels(module);
   bindings::bind_comm(module);
   bindings::bind_carrier(module);

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire import cli, paths
+from gradwire import cli, facts, paths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,9 +128,9 @@ def test_info_names_every_row_and_why_one_is_off(capsys):
 
 def test_info_as_json_is_one_object(capsys):
     assert cli.main(["info", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["version"] == gradwire.__version__
-    assert [row["name"] for row in facts["compressors"]] == [r.name for r in gradwire.compressors()]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["version"] == gradwire.__version__
+    assert [row["name"] for row in printed["compressors"]] == [r.name for r in gradwire.compressors()]
 
 
 @pytest.mark.parametrize("registry", ["compressors", "exchanges", "optimizers"])
@@ -169,7 +169,7 @@ def test_errors_are_one_line_on_stderr(error, code, line, monkeypatch, capsys):
     def fail():
         raise error
 
-    monkeypatch.setattr(cli, "_facts", fail)
+    monkeypatch.setattr(facts, "all_facts", fail)
     assert cli.main(["info"]) == code
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", line + "\n")
@@ -179,7 +179,7 @@ def test_debug_shows_the_traceback(monkeypatch):
     def fail():
         raise gradwire.Error("because")
 
-    monkeypatch.setattr(cli, "_facts", fail)
+    monkeypatch.setattr(facts, "all_facts", fail)
     with pytest.raises(gradwire.Error, match="because"):
         cli.main(["info", "--debug"])
 

@@ -933,7 +933,7 @@ class LargeBatch:
         """
 def build_info() -> dict[str, typing.Any]:
     """
-    What this build holds: a dict with 'version', 'compiler', 'features' (name -> bool), 'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').
+    What this build holds: a dict with 'version', 'commit' (with '-dirty' where files differed; '' when built outside a checkout), 'compiler', 'features' (name -> bool), 'vector_level' (what the CPU's loops use here: 'avx512', 'avx2' or 'plain'), 'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').
     """
 def canonical_optimizer(text: str) -> str:
     """

@@ -1,18 +1,17 @@
-"""The command `gradwire`: what this build can do, the benchmark, and the check of a cluster.
+"""The command `gradwire`: what this build can do, does it work, the benchmark, a check of a cluster.
 
 Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import gradwire
 
-from . import paths, registries, starting, streams
+from . import doctor, facts, paths, registries, starting, streams
 
 __all__ = ["main"]
 
@@ -76,6 +75,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="one JSON object")
     form.add_argument("--markdown", choices=sorted(_TABLES), help="one registry as a table")
     info.set_defaults(run=_info)
+
+    examined = commands.add_parser(
+        "doctor", help="see whether this installation works, and what mends the rest"
+    )
+    _add_debug(examined)
+    examined.add_argument("--json", action="store_true", help="one JSON object")
+    examined.set_defaults(run=_doctor)
     return parser
 
 
@@ -94,42 +100,48 @@ def _info(args: argparse.Namespace) -> int:
     if args.markdown:
         print(_TABLES[args.markdown]())
     elif args.json:
-        print(json.dumps(_facts(), indent=2))
+        print(json.dumps(facts.all_facts(), indent=2))
     else:
-        print(_as_text(_facts()))
+        print(_as_text(facts.all_facts()))
     return 0
 
 
-def _facts() -> Dict[str, Any]:
-    trainer, plugin = paths.trainer(), paths.plugin("gloo")
-    facts: Dict[str, Any] = dict(gradwire.build_info())
-    facts["python"] = sys.version.split()[0]
-    facts["package"] = str(paths.package())
-    facts["trainer"] = str(trainer) if trainer else None
-    facts["gloo_plugin"] = str(plugin) if plugin else None
-    for name in ("transports", "compressors", "exchanges", "optimizers"):
-        rows: List[Any] = getattr(registries, name)()
-        facts[name] = [dataclasses.asdict(row) for row in rows]
-    return facts
+def _doctor(args: argparse.Namespace) -> int:
+    found = []
+    for finding in doctor.examine():
+        found.append(finding)
+        if not args.json:
+            print("\n".join(doctor.lines(finding)), flush=True)
+    well = doctor.is_well(found)
+    if args.json:
+        print(json.dumps(doctor.document(found), indent=2))
+    elif well:
+        print("All that is needed works; what is off is optional.")
+    else:
+        broken = ", ".join(f.name for f in found if f.status == "failed")
+        print(f"Broken: {broken}. What is off is optional.")
+    return 0 if well else 1
 
 
-def _as_text(facts: Dict[str, Any]) -> str:
-    devices = facts["cuda_devices"]
-    reason = facts["cuda_unavailable_reason"]
+def _as_text(known: Dict[str, Any]) -> str:
+    devices = known["cuda_devices"]
+    reason = known["cuda_unavailable_reason"]
     missing = "not built (OpenBLAS with cblas.h and zlib were missing)"
-    features = ", ".join(f"{k} {'on' if v else 'off'}" for k, v in facts["features"].items())
+    features = ", ".join(f"{k} {'on' if v else 'off'}" for k, v in known["features"].items())
     lines = [
-        f"gradwire {facts['version']} (Python {facts['python']}, compiler {facts['compiler']})",
-        f"package     {facts['package']}",
-        f"trainer     {facts['trainer'] or missing}",
+        f"gradwire {known['version']} (Python {known['python']}, compiler {known['compiler']})",
+        f"commit      {known['commit'] or 'unknown: built outside a checkout'}",
+        f"package     {known['package']}",
+        f"trainer     {known['trainer'] or missing}",
         f"features    {features}",
+        f"CPU         loops in {known['vector_level']}",
         f"CUDA        {devices} device(s)" + (f": {reason}" if reason else ""),
     ]
     for title in ("transports", "compressors", "exchanges", "optimizers"):
         lines.append("")
         lines.append(title)
-        width = max((len(row["name"]) for row in facts[title]), default=0)
-        for row in facts[title]:
+        width = max((len(row["name"]) for row in known[title]), default=0)
+        for row in known[title]:
             off = row.get("unavailable_reason")
             suffix = f" [off: {off}]" if off else ""
             lines.append(f"  {row['name']:<{width}}  {row['summary']}{suffix}")

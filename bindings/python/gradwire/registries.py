@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
-from . import _core, paths
+from . import _core
 
 __all__ = [
     "CompressorRow",
@@ -87,4 +87,4 @@ def optimizers() -> List[OptimizerRow]:
 
 def transports() -> List[TransportRow]:
     """The transports, in the registry's order, each with why it is unusable here, if so."""
-    return [TransportRow(**row) for row in _core.transports(str(paths.package() / "lib"))]
+    return [TransportRow(**row) for row in _core.transports()]
