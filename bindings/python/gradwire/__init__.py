@@ -1,16 +1,33 @@
 """gradwire: gradient compression and large-batch optimizers for data-parallel training.
 
-    feedback = gradwire.Feedback("topk:1%", gradient.size)
-    payload = feedback.compress(gradient)      # uint8: send it to the other ranks
-    mean = feedback.decompress(payloads, 1 / len(payloads))
-    feedback.commit()
+    >>> import gradwire, numpy as np
+    >>> gradient = np.array([0.25, -3.0, 0.5, 2.0], np.float32)
+    >>> feedback = gradwire.Feedback("topk:50%", gradient.size)  # keeps what is not sent
+    >>> payload = feedback.compress(gradient)                    # uint8: send it to the other ranks
+    >>> print(feedback.decompress([payload, payload], 1 / 2))    # the mean of two ranks
+    [ 0. -3.  0.  2.]
+    >>> feedback.commit()                                        # 0.25 and 0.5 go with the next step
 
 Arrays are NumPy arrays or what has the buffer protocol or DLPack (CPU tensors of PyTorch, arrays of
-JAX), viewed in place: where they are written, immutable ones are refused. `gradwire info`
-shows what this build can do, `gradwire bench` measures it on real training.
+JAX), viewed in place: where they are written, immutable ones are refused.
+
+Compressing: parse_spec and CompressorSpec, Feedback, Compressor, payload_info, GroupPayloads.
+Between ranks: make_transport, from_environment, make_in_process_group, Transport; Carrier and
+    make_carrier_transport for somebody else's; probe_link, LinkCosts.
+Overlapped with backward: make_plan, Plan, Reducer, Rebuilt.
+Optimizers: SGD, AdamW, LARS, LARC, LAMB, OneBitAdam, OneBitLAMB, DiLoCo; make_optimizer, Optimizer,
+    ParamGroup, FunctionalOptimizer. For PyTorch: gradwire.torch.
+Large batches: large_batch, LargeBatch, NoiseScale, scale_linearly, scale_by_root, warmup,
+    CosineSchedule, PolynomialSchedule.
+What this build has: build_info, and compressors, exchanges, optimizers, transports with rows
+    CompressorRow, ExchangeRow, OptimizerRow, TransportRow.
+Errors: Error, InvalidArgument, NonFiniteGradient, DeviceError, TransportError.
+
+On the command line `gradwire doctor` says whether this installation works, `gradwire info` what it
+can do, `gradwire bench` measures it on real training.
 """
 
-from . import starting  # isort: skip  # first: it answers Ctrl-C during the imports below
+from . import starting  # isort: skip  # noqa: F401  # first: it answers Ctrl-C during the imports below
 from ._core import (
     Compressor,
     CompressorSpec,

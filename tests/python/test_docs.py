@@ -1,0 +1,195 @@
+"""Every Python code block of the documents runs, docstrings' examples give what they say."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import pydoc
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from rank_processes import HAS_TORCH
+
+import gradwire
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = {"build", "node_modules", "dist", "out"}
+
+
+class Block(NamedTuple):
+    """A code block of Python, and the heading above it."""
+
+    page: str
+    heading: str
+    number: int  # of the page's Python blocks
+    code: str
+
+
+class Stage(NamedTuple):
+    """What stands around a block, as the text before it says it does, and what must hold after it."""
+
+    before: str = ""
+    after: str = ""
+    ranks: int = 1
+
+
+MODEL = """
+import torch
+import gradwire, gradwire.torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+loss = torch.nn.functional.cross_entropy
+inputs = torch.randn(64, 20)
+batches = [(inputs, inputs[:, :4].argmax(1))] * 60
+first = loss(model(inputs), batches[0][1]).item()
+"""
+LEARNED = """
+last = loss(model(batches[0][0]), batches[0][1]).item()
+assert last < 0.9 * first, (first, last)
+"""
+ALONE = "transport = gradwire.make_transport('in_process')\n"
+
+# By page and heading. A block that needs nothing needs no line here.
+STAGES = {
+    ("docs/torch.md", "Optimizers"): Stage(
+        MODEL + "batches *= 6  # the rate grows for 300 steps\n",
+        LEARNED + "assert optimizer.state_dict()['state']"),
+    ("docs/torch.md", "Local steps"): Stage(
+        MODEL + ALONE + "inner = torch.optim.SGD(model.parameters(), lr=0.1)\n",
+        LEARNED + "assert reducer.committed_steps == 2"),
+    ("docs/torch.md", "1-bit Adam and 1-bit LAMB"): Stage(
+        MODEL + ALONE + "shapes = [(n, tuple(p.shape)) for n, p in model.named_parameters()]\n",
+        LEARNED + "assert reducer.committed_steps == len(batches)"),
+    ("docs/torch.md", "gradwire over torch.distributed"): Stage(
+        MODEL + """
+import os
+shared = (inputs, batches[0][1])
+own = torch.randn(64, 20, generator=torch.Generator().manual_seed(int(os.environ["RANK"])))
+loss = lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+batches = [(own, own[:, :4].argmax(1))] * 60
+first = loss(model, shared).item()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""", """
+assert loss(model, shared).item() < 0.9 * first
+print("same on all ranks:", [p.detach().sum().item() for p in model.parameters()])
+dist.destroy_process_group()
+""", ranks=2),
+    ("bindings/python/README.md", "The package gradwire"): Stage(
+        "import gradwire\n", """
+assert (reducer.gradient(1) == 1.5).all()  # 1-D, so bf16: exact
+print("same on all ranks:", reducer.gradient(0).tobytes().hex()[:2000])
+""", ranks=2),
+}
+
+
+def blocks():
+    """Of all pages, but those that docs/readme.py fills from an example (which runs as a test).
+
+    A block under a line `<!-- not run: why -->` is left out as well.
+    """
+    found = []
+    for page in sorted(ROOT.rglob("*.md")):
+        name = page.relative_to(ROOT)
+        if any(part in NOT_OURS or part.startswith(".") for part in name.parts):
+            continue
+        text = page.read_text()
+        for number, match in enumerate(re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)):
+            before = text[: match.start()]
+            filled = re.search(r"<!-- region \S+ of (\S+) -->\n$", before)
+            if filled:
+                assert filled[1] == "examples/minimal.py", "test_package.py runs no other"
+                continue
+            if re.search(r"<!-- not run: \S.* -->\n$", before):
+                continue
+            headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", before, flags=re.S), re.M)
+            found.append(Block(str(name), headings[-1] if headings else "", number, match[1]))
+    return found
+
+
+BLOCKS = blocks()
+
+
+def run(code, ranks, folder):
+    """Runs the code in a process per rank with torchrun's variables; returns what each printed."""
+    script = folder / "block.py"
+    script.write_text(code)
+    with socket.socket() as one, socket.socket() as next_one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        next_one.bind(("127.0.0.1", port + 1))  # gradwire's own ranks meet there
+    running = []
+    try:
+        for rank in range(ranks):
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks),
+                           "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            running.append(subprocess.Popen([sys.executable, str(script)], env=environment, text=True,
+                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        printed = [process.communicate(timeout=180)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert all(process.returncode == 0 for process in running), "\n".join(printed)
+    return printed
+
+
+def test_blocks_are_found_and_every_stage_is_some_blocks():
+    assert len(BLOCKS) >= len(STAGES)
+    assert set(STAGES) <= {(block.page, block.heading) for block in BLOCKS}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda b: f"{b.page}:{b.heading}:{b.number}")
+def test_the_block_runs(block, tmp_path):
+    stage = STAGES.get((block.page, block.heading), Stage())
+    code = f"{stage.before}\n{block.code}\n{stage.after}\n"
+    if "torch" in code and not HAS_TORCH:
+        pytest.skip("torch is not installed")
+    if stage.ranks > 1 and "gradwire.torch" not in code:
+        reasons = {row.name: row.unavailable_reason for row in gradwire.transports()}
+        if reasons["gloo"]:
+            pytest.skip(reasons["gloo"])
+    printed = run(code, stage.ranks, tmp_path)
+    same = [re.findall("same on all ranks:.*", text) for text in printed]
+    assert all(lines == same[0] for lines in same), printed
+    if stage.ranks > 1:
+        assert same[0], "a stage of several ranks says what is the same"
+
+
+def modules():
+    """The package's modules, but the bench's and torch's where these cannot be imported."""
+    names = [gradwire.__name__]
+    for found in pkgutil.walk_packages(gradwire.__path__, "gradwire.", onerror=lambda name: None):
+        if found.name.startswith("gradwire.torch") and not HAS_TORCH:
+            continue
+        if not found.name.endswith("__main__"):
+            names.append(found.name)
+    return names
+
+
+def test_examples_in_docstrings_give_what_they_say():
+    tried = 0
+    for name in modules():
+        result = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+        assert result.failed == 0, name
+        tried += result.attempted
+    assert tried >= 5
+
+
+def test_help_begins_with_an_example_of_five_lines_and_names_all_there_is():
+    text = pydoc.plain(pydoc.render_doc(gradwire))
+    head = text[: text.index("PACKAGE CONTENTS")]
+    assert len(re.findall(r"^ +>>> (?!import )", head, re.M)) == 5
+    assert all(len(line) <= 110 for line in head.splitlines())
+    missing = [name for name in gradwire.__all__ if not re.search(rf"\b{name}\b", head)]
+    assert not missing, "the docstring of gradwire does not name " + ", ".join(missing)
+
+
+def test_a_block_that_fails_is_noticed(tmp_path):
+    with pytest.raises(AssertionError, match="NameError"):
+        run("nobody_knows_this", 1, tmp_path)
