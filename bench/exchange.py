@@ -21,8 +21,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradwire.bench import arguments, errors, files, job, launch, links, machine, signals
 from text_table import print_table
+
+from gradwire.bench import arguments, errors, files, job, launch, links, machine, signals
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "gradwire-exchange-bench"
@@ -230,7 +231,7 @@ def density_curves(rows, link, ranks):
             curves.setdefault(row["what"], {})[float(row["density"][:-1]) / 100] = row["seconds"]
         elif not row["density"]:
             label = row["what"] if row["spec"] == "none" else f"{row['what']} {row['spec']}"
-            curves[label] = {density: row["seconds"] for density in densities}
+            curves[label] = dict.fromkeys(densities, row["seconds"])
     return curves
 
 

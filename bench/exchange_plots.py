@@ -6,7 +6,6 @@ import math
 from gradwire.bench import files, plots
 
 
-
 def write_plots(rows, found, rule, folder):
     """`found`: crossings by 'LINK RANKS'; `rule`: what the switch rule takes. Returns the files."""
     plots.require_matplotlib()
@@ -84,4 +83,5 @@ def _draw(axes, name, points, styles):
     axes.set_yscale("log")
     axes.grid(True, which="major", color="#eeeeee", linewidth=0.8)
     axes.plot(*zip(*points), label=name, linewidth=1.4, marker="o", markersize=3,
-              color=plots.COLOURS[number % len(plots.COLOURS)], linestyle=plots.STYLES[number % len(plots.STYLES)])
+              color=plots.COLOURS[number % len(plots.COLOURS)],
+              linestyle=plots.STYLES[number % len(plots.STYLES)])

@@ -3,13 +3,13 @@
     python bench/large_batch.py --markdown                                     # digits
     python bench/large_batch.py --data DIR --batches 256,1024,4096 --epochs 5 --seeds 3 --markdown
 
-Each optimizer and batch trains at every rate of one grid, half a decade apart, and at the three best of
-them with two more seeds that nothing else uses; the rate with the best mean then trains with the seeds that are reported. `recipe` takes an
-optimizer's best rate at the smallest batch and asks gradwire.large_batch() for the rest: nothing is
-tuned at the larger batch. All runs warm up linearly for a tenth of their steps, or as the recipe says,
-and then fall to 0. The model is a deep perceptron without normalisation; biases take no decay and no
-layer-wise adaptation. `lost` is against the same optimizer at the smallest batch, paired by seed, with
-95% intervals.
+Each optimizer and batch trains at every rate of one grid, half a decade apart, and at the three
+best of them with two more seeds that nothing else uses; the rate with the best mean then trains
+with the seeds that are reported. `recipe` takes an optimizer's best rate at the smallest batch and
+asks gradwire.large_batch() for the rest: nothing is tuned at the larger batch. All runs warm up
+linearly for a tenth of their steps, or as the recipe says, and then fall to 0. The model is a deep
+perceptron without normalisation; biases take no decay and no layer-wise adaptation. `lost` is
+against the same optimizer at the smallest batch, paired by seed, with 95% intervals.
 
 Runs go on --jobs processors at once, one thread each. --json FILE keeps every run as soon as it has
 ended: started again with it, only what is missing runs.

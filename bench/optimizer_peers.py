@@ -17,10 +17,9 @@ import json
 import os
 
 import numpy as np
+from peer_cases import HEADING, Case, Memory, about, measure, show, torch
 
 import gradwire
-
-from peer_cases import HEADING, Case, Memory, about, measure, show, torch
 
 RATE, EPSILON = 1e-4, 1e-6  # as torch_steps has them
 # Spec, bytes per element of its formula, goal of floor, goals of peers.

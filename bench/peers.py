@@ -15,11 +15,10 @@ import os
 from typing import List
 
 import numpy as np
-
-import gradwire
-
 import optimizer_peers
 from peer_cases import HEADING, Case, Memory, about, measure, show, torch
+
+import gradwire
 
 BLOCK = 256
 RANKS = 8

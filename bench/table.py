@@ -7,8 +7,9 @@ specs of each, compressed and decompressed.
 
 Figures of gradwire_kernels_bench and gradwire_optimizers_bench (C++, one thread; medians of --rounds
 repetitions) and of bench/peers.py. A compressor's gradient is of 23 layers of a 1024 x 1024 matrix and a
-vector, and what is left of 25 million elements: powersgd, tensortopk and blocktopk tell them apart. `of floor`: the time that the bytes nobody can avoid need, at the
-best of three loops measured beside each benchmark, over the time taken; 1 is bound by memory alone.
+vector, and what is left of 25 million elements: powersgd, tensortopk and blocktopk tell them apart.
+`of floor`: the time that the bytes nobody can avoid need, at the best of three loops measured beside
+each benchmark, over the time taken; 1 is bound by memory alone.
 They are: the gradient read, with feedback the residual read and written, with a velocity that too, and
 the payload; of a mean the payloads and the mean.
 Peers: their time over ours, both through Python in one process. Says what is missing, and why.
@@ -93,7 +94,8 @@ def run_benchmarks(program, names, rounds):
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [str(program), f"--benchmark_filter={pattern}", "--benchmark_min_time=0.1",
-                   f"--benchmark_repetitions={rounds}", f"--benchmark_report_aggregates_only={'true' if rounds > 1 else 'false'}",
+                   f"--benchmark_repetitions={rounds}",
+                   f"--benchmark_report_aggregates_only={'true' if rounds > 1 else 'false'}",
                    f"--benchmark_out={out}", "--benchmark_out_format=json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:

@@ -107,6 +107,7 @@ def open_transport(kind, rank, world_size, folder, timeout):
     if kind.startswith("torch"):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         import torch.distributed as dist
+
         from gradwire.torch import carrier
 
         if kind == "torch_staged":  # as on a device that torch cannot reach from the CPU

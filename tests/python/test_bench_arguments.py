@@ -4,6 +4,7 @@ import argparse
 
 import bench_support  # noqa: F401  (makes the package importable)
 import pytest
+
 from gradwire.bench import add_arguments, arguments
 from gradwire.bench.errors import UsageError
 

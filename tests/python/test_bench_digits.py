@@ -6,6 +6,7 @@ import struct
 import bench_support  # noqa: F401
 import numpy
 import pytest
+
 from gradwire.bench import digits
 from gradwire.bench.errors import RunError, UsageError
 

@@ -11,12 +11,13 @@ import threading
 import bench_support
 import pytest
 from bench_support import FAKE, bench, fake
+from test_bench_report import report
+from test_bench_summary import row
+
 from gradwire.bench import ending
 from gradwire.bench.errors import Interrupted, RunError, UsageError
 from gradwire.bench.files import write_whole
 from gradwire.bench.signals import held, interruptible
-from test_bench_report import report
-from test_bench_summary import row
 
 pytest.importorskip("matplotlib", reason="the benchmark draws plots")
 

@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 
 import bench_support  # noqa: F401
 import pytest
+from test_bench_summary import row
+
 from gradwire.bench.files import scratch_folder, write_whole
 from gradwire.bench.report import Report
-from test_bench_summary import row
 
 
 def curve(scale=1.0):

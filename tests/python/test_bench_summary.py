@@ -2,6 +2,7 @@
 
 import bench_support  # noqa: F401
 import pytest
+
 from gradwire.bench.intervals import Interval, mean_interval, t95
 from gradwire.bench.summary import accuracy_differences, cells, difference, sentences, table
 

@@ -9,8 +9,17 @@ import struct
 import numpy as np
 import pytest
 from rank_processes import in_threads, run_ranks
-from reducer_case import (DTYPE, SHAPES, TopK, assert_same, gradients, hand_over, plan_of,
-                          residuals, take_steps)
+from reducer_case import (
+    DTYPE,
+    SHAPES,
+    TopK,
+    assert_same,
+    gradients,
+    hand_over,
+    plan_of,
+    residuals,
+    take_steps,
+)
 
 import gradwire
 

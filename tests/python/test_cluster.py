@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bench_support import need_namespaces
+
 from gradwire import paths
 
 _HOSTS = 3

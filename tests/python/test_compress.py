@@ -56,7 +56,8 @@ def block_floats(x, dtype, block=256):
     for begin in range(0, x.size, block):  # chunks are whole blocks
         part = x[begin : begin + block]
         largest = np.abs(part).max()
-        out[begin : begin + part.size] = (part * (q / largest)).astype(dtype).astype(np.float32) * (largest / q)
+        rounded = (part * (q / largest)).astype(dtype).astype(np.float32)
+        out[begin : begin + part.size] = rounded * (largest / q)
     return out
 
 

@@ -78,8 +78,8 @@ def test_powersgd_is_half_of_a_power_iteration_in_numpy(rng):
             right = np.linalg.lstsq(p, mean.reshape(rows, cols).astype(np.float64), rcond=None)[0].T
             assert_close(right.T @ right, np.eye(rank))
         # D = M Q Q^T or P P^T M: of the basis its space alone matters.
-        project = ((lambda m: m @ right @ right.T) if t % 2 == 0 else
-                   (lambda m: left @ left.T @ m))
+        project = ((lambda m: m @ right @ right.T) if t % 2 == 0 else  # noqa: B023
+                   (lambda m: left @ left.T @ m))  # noqa: B023  # not called in later rounds
         assert_close(mean.reshape(rows, cols), project(np.mean(matrices, axis=0)))
         if t % 2 == 0:
             left = basis_of(np.mean(matrices, axis=0) @ right)

@@ -14,7 +14,7 @@ _spec.loader.exec_module(convergence)
 
 
 def report(path, rows, **settings):
-    values = {name: 1 for name in convergence.SAME} | {"stop_at_target": False} | settings
+    values = dict.fromkeys(convergence.SAME, 1) | {"stop_at_target": False} | settings
     made = [
         dict(
             method=method,

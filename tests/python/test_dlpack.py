@@ -83,7 +83,8 @@ def test_jax_arrays_are_never_written():
 
 
 def test_memory_of_a_device_is_refused():
-    with pytest.raises(gradwire.InvalidArgument, match=r"gradient: is on a device \(DLPack's type 2, number 3\)"):
+    with pytest.raises(gradwire.InvalidArgument,
+                       match=r"gradient: is on a device \(DLPack's type 2, number 3\)"):
         gradwire.Compressor("none", NUMEL).compress(Exporter(floats(), (2, 3)))
 
 

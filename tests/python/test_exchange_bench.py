@@ -81,4 +81,5 @@ def test_two_ranks_count_what_the_formulas_say(tmp_path):
     assert "on the loopback (as asked by --link-mode)" in done.stdout
     assert "DIFFER" not in done.stdout
     svg = (tmp_path / "plots" / "exchange-none.svg").read_text()
-    assert all(f">{name}</text>" in svg for name in ("ring", "two_shot int4", "2 ranks (squares: what the rule takes)", "density 1%"))
+    assert all(f">{name}</text>" in svg for name in (
+        "ring", "two_shot int4", "2 ranks (squares: what the rule takes)", "density 1%"))

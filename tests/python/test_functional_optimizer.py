@@ -71,7 +71,8 @@ def test_what_does_not_fit_changes_nothing():
     optimizer = gradwire.FunctionalOptimizer("sgd", arrays(0), 0.1)
     good = arrays(1)
     for bad, words in ((good[:3], "gradients: holds 3 arrays, must hold 4"),
-                       ([*good[:3], np.zeros(3, np.float32)], r"gradients\[3\]: has 3 elements, must have 60"),
+                       ([*good[:3], np.zeros(3, np.float32)],
+                        r"gradients\[3\]: has 3 elements, must have 60"),
                        ([*good[:3], good[3].astype(np.float64)], r"gradients\[3\]: dtype is float64"),
                        ([good[0].T, *good[1:]], r"gradients\[0\]: is not contiguous")):  # fmt: skip
         with pytest.raises(gradwire.InvalidArgument, match=words):

@@ -157,7 +157,8 @@ def test_torch_refuses_what_does_not_fit_its_plans_before_any_step():
             (fits, plan_of((20, 10), spec="1bit"), "of other parameters than the reducer's"),
             (fits, plan_of((20, 11), (3,), spec="1bit"), "of other parameters than the reducer's"),
             (fits[:1], plan, "parameters: are 1, must be the plan's 2"),
-            ([torch.nn.Parameter(torch.ones(10)), fits[1]], plan, r"has the shape \(10,\), must have \(20, 10\)"),
+            ([torch.nn.Parameter(torch.ones(10)), fits[1]], plan,
+             r"has the shape \(10,\), must have \(20, 10\)"),
     ):  # fmt: skip
         with pytest.raises(gradwire.InvalidArgument, match=words):
             gt.OneBitAdam(parameters, reducer, second, freeze_step=1)

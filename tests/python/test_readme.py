@@ -39,7 +39,7 @@ def test_the_examples_have_the_promised_lengths():
 
 def test_links_to_files_lead_somewhere():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    pages += [p for p in ROOT.glob("*/README.md")] + [p for p in ROOT.glob("*/*/README.md")]
+    pages += list(ROOT.glob("*/README.md")) + list(ROOT.glob("*/*/README.md"))
     broken = []
     for page in pages:
         if ".venv" in page.parts or "build" in page.parts:

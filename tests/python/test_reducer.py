@@ -7,8 +7,20 @@ import gc
 import numpy as np
 import pytest
 from rank_processes import in_threads
-from reducer_case import (DENSITY, SHAPES, SPEC, TopK, assert_same, gradients, hand_over, means,
-                          plan_of, residuals, split, take_steps)
+from reducer_case import (
+    DENSITY,
+    SHAPES,
+    SPEC,
+    TopK,
+    assert_same,
+    gradients,
+    hand_over,
+    means,
+    plan_of,
+    residuals,
+    split,
+    take_steps,
+)
 
 import gradwire
 

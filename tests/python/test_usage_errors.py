@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gradwire import paths
 
 ROOT = Path(__file__).resolve().parents[2]

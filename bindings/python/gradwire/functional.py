@@ -16,7 +16,8 @@ def _viewed(array: Any, what: str) -> np.ndarray:
     try:
         view = np.asarray(array)
     except (TypeError, RuntimeError) as error:  # of a GPU's memory, of tensors that require gradients
-        raise InvalidArgument(f"{what}: is a {type(array).__name__}, which NumPy cannot view: {error}") from error
+        kind = type(array).__name__
+        raise InvalidArgument(f"{what}: is a {kind}, which NumPy cannot view: {error}") from error
     if not view.flags.c_contiguous:
         raise InvalidArgument(f"{what}: is not contiguous, must be in C order")
     return view

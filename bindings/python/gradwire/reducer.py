@@ -3,7 +3,7 @@
 import contextlib
 import io
 import os
-from typing import Any, BinaryIO, Callable, Optional, Union
+from typing import BinaryIO, Callable, Optional, Union
 
 from . import _core
 from .errors import InvalidArgument
