@@ -176,6 +176,26 @@ def test_stochastic_rounding_is_unbiased_and_within_one_step():
     assert np.abs(mean - x).max() < 5 / 14 / math.sqrt(draws)
 
 
+def test_an_estimate_of_ef21_that_overflows_is_not_committed():
+    feedback = gradwire.Feedback("topk:50%,ef21", 4, world_size=2)
+    gradient = np.array([2e38, -1, 2, 3e37], np.float32)
+    feedback.decompress([feedback.compress(gradient)])
+    feedback.commit()
+    before = feedback.state_dict()
+    payload = feedback.compress(np.array([3.4e38, 1, 1, 0], np.float32))
+    estimate = feedback.decompress([payload] * 2)
+    assert np.isinf(estimate[0]) and np.isfinite(estimate[1:]).all()
+    with pytest.raises(gradwire.NonFiniteGradient, match="step 1: the estimate of ef21 overflows"):
+        feedback.commit()
+    after = feedback.state_dict()
+    assert after["step"] == 1
+    for name in ("residual", "estimate"):
+        np.testing.assert_array_equal(after[name], before[name])
+    feedback.decompress([payload] * 2, 0.5)
+    feedback.commit()
+    assert feedback.step == 2
+
+
 def test_ef21_finds_the_minimum_of_ranks_that_differ():
     rng = np.random.default_rng(21)
     targets = rng.normal(size=(4, 60)).astype(np.float32)

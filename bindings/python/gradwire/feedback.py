@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core import Compressor, parse_spec
-from .errors import InvalidArgument
+from .errors import InvalidArgument, NonFiniteGradient
 
 __all__ = ["Feedback"]
 
@@ -120,7 +120,8 @@ class Feedback:
         array: npt.NDArray[Any] = self.compressor.decompress(payloads, scale, out)
         if self._estimate is not None:
             flat = array.reshape(-1)
-            np.add(flat, self._estimate, out=flat)
+            with np.errstate(over="ignore"):  # commit() refuses it
+                np.add(flat, self._estimate, out=flat)
             self._next_estimate = flat.copy()
         self._learned = self._pending
         return array
@@ -129,7 +130,8 @@ class Feedback:
         """Makes the residual of the last compress() the current one.
 
         Raises:
-            NonFiniteGradient: the gradient held NaN or infinity; nothing was committed.
+            NonFiniteGradient: the gradient held NaN or infinity, or with ef21 the estimate overflows;
+                nothing was committed.
             InvalidArgument: there was no compress() since the last commit() or rollback(), with two
                 rounds no compress_second(); no decompress() of a step that needs one.
         """
@@ -143,6 +145,10 @@ class Feedback:
             raise InvalidArgument(
                 f"commit: '{self.compressor.spec}' learns from the payloads of all ranks, must "
                 "follow a decompress() of the step")
+        if self._next_estimate is not None and not np.isfinite(self._next_estimate).all():
+            raise NonFiniteGradient(
+                f"'{self.compressor.spec}', step {self.step}: the estimate of ef21 overflows float32, "
+                "expected finite values; nothing was committed")
         self.compressor.commit()
         if self._next_estimate is not None:
             self._estimate, self._next_estimate = self._next_estimate, None
