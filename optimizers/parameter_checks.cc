@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "gradwire/kernels/core/device_name.h"
+#include "gradwire/kernels/core/number_text.h"
 
 namespace gradwire {
 namespace {
@@ -56,14 +57,14 @@ void check_group(const ParamGroup& group, size_t index) {
         ", must be >= 0");
   const auto check_unit = [&](std::string_view name, const std::optional<double>& value) {
     check(!value || (*value >= 0.0 && static_cast<float>(*value) < 1.0f), "group ", index, ": ",
-          name, " is ", value.value_or(0.0), ", must be in [0, 1)");
+          name, " is ", text_with_float(value.value_or(0.0)), ", must be in [0, 1)");
   };
   check_unit("momentum", group.momentum);
   check_unit("beta1", group.beta1);
   check_unit("beta2", group.beta2);
   const double epsilon = group.epsilon.value_or(1.0);
   check(epsilon <= std::numeric_limits<float>::max() && static_cast<float>(epsilon) > 0.0f,
-        "group ", index, ": epsilon is ", epsilon, ", must be > 0");
+        "group ", index, ": epsilon is ", text_with_float(epsilon), ", must be > 0");
   check(std::isfinite(group.learning_rate_scale) && group.learning_rate_scale >= 0.0, "group ",
         index, ": learning_rate_scale is ", group.learning_rate_scale, ", must be >= 0");
 }

@@ -9,6 +9,8 @@
 #include <limits>
 #include <optional>
 
+#include "gradwire/kernels/core/number_text.h"
+
 namespace gradwire {
 namespace {
 
@@ -110,7 +112,9 @@ const Field& known_field(const OptimizerRow& row, std::string_view key) {
 }
 
 void check_range(std::string_view optimizer, const Field& which, double value) {
-  check(which.accepts(value), optimizer, ": ", which.key, " is ", value, ", must be ", which.range);
+  const bool whole = which.accepts == is_whole || which.accepts == is_count;
+  check(which.accepts(value), optimizer, ": ", which.key, " is ",
+        whole ? text_of(value) : text_with_float(value), ", must be ", which.range);
 }
 
 double parse_value(std::string_view optimizer, const Field& which, std::string_view text) {
@@ -128,14 +132,8 @@ double parse_value(std::string_view optimizer, const Field& which, std::string_v
   return value;
 }
 
-/// The shortest text that reads back as the same double.
-std::string shortest(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
-}
-
-std::string text_of(const Field& which, double value) {
-  return which.names.empty() ? shortest(value)
+std::string written(const Field& which, double value) {
+  return which.names.empty() ? text_of(value)
                              : std::string(which.names[static_cast<size_t>(value)]);
 }
 
@@ -247,7 +245,7 @@ std::string to_string(const OptimizerSpec& spec) {
     const Field& which = field_of(key);
     if (which.get(spec) != which.get(defaults)) {
       text += (text.size() == spec.name.size() ? ":" : ",");
-      text += concat(key, "=", text_of(which, which.get(spec)));
+      text += concat(key, "=", written(which, which.get(spec)));
     }
   }
   return text;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/core/number_text.h"
 
 namespace gradwire {
 namespace {
@@ -71,19 +72,13 @@ double parse_density(std::string_view name, std::string_view text) {
   return parse_number<double>(name, "density", text);
 }
 
-std::string print_number(double value) {
-  std::array<char, 32> text;
-  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
-  return {text.data(), result.ptr};
-}
-
 /// As a percentage when that reads back as the same number.
 std::string print_density(double density) {
   std::array<char, 32> text;
   const auto result = std::to_chars(text.data(), text.data() + text.size(), density * 100,
                                     std::chars_format::general, 12);
   const std::string percent(text.data(), result.ptr);
-  return parse_density("density", percent + "%") == density ? percent + "%" : print_number(density);
+  return parse_density("density", percent + "%") == density ? percent + "%" : text_of(density);
 }
 
 std::string print_chunk_density(double density) {
@@ -339,19 +334,19 @@ std::string to_string(const CompressorSpec& spec) {
     text += spec.error_feedback ? ",ef" : ",noef";
   }
   if (spec.decay != defaults.decay) {
-    text.append(",decay=").append(print_number(spec.decay));
+    text.append(",decay=").append(text_of(spec.decay));
   }
   if (spec.residual != defaults.residual) {
     text += ",residual=bf16";
   }
   if (spec.eta != defaults.eta) {
-    text.append(",eta=").append(print_number(spec.eta));
+    text.append(",eta=").append(text_of(spec.eta));
   }
   if (spec.momentum != default_momentum(row)) {
-    text.append(",momentum=").append(print_number(spec.momentum));
+    text.append(",momentum=").append(text_of(spec.momentum));
   }
   if (spec.clip != defaults.clip) {
-    text.append(",clip=").append(print_number(spec.clip));
+    text.append(",clip=").append(text_of(spec.clip));
   }
   if (spec.warmup != defaults.warmup) {
     text.append(",warmup=").append(std::to_string(spec.warmup));

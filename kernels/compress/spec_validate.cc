@@ -1,12 +1,11 @@
 // What a spec may say.
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <string>
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/spec.h"
+#include "gradwire/kernels/core/number_text.h"
 
 namespace gradwire {
 namespace {
@@ -19,12 +18,6 @@ constexpr uint32_t kMaxRank = 128;
 bool has_two_roundings(ValueCodec codec) {
   return codec == ValueCodec::kInt8 || codec == ValueCodec::kInt4 || codec == ValueCodec::kInt2 ||
          codec == ValueCodec::kE4M3 || codec == ValueCodec::kE5M2;
-}
-
-/// The shortest text that reads back as `value`: six digits would show 0.9999999 as 1.
-std::string text_of(double value) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 /// Rates are kept exactly and computed with as float32, which must be in the range too.

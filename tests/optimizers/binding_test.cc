@@ -144,9 +144,10 @@ TEST(OptimizerPlaces, AreRefusedWholeAndNothingChanges) {
   EXPECT_EQ(regrouped({{}, {}}), "adamw: there are 2 groups, expected 1 as before");
   EXPECT_EQ(regrouped({{.beta1 = 1.0}}), "group 0: beta1 is 1, must be in [0, 1)");
   EXPECT_EQ(regrouped({{.epsilon = 0.0}}), "group 0: epsilon is 0, must be > 0");
-  EXPECT_EQ(regrouped({{.epsilon = 1e-60}}), "group 0: epsilon is 1e-60, must be > 0");
-  EXPECT_EQ(regrouped({{.epsilon = 1e300}}), "group 0: epsilon is 1e+300, must be > 0");
-  EXPECT_EQ(regrouped({{.beta2 = 1 - 1e-12}}), "group 0: beta2 is 1, must be in [0, 1)");
+  EXPECT_EQ(regrouped({{.epsilon = 1e-60}}), "group 0: epsilon is 1e-60 and 0 as float32, must be > 0");
+  EXPECT_EQ(regrouped({{.epsilon = 1e300}}), "group 0: epsilon is 1e+300 and inf as float32, must be > 0");
+  EXPECT_EQ(regrouped({{.beta2 = 1 - 1e-12}}),
+            "group 0: beta2 is 0.999999999999 and 1 as float32, must be in [0, 1)");
   const Model untouched = other;
   Model expected({5, 7});
   step(*make_optimizer(parse_optimizer("adamw"), expected.parameters()), 0.1);

@@ -119,8 +119,17 @@ TEST(OptimizerSpecText, ValuesOutOfRangeNameTheRange) {
   EXPECT_EQ(refusal("lamb:beta2=-0.5"), "lamb: beta2 is -0.5, must be in [0, 1)");
   EXPECT_EQ(refusal("lamb:epsilon=0"), "lamb: epsilon is 0, must be > 0");
   // What a step's float32 would round to a bound.
-  EXPECT_EQ(refusal("adamw:epsilon=1e-60"), "adamw: epsilon is 1e-60, must be > 0");
-  EXPECT_EQ(refusal("sgd:momentum=0.999999999999"), "sgd: momentum is 1, must be in [0, 1)");
+  EXPECT_EQ(refusal("adamw:epsilon=1e-60"),
+            "adamw: epsilon is 1e-60 and 0 as float32, must be > 0");
+  EXPECT_EQ(refusal("adamw:epsilon=1e60"),
+            "adamw: epsilon is 1e+60 and inf as float32, must be > 0");
+  EXPECT_EQ(refusal("sgd:momentum=0.999999999999"),
+            "sgd: momentum is 0.999999999999 and 1 as float32, must be in [0, 1)");
+  EXPECT_EQ(refusal("sgd:momentum=1.00000001"),
+            "sgd: momentum is 1.00000001 and 1 as float32, must be in [0, 1)");
+  EXPECT_EQ(refusal("sgd:momentum=-0.3"), "sgd: momentum is -0.3, must be in [0, 1)");
+  EXPECT_EQ(refusal("onebit-adam:variance_floor=1.00000001"),
+            "onebit-adam: variance_floor is 1.00000001 and 1 as float32, must be in [0, 1]");
   EXPECT_EQ(refusal("lars:trust_coefficient=0"), "lars: trust_coefficient is 0, must be > 0");
   EXPECT_EQ(refusal("lars:weight_decay=inf"), "lars: weight_decay is inf, must be >= 0");
 }
