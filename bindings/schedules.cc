@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
 
 #include "gradwire/bindings/layers.h"
@@ -15,9 +16,12 @@ namespace {
 
 namespace py = pybind11;
 
-void check_steps(uint64_t warmup_steps, uint64_t total_steps) {
-  check(warmup_steps <= total_steps, "schedule: warmup_steps is ", warmup_steps,
-        ", must be at most total_steps, ", total_steps);
+template <class Schedule>
+Schedule checked(const Schedule& schedule) {
+  schedule.check();
+  check(schedule.warmup_steps <= schedule.total_steps, "schedule: warmup_steps is ",
+        schedule.warmup_steps, ", must be at most total_steps, ", schedule.total_steps);
+  return schedule;
 }
 
 void bind_rates(py::module_& module) {
@@ -35,8 +39,7 @@ void bind_rates(py::module_& module) {
       "A warm-up to base, then end + (base - end) * (1 - progress) ** power to total_steps.")
       .def(py::init(
                [](double base, uint64_t total, uint64_t warmup_steps, double power, double end) {
-                 check_steps(warmup_steps, total);
-                 return PolynomialSchedule{base, warmup_steps, total, power, end};
+                 return checked(PolynomialSchedule{base, warmup_steps, total, power, end});
                }),
            py::arg("base"), py::arg("total_steps"), py::arg("warmup_steps") = 0,
            py::arg("power") = 1.0, py::arg("end") = 0.0)
@@ -51,8 +54,7 @@ void bind_rates(py::module_& module) {
       "A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps "
       "(arXiv 1608.03983, without restarts).")
       .def(py::init([](double base, uint64_t total, uint64_t warmup_steps, double end) {
-             check_steps(warmup_steps, total);
-             return CosineSchedule{base, warmup_steps, total, end};
+             return checked(CosineSchedule{base, warmup_steps, total, end});
            }),
            py::arg("base"), py::arg("total_steps"), py::arg("warmup_steps") = 0,
            py::arg("end") = 0.0)
@@ -115,24 +117,26 @@ void bind_large_batch(py::module_& module) {
   module.def(
       "large_batch",
       [](const std::string& optimizer, double learning_rate, uint64_t batch, uint64_t to_batch,
-         uint64_t examples, double epochs, double warmup_epochs) {
+         uint64_t examples, double epochs, double warmup_epochs,
+         std::optional<double> noise_scale) {
         return large_batch({.optimizer = parse_optimizer(optimizer),
                             .learning_rate = learning_rate,
                             .batch = batch,
                             .examples = examples,
                             .epochs = epochs,
-                            .warmup_epochs = warmup_epochs},
+                            .warmup_epochs = warmup_epochs,
+                            .noise_scale = noise_scale},
                            to_batch);
       },
       py::arg("optimizer"), py::arg("learning_rate"), py::arg("batch"), py::arg("to_batch"),
       py::kw_only(), py::arg("examples"), py::arg("epochs"), py::arg("warmup_epochs") = 0.0,
+      py::arg("noise_scale") = py::none(),
       "From a setting that works at batch, the setting for to_batch over the same epochs, by "
       "published rules: a start that needs no tuning. Batches are of all ranks together. Biases "
-      "and "
-      "norms should be a group with weight_decay 0 and adapt False.\n\n"
-      "Raises:\n    InvalidArgument: a batch above the examples, a rate or number of epochs that "
-      "is "
-      "not positive.");
+      "and norms should be a group with weight_decay 0 and adapt False. noise_scale: "
+      "NoiseScale.value where it was measured, above which rates hardly grow.\n\n"
+      "Raises:\n    InvalidArgument: a batch above the examples, a rate, number of epochs or "
+      "noise scale that is not positive.");
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace gradwire {
 namespace {
 
 constexpr double kLeastWarmup = 5.0 / 90.0;
-constexpr double kMostWarmup = 0.3;
+constexpr double kMostWarmup = 20.0 / 90.0;
+constexpr double kLargestLamb = 0.04;
 
 void check_small(const SmallBatch& small, uint64_t batch) {
   check_spec(small.optimizer);
@@ -27,6 +28,23 @@ void check_small(const SmallBatch& small, uint64_t batch) {
   check(small.warmup_epochs >= 0.0 && small.warmup_epochs <= small.epochs,
         "large_batch: warmup_epochs is ", small.warmup_epochs, ", must be in [0, ", small.epochs,
         "], the epochs");
+  const double noise = small.noise_scale.value_or(1.0);
+  check(std::isfinite(noise) && noise > 0.0, "large_batch: noise_scale is ", noise,
+        ", must be finite and > 0");
+}
+
+/// How much more a step may do at `batch`.
+double gain(const SmallBatch& small, uint64_t batch) {
+  const auto from = static_cast<double>(small.batch), to = static_cast<double>(batch);
+  return small.noise_scale ? (1.0 + *small.noise_scale / from) / (1.0 + *small.noise_scale / to)
+                           : to / from;
+}
+
+/// The rate at which `total` steps of LAMB add up to what `before` steps at `rate` did, or to a
+/// layer's own size, the least of them: rates fall to 0, so that a step's is half in the mean.
+double rate_that_goes_as_far(double rate, uint64_t before, uint64_t total) {
+  const double moved = std::min(1.0, rate / 2.0 * static_cast<double>(before));
+  return std::min(kLargestLamb, moved / (static_cast<double>(total) / 2.0));
 }
 
 /// Whole steps of a run, at least one.
@@ -57,7 +75,7 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
   if (batch <= small.batch) {
     return large;
   }
-  const double root = std::sqrt(times);
+  const double grown = gain(small, batch), root = std::sqrt(grown);
   const std::string_view name = small.optimizer.name;
   if (name == "sgd" || name == "larc") {
     if (name == "sgd") {
@@ -70,19 +88,32 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
       large.optimizer.state = small.optimizer.state;
       large.optimizer.min_8bit_size = small.optimizer.min_8bit_size;
     }
-    large.schedule.base = scale_linearly(small.learning_rate, small.batch, batch);
-    large.why = concat("The rate is ", times, " times as large, as the batch (arXiv 1706.02677); ",
+    large.schedule.base = grown * small.learning_rate;
+    large.why = concat("The rate is ", grown, " times as large",
+                       small.noise_scale ? "" : ", as the batch", " (arXiv 1706.02677); ",
                        "LARC lowers it for layers that it would move too far (arXiv 1708.03888).");
   } else {
-    large.schedule.base = scale_by_root(small.learning_rate, small.batch, batch);
-    large.why = concat("The rate is ", root, " times as large, the root of the batch's ", times,
+    large.schedule.base = root * small.learning_rate;
+    large.why = concat("The rate is ", root, " times as large, the root of ",
+                       small.noise_scale ? "" : "the batch's ", grown,
                        name == "adamw" ? " (arXiv 2205.10287)." : " (arXiv 1904.00962).");
   }
+  if (small.noise_scale) {
+    large.why += concat(" ", grown, " is what a noise scale of ", *small.noise_scale,
+                        " leaves of the batch's ", times, " (arXiv 1812.06162).");
+  }
   if (name == "adamw") {
-    large.optimizer.beta1 = farther_from_one(small.optimizer.beta1, times);
     large.optimizer.beta2 = farther_from_one(small.optimizer.beta2, times);
     large.optimizer.epsilon = small.optimizer.epsilon / root;
-    large.why += " 1 - beta and epsilon follow it.";
+    large.why += " 1 - beta2 and epsilon follow it.";
+  }
+  const double as_far = rate_that_goes_as_far(small.learning_rate, before, total);
+  if (name == "lamb" && as_far > large.schedule.base) {
+    large.schedule.base = as_far;
+    large.why = concat("The rate is ", as_far, ", at which ", total,
+                       " steps move a layer as far as the ", before,
+                       " did, or by its own size: ", root,
+                       " times as large, the root of the batch's (arXiv 1904.00962), does not.");
   }
   const auto share = [&](double part) {
     return static_cast<uint64_t>(std::llround(part * static_cast<double>(total)));

@@ -6,6 +6,7 @@
 namespace gradwire {
 
 /// base * (step + 1) / warmup_steps while step < warmup_steps, then base.
+/// @throws InvalidArgument unless base is finite and >= 0.
 double warmup(double base, uint64_t step, uint64_t warmup_steps);
 
 /// Warm-up, then end + (base - end) (1 - progress)^power from base to end at total_steps, as LARS
@@ -16,7 +17,10 @@ struct PolynomialSchedule {
   uint64_t total_steps = 1;
   double power = 1.0;
   double end = 0.0;
+  /// @throws InvalidArgument as check() does.
   double at(uint64_t step) const;
+  /// @throws InvalidArgument unless base, power and end are finite and >= 0.
+  void check() const;
 };
 
 /// Warm-up, then end + (base - end) (1 + cos(pi progress)) / 2. Loshchilov and Hutter (SGDR),
@@ -26,7 +30,10 @@ struct CosineSchedule {
   uint64_t warmup_steps = 0;
   uint64_t total_steps = 1;
   double end = 0.0;
+  /// @throws InvalidArgument as check() does.
   double at(uint64_t step) const;
+  /// @throws InvalidArgument unless base and end are finite and >= 0.
+  void check() const;
 };
 
 /// rate * batch / from_batch: of SGD, with a warm-up. Goyal et al., arXiv 1706.02677.

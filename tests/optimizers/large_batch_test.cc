@@ -25,9 +25,9 @@ TEST(LargeBatchRecipe, SgdBecomesLarcAtTheLinearRate) {
       large_batch(small("sgd:momentum=0.8,nesterov=1,weight_decay=1e-4", 0.1), 4096);
   EXPECT_EQ(to_string(large.optimizer), "larc:momentum=0.8,nesterov=1,weight_decay=1e-04");
   EXPECT_DOUBLE_EQ(large.schedule.base, 1.6);
-  // 60000 / 4096 = 14 steps an epoch; 0.5 epochs of 234 steps are 117 before, 0.3 * 140 the most.
+  // 60000 / 4096 = 14 steps an epoch; 0.5 epochs of 234 steps are 117 before, 140 * 2 / 9 the most.
   EXPECT_EQ(large.schedule.total_steps, 140u);
-  EXPECT_EQ(large.schedule.warmup_steps, 42u);
+  EXPECT_EQ(large.schedule.warmup_steps, 31u);
   EXPECT_EQ(large.vectors.weight_decay, 0.0);
   EXPECT_FALSE(large.vectors.adapt);
   EXPECT_NE(large.why.find("16 times"), std::string::npos) << large.why;
@@ -46,12 +46,50 @@ TEST(LargeBatchRecipe, LarsLambAndAdamwFollowTheRoot) {
   EXPECT_EQ(to_string(large_batch(small("lamb:weight_decay=0.01", 0.1), 4096).optimizer),
             "lamb:weight_decay=0.01");
   const OptimizerSpec adamw = large_batch(small("adamw", 1e-3), 1024).optimizer;
-  EXPECT_NEAR(adamw.beta1, 0.6, 1e-12);
+  EXPECT_EQ(adamw.beta1, 0.9);
   EXPECT_NEAR(adamw.beta2, 0.996, 1e-12);
   EXPECT_NEAR(adamw.epsilon, 5e-9, 1e-20);
-  EXPECT_EQ(large_batch(small("adamw", 1e-3), 16384).optimizer.beta1, 0.5);
+  EXPECT_EQ(large_batch(small("adamw:beta2=0.98", 1e-3), 16384).optimizer.beta2, 0.5);
   // What is farther from 1 already stays.
-  EXPECT_NEAR(large_batch(small("adamw:beta1=0.2", 1e-3), 1024).optimizer.beta1, 0.2, 1e-12);
+  EXPECT_NEAR(large_batch(small("adamw:beta2=0.2", 1e-3), 1024).optimizer.beta2, 0.2, 1e-12);
+}
+
+// 10 epochs are 2340 steps at 256, and 580, 140 and 10 at 1024, 4096 and 32768.
+TEST(LargeBatchRecipe, LambGoesAsFarInFewerSteps) {
+  const auto rate = [](double at_256, uint64_t batch) {
+    return large_batch(small("lamb", at_256), batch).schedule.base;
+  };
+  // Steps at 1e-4 add up to 0.117: the root's, 2e-4 and 580, would to 0.058.
+  EXPECT_DOUBLE_EQ(rate(1e-4, 1024), 1e-4 * 2340 / 580);
+  EXPECT_DOUBLE_EQ(rate(1e-4, 4096), 1e-4 * 2340 / 140);
+  EXPECT_DOUBLE_EQ(rate(1e-4, 32768), 1e-4 * 2340 / 10);
+  // Steps at 1e-3 to 1.17: a layer's own size is enough.
+  EXPECT_DOUBLE_EQ(rate(1e-3, 4096), 2.0 / 140);
+  EXPECT_DOUBLE_EQ(rate(1e-3, 32768), 0.04);
+  // Steps at 0.01 to 11.7, and the root's to 5.8 and 2.8; to 0.57 at 32768, which 0.11 is above.
+  EXPECT_DOUBLE_EQ(rate(1e-2, 1024), 0.02);
+  EXPECT_DOUBLE_EQ(rate(1e-2, 4096), 0.04);
+  EXPECT_DOUBLE_EQ(rate(1e-2, 32768), 0.01 * std::sqrt(128.0));
+  EXPECT_NE(large_batch(small("lamb", 1e-4), 1024).why.find("as far as the 2340 did"),
+            std::string::npos);
+  EXPECT_DOUBLE_EQ(large_batch(small("lars", 1e-4), 1024).schedule.base, 2e-4);
+}
+
+// (1 + 768 / 256) / (1 + 768 / 3072) = 4 / 1.25.
+TEST(LargeBatchRecipe, ANoiseScaleSaysWhereRatesStopGrowing) {
+  SmallBatch run = small("sgd", 0.1);
+  run.noise_scale = 768;
+  EXPECT_DOUBLE_EQ(large_batch(run, 3072).schedule.base, 0.32);
+  EXPECT_NE(large_batch(run, 3072).why.find("a noise scale of 768"), std::string::npos);
+  run.optimizer = parse_optimizer("adamw");
+  EXPECT_DOUBLE_EQ(large_batch(run, 3072).schedule.base, 0.1 * std::sqrt(3.2));
+  EXPECT_NEAR(large_batch(run, 3072).optimizer.beta2, 1 - 0.012, 1e-12);  // of the batch's 12
+  EXPECT_NEAR(large_batch(run, 3072).optimizer.epsilon, 1e-8 / std::sqrt(3.2), 1e-20);
+  run.noise_scale = 1e12;
+  EXPECT_NEAR(large_batch(run, 3072).schedule.base, 0.1 * std::sqrt(12.0), 1e-9);
+  run.noise_scale = 0;
+  EXPECT_EQ(message_of<InvalidArgument>([&] { large_batch(run, 512); }),
+            "large_batch: noise_scale is 0, must be finite and > 0");
 }
 
 TEST(LargeBatchRecipe, WarmsUpForAtLeastAnEighteenth) {

@@ -112,6 +112,31 @@ TEST(Schedule, PolynomialsEndWhereTheySay) {
   EXPECT_DOUBLE_EQ(schedule.at(9), 1.0);
 }
 
+TEST(Schedule, RefusesWhatIsNoRate) {
+  const auto refusal = [](auto&& action) { return message_of<InvalidArgument>(action); };
+  const double nan = std::nan(""), infinity = HUGE_VAL;
+  for (const uint64_t step : {uint64_t{0}, uint64_t{5}, uint64_t{50}}) {
+    const auto at = [&](auto schedule) { return refusal([&] { schedule.at(step); }); };
+    using Polynomial = PolynomialSchedule;
+    EXPECT_EQ(at(Polynomial{.base = nan, .warmup_steps = 2, .total_steps = 9}),
+              "schedule: base is nan, must be finite and >= 0");
+    EXPECT_EQ(at(Polynomial{.warmup_steps = 2, .total_steps = 9, .power = -1.0}),
+              "schedule: power is -1, must be finite and >= 0");
+    EXPECT_EQ(at(Polynomial{.warmup_steps = 2, .total_steps = 9, .power = nan}),
+              "schedule: power is nan, must be finite and >= 0");
+    EXPECT_EQ(at(Polynomial{.warmup_steps = 2, .total_steps = 9, .end = infinity}),
+              "schedule: end is inf, must be finite and >= 0");
+    EXPECT_EQ(at(CosineSchedule{.base = -0.1, .warmup_steps = 2, .total_steps = 9}),
+              "schedule: base is -0.1, must be finite and >= 0");
+    EXPECT_EQ(at(CosineSchedule{.warmup_steps = 2, .total_steps = 9, .end = -1.0}),
+              "schedule: end is -1, must be finite and >= 0");
+    EXPECT_EQ(refusal([&] { warmup(nan, step, 10); }),
+              "warmup: base is nan, must be finite and >= 0");
+  }
+  // A power of 0 stays at the base until the end.
+  EXPECT_EQ((PolynomialSchedule{.base = 2.0, .total_steps = 4, .power = 0.0}).at(3), 2.0);
+}
+
 TEST(Schedule, RatesFollowTheBatch) {
   EXPECT_DOUBLE_EQ(scale_linearly(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scale_by_root(0.1, 256, 1024), 0.2);

@@ -27,6 +27,16 @@ def test_schedules_follow_their_formulas():
         gradwire.CosineSchedule(1.0, 10, warmup_steps=11)
     with pytest.raises(gradwire.InvalidArgument, match="batches are 0 and 4"):
         gradwire.scale_linearly(0.1, 0, 4)
+    for base, options, says in [(math.nan, {}, "base is nan"), (-1.0, {}, "base is -1"),
+                                (1.0, {"end": math.inf}, "end is inf")]:
+        for schedule in (gradwire.PolynomialSchedule, gradwire.CosineSchedule):
+            with pytest.raises(gradwire.InvalidArgument, match=f"{says}, must be finite and >= 0"):
+                schedule(base, 10, **options)
+    for power in (math.nan, -1.0):
+        with pytest.raises(gradwire.InvalidArgument, match="power is .*, must be finite and >= 0"):
+            gradwire.PolynomialSchedule(1.0, 10, power=power)
+    with pytest.raises(gradwire.InvalidArgument, match="warmup: base is nan"):
+        gradwire.warmup(math.nan, 3, 2)
 
 
 def test_the_noise_scale_of_gradients_whose_noise_is_known():
@@ -62,5 +72,10 @@ def test_a_large_batch_from_a_small_one():
     weights, gradients = np.ones(3, np.float32), np.ones(3, np.float32)
     gradwire.make_optimizer(large.optimizer, [weights], [gradients],
                             lr=large.schedule.at(0)).step()
+    measured = gradwire.large_batch("adamw", 0.001, 256, 3072, examples=60000, epochs=10,
+                                    noise_scale=768)
+    assert measured.learning_rate == pytest.approx(0.001 * math.sqrt(4 / 1.25))
+    with pytest.raises(gradwire.InvalidArgument, match="noise_scale is -1"):
+        gradwire.large_batch("sgd", 0.1, 10, 20, examples=100, epochs=1, noise_scale=-1)
     with pytest.raises(gradwire.InvalidArgument, match="must be at most 100"):
         gradwire.large_batch("sgd", 0.1, 10, 256, examples=100, epochs=1)

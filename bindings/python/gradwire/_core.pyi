@@ -957,12 +957,12 @@ def from_environment() -> dict[str, typing.Any]:
     Raises:
         InvalidArgument: naming the variable that is missing or malformed.
     """
-def large_batch(optimizer: str, learning_rate: typing.SupportsFloat | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, to_batch: typing.SupportsInt | typing.SupportsIndex, *, examples: typing.SupportsInt | typing.SupportsIndex, epochs: typing.SupportsFloat | typing.SupportsIndex, warmup_epochs: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> LargeBatch:
+def large_batch(optimizer: str, learning_rate: typing.SupportsFloat | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, to_batch: typing.SupportsInt | typing.SupportsIndex, *, examples: typing.SupportsInt | typing.SupportsIndex, epochs: typing.SupportsFloat | typing.SupportsIndex, warmup_epochs: typing.SupportsFloat | typing.SupportsIndex = 0.0, noise_scale: typing.SupportsFloat | typing.SupportsIndex | None = None) -> LargeBatch:
     """
-    From a setting that works at batch, the setting for to_batch over the same epochs, by published rules: a start that needs no tuning. Batches are of all ranks together. Biases and norms should be a group with weight_decay 0 and adapt False.
+    From a setting that works at batch, the setting for to_batch over the same epochs, by published rules: a start that needs no tuning. Batches are of all ranks together. Biases and norms should be a group with weight_decay 0 and adapt False. noise_scale: NoiseScale.value where it was measured, above which rates hardly grow.
     
     Raises:
-        InvalidArgument: a batch above the examples, a rate or number of epochs that is not positive.
+        InvalidArgument: a batch above the examples, a rate, number of epochs or noise scale that is not positive.
     """
 def make_carrier_transport(name: str, carrier: typing.Any, *, timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, control_host: str = '127.0.0.1') -> Transport:
     """
