@@ -142,6 +142,21 @@ def test_a_library_that_cannot_be_loaded_is_named_with_its_package(copied, tmp_p
     assert findings["gloo"]["mend"] == "apt-get install libgloo-dev"
 
 
+def test_a_compiled_module_that_does_not_load_is_one_line(copied):
+    site, environment = copied
+    (module,) = (site / "gradwire").glob("_core*.so")
+    module.write_bytes(JUNK)
+    done = subprocess.run([sys.executable, "-m", "gradwire", "doctor"], env=environment,
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gradwire: its compiled module does not load: ") and module.name in line
+    assert line.endswith("pip install --force-reinstall --no-deps .")
+    other = subprocess.run([sys.executable, "-c", "import gradwire"], env=environment,
+                           capture_output=True, text=True, timeout=120)
+    assert "ImportError" in other.stderr, "programs get the exception"
+
+
 def test_a_trainer_that_does_not_start_fails(copied):
     site, environment = copied
     program = site / "gradwire" / "bin" / "gradwire-trainer"

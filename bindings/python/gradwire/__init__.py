@@ -27,33 +27,38 @@ On the command line `gradwire doctor` says whether this installation works, `gra
 can do, `gradwire bench` measures it on real training.
 """
 
-from . import starting  # isort: skip  # noqa: F401  # first: it answers Ctrl-C during the imports below
-from ._core import (
-    Compressor,
-    CompressorSpec,
-    CosineSchedule,
-    GroupPayloads,
-    LargeBatch,
-    LinkCosts,
-    NoiseScale,
-    Plan,
-    PolynomialSchedule,
-    Rebuilt,
-    Transport,
-    build_info,
-    from_environment,
-    large_batch,
-    make_carrier_transport,
-    make_in_process_group,
-    make_plan,
-    make_transport,
-    parse_spec,
-    payload_info,
-    probe_link,
-    scale_by_root,
-    scale_linearly,
-    warmup,
-)
+from . import starting  # isort: skip  # first: it answers Ctrl-C during the imports below
+
+try:
+    from ._core import (
+        Compressor,
+        CompressorSpec,
+        CosineSchedule,
+        GroupPayloads,
+        LargeBatch,
+        LinkCosts,
+        NoiseScale,
+        Plan,
+        PolynomialSchedule,
+        Rebuilt,
+        Transport,
+        build_info,
+        from_environment,
+        large_batch,
+        make_carrier_transport,
+        make_in_process_group,
+        make_plan,
+        make_transport,
+        parse_spec,
+        payload_info,
+        probe_link,
+        scale_by_root,
+        scale_linearly,
+        warmup,
+    )
+except ImportError as error:
+    starting.explain(error)
+    raise
 from .carrier import Carrier
 from .errors import DeviceError, Error, InvalidArgument, NonFiniteGradient, TransportError
 from .feedback import Feedback

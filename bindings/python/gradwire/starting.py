@@ -1,4 +1,5 @@
-"""Ctrl-C while the command `gradwire` still imports what it needs: one line, no traceback.
+"""The command `gradwire` while it still imports what it needs: Ctrl-C, or a compiled module that does
+not load, is one line and no traceback.
 
 Imported first by the package, so it is cheap, and it leaves every other program alone.
 """
@@ -9,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["started"]
+__all__ = ["explain", "started"]
 
 
 def _is_command() -> bool:
@@ -26,6 +27,14 @@ def _leave(_number: int, _frame: Any) -> None:
         os.write(2, b"gradwire: interrupted\n")
     finally:
         os._exit(130)
+
+
+def explain(error: ImportError) -> None:
+    """Ends the command where the compiled module does not load, with the reason and what mends it."""
+    if _is_command():
+        text = " ".join(str(error).split())
+        mend = "in a checkout: pip install --force-reinstall --no-deps ."
+        sys.exit(f"gradwire: its compiled module does not load: {text}; {mend}")
 
 
 def started() -> None:
