@@ -179,6 +179,7 @@ void bind_reducer(py::module_& module) {
            "Raises:\n    InvalidArgument: naming the first line in which a rank's plan differs.");
   bind_step(type);
   bind_handing_over(module, type);
+  bind_memory(type);
   bind_between_steps(module, type);
   bind_facts(type);
 }

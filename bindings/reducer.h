@@ -4,10 +4,10 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
+#include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
@@ -24,12 +24,20 @@ class BoundReducer {
   BoundReducer(const Plan& plan, BoundTransport& transport, const ReducerOptions& options)
       : transport_(transport.get()) {
     const py::gil_scoped_release release;
-    reducer_.emplace(plan, *transport_, options);
+    reducer_ = std::make_unique<Reducer>(plan, *transport_, options);
   }
+  ~BoundReducer() {
+    process_.let_go(reducer_);
+    process_.let_go(transport_);
+  }
+  BoundReducer(const BoundReducer&) = delete;
+  BoundReducer& operator=(const BoundReducer&) = delete;
 
   /// Runs body(reducer) without the GIL, and not while another thread is in here.
+  /// @throws InvalidArgument in a forked process.
   template <class Body>
   auto run(const Body& body) {
+    process_.check_here("reducer");
     const py::gil_scoped_release release;
     const OneAtATime::Inside inside(door_);
     return body(*reducer_);
@@ -55,11 +63,12 @@ class BoundReducer {
   void stand_on(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
 
  private:
+  const OfProcess process_;
   const View view_ = std::make_shared<char>();
   std::shared_ptr<Transport> transport_;
   OneAtATime door_;
   std::vector<std::shared_ptr<Array>> held_;
-  std::optional<Reducer> reducer_;  // last: it uses the others to its end
+  std::unique_ptr<Reducer> reducer_;  // last: it uses the others to its end
 };
 
 /// @throws InvalidArgument for an id that is none.
@@ -76,5 +85,8 @@ void bind_between_steps(py::module_& module, ReducerClass& type);
 
 /// Gradients handed over otherwise than one by one, and results taken otherwise than as means.
 void bind_handing_over(py::module_& module, ReducerClass& type);
+
+/// Gradients and means in memory of a framework, by address.
+void bind_memory(ReducerClass& type);
 
 }  // namespace gradwire::bindings

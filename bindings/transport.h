@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/worker.h"
 #include "gradwire/comm/transport.h"
 
@@ -21,33 +22,40 @@ class BoundTransport {
         world_size_(transport->world_size()),
         old_ranks_(transport->old_ranks().begin(), transport->old_ranks().end()),
         transport_(std::move(transport)) {}
+  ~BoundTransport() { process_.let_go(transport_); }
+  BoundTransport(const BoundTransport&) = delete;
+  BoundTransport& operator=(const BoundTransport&) = delete;
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   const std::vector<int>& old_ranks() const { return old_ranks_; }
 
-  /// @throws InvalidArgument when it has been closed.
+  /// @throws InvalidArgument when it has been closed, and in a forked process.
   std::shared_ptr<Transport> get() {
+    process_.check_here(name_);
     std::lock_guard lock(mutex_);
     check(transport_ != nullptr, name_, ": the transport has been closed, must be open");
     return transport_;
   }
 
-  /// Nothing, once it has been closed.
+  /// Nothing, once it has been closed, and in a forked process.
   std::shared_ptr<Transport> get_if_open() {
     std::lock_guard lock(mutex_);
-    return transport_;
+    return process_.here() ? transport_ : nullptr;
   }
 
+  /// Likewise.
   std::shared_ptr<Transport> take() {
     std::lock_guard lock(mutex_);
+    process_.let_go(transport_);
     return std::move(transport_);
   }
 
   Worker& worker() { return worker_; }
 
  private:
+  const OfProcess process_;
   const std::string name_;
   const int rank_, world_size_;
   const std::vector<int> old_ranks_;

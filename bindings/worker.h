@@ -2,11 +2,11 @@
 // Where the work of one Python object runs: in the calling thread, without the GIL.
 
 #include <pybind11/pybind11.h>
-#include <unistd.h>
 
 #include <memory>
 #include <optional>
 
+#include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/kernels/core/memory.h"
 
@@ -23,8 +23,9 @@ class Worker {
   /// OneAtATime does.
   template <class Work>
   void run(Work&& work) {
-    check(threads_ == 1 || process_ == ::getpid(), "threads: made ", threads_, " in process ",
-          process_, ", which a fork does not carry over: make the object after the fork");
+    if (threads_ > 1) {
+      process_.check_here("threads");
+    }
     pybind11::gil_scoped_release release;
     const OneAtATime::Inside inside(door_);
     Context context{*stream_, workspace_};
@@ -45,7 +46,7 @@ class Worker {
 
  private:
   const int threads_;
-  const pid_t process_ = ::getpid();
+  const OfProcess process_;
   OneAtATime door_;
   std::unique_ptr<Stream> stream_;
   Workspace workspace_;

@@ -102,8 +102,29 @@ def in_threads(world_size, body, *, deadline=60.0):
     return ends
 
 
+class TorchWorld:
+    """A rank of torch.distributed over gloo, for what makes transports of its own."""
+
+    def __init__(self, folder, rank, world_size):
+        import torch
+        import torch.distributed as dist
+
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/torch", rank=rank,
+                                world_size=world_size)
+        self.rank, self.world_size = rank, world_size
+
+    def close(self):
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
 def open_transport(kind, rank, world_size, folder, timeout):
     """The transport of one rank."""
+    if kind == "torch_world":
+        return TorchWorld(folder, rank, world_size)
     if kind.startswith("torch"):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         import torch.distributed as dist

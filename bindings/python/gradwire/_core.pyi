@@ -506,6 +506,10 @@ class Reducer:
         Raises:
             InvalidArgument: another size or dtype, read-only, or parameters of the bucket are ready already.
         """
+    def bucket_ready_at(self, bucket: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, numel: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        bucket_ready() with memory by address, which the caller keeps until wait() has returned: numel elements of the plan's dtype.
+        """
     def chrome_trace(self) -> str:
         """
         The same as Chrome/Perfetto JSON, a track per activity, the rank as process.
@@ -516,6 +520,13 @@ class Reducer:
         
         Raises:
             InvalidArgument: a step has begun, or the bucket's exchange leaves no payloads of the whole.
+        """
+    def give_from(self, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], address: typing.SupportsInt | typing.SupportsIndex, dtype: str, factor: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+        """
+        Copies the gradients of these parameters, one after another in memory of `dtype` from `address` on, times factor, to gradient() of each, and says grad_ready().
+        
+        Raises:
+            InvalidArgument: no such parameter; nothing was changed. Or one that was ready already: those before it have been handed over.
         """
     def grad_ready(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -620,6 +631,10 @@ class Reducer:
             NonFiniteGradient: naming rank and bucket; nothing was committed on any rank.
             InvalidArgument: naming parameters that were never ready; the step can go on.
             TransportError: naming rank and bucket; the group is finished.
+        """
+    def write_means(self, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], address: typing.SupportsInt | typing.SupportsIndex, dtype: str, factor: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+        """
+        The other way, after wait(): what is in gradient() of these parameters, times factor, to memory of `dtype` from `address` on.
         """
     @property
     def committed_steps(self) -> int:

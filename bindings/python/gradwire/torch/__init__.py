@@ -1,5 +1,6 @@
-"""gradwire for PyTorch: optimizers, and a process group as the carrier of a transport.
+"""gradwire for PyTorch: DDP's gradients, optimizers, a process group as carrier of a transport.
 
+    exchange = gradwire.torch.register(ddp_model, "topk:1%,int4")   # all else stays as it is
     optimizer = gradwire.torch.LAMB(model.parameters(), lr=1e-3, weight_decay=0.01)
     transport = gradwire.torch.transport()          # a group of its own over all ranks
     reducer = gradwire.Reducer(plan, transport)
@@ -14,7 +15,9 @@ except ModuleNotFoundError as error:
         "gradwire.torch: torch is not installed, must be: pip install torch", name="torch"
     ) from error
 
+from .attach import Attached, attach
 from .carrier import transport
+from .ddp import DDPHook, register
 from .local_steps import DiLoCo
 from .onebit import OneBitAdam, OneBitLAMB
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
@@ -25,9 +28,13 @@ __all__ = [
     "LARS",
     "SGD",
     "AdamW",
+    "Attached",
+    "DDPHook",
     "DiLoCo",
     "OneBitAdam",
     "OneBitLAMB",
     "Optimizer",
+    "attach",
+    "register",
     "transport",
 ]

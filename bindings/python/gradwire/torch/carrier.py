@@ -1,9 +1,6 @@
 """Collectives of a torch.distributed process group as a gradwire carrier."""
 
 import atexit
-import hashlib
-import os
-import socket
 import threading
 import time
 import weakref
@@ -15,6 +12,7 @@ import torch.distributed as dist
 
 from .. import _core
 from ..errors import InvalidArgument
+from .meeting import check_group, meeting_host
 
 __all__ = ["transport"]
 
@@ -50,12 +48,7 @@ def transport(
         InvalidArgument: torch.distributed is not initialised, or this rank is not in the group.
         TransportError: naming the ranks that did not come.
     """
-    if not dist.is_available() or not dist.is_initialized():
-        raise InvalidArgument(
-            "torch.distributed: is not initialised, call torch.distributed.init_process_group()"
-        )
-    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise InvalidArgument("process_group: this rank is not in it, must be")
+    check_group(process_group)
     if not timeout > 0:
         raise InvalidArgument(f"timeout: is {timeout} seconds, must be above 0")
     ranks = sorted(dist.get_process_group_ranks(process_group or dist.group.WORLD))
@@ -183,24 +176,14 @@ def _new_groups(groups: List[List[int]], timeout: float, backend: Optional[str])
 
 
 def _control_host(carrier: _Carrier) -> str:
-    own = hashlib.sha256(f"{socket.gethostname()} {_boot_id()}".encode()).digest()
-    everyone = bytearray(len(own) * carrier.world_size)
-    carrier.all_gather(memoryview(bytearray(own)), memoryview(everyone))
-    if bytes(everyone) == own * carrier.world_size:
-        return "127.0.0.1"
-    master = socket.gethostbyname(os.environ.get("MASTER_ADDR", socket.gethostname()))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((master, 9))  # sends nothing: the kernel picks the way
-        address: str = probe.getsockname()[0]
-    return address
+    def all_gather(own: bytes) -> List[bytes]:
+        everyone = bytearray(len(own) * carrier.world_size)
+        carrier.all_gather(memoryview(bytearray(own)), memoryview(everyone))
+        return [
+            bytes(everyone[r * len(own) : (r + 1) * len(own)]) for r in range(carrier.world_size)
+        ]
 
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return meeting_host(all_gather)
 
 
 @atexit.register

@@ -1,0 +1,183 @@
+"""Gradients of any torch model through gradwire, without DistributedDataParallel."""
+
+import contextlib
+import time
+from typing import Any, Iterator, List, Optional
+
+import torch
+
+from ..errors import InvalidArgument, NonFiniteGradient, TransportError
+from .exchange import DTYPES, GradientExchange, Named
+
+__all__ = ["Attached", "attach"]
+
+
+def attach(
+    module: torch.nn.Module,
+    spec: str,
+    *,
+    optimizer: Optional[torch.optim.Optimizer] = None,
+    broadcast: bool = True,
+    **options: Any,
+) -> "Attached":
+    """Averages the gradients of a module over ranks, from hooks of its parameters. Collective.
+
+        exchange = gradwire.torch.attach(model, "topk:1%,int4")
+        for batch in batches:
+            loss(model, batch).backward()   # gradients leave as they appear
+            exchange.wait()                 # p.grad is the mean of all ranks
+            optimizer.step(), optimizer.zero_grad()
+
+    Args:
+        module: parameters of float32, float16 or bfloat16 on the CPU, which stay its own.
+        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
+        optimizer: calls wait() at the begin of its step(). With a GradScaler call wait() yourself,
+            before scaler.step() or scaler.unscale_().
+        broadcast: begins with the parameters and buffers of the group's rank 0 on all ranks.
+        unused: what wait() does about parameters that a backward has not reached: 'error', or
+            'zero': their gradient is zero on this rank, and stays None where no rank reached them.
+        process_group, carrier, timeout, scaler, on_nonfinite, threads, streams, rules, exempt_1d,
+            exchange, seed, ranks_per_node, trace_steps: as of register().
+        bucket_bytes: of gradients that travel together.
+
+    Returns:
+        The exchange: wait(), no_sync(), detach(), and what that of register() has.
+
+    Raises:
+        InvalidArgument: what is not as above.
+        TransportError: ranks did not come.
+    """
+    exchange = Attached(list(module.named_parameters()), spec, **options)
+    if broadcast:
+        exchange.broadcast([*module.parameters(), *module.buffers()])
+    exchange.hook(optimizer)
+    return exchange
+
+
+class Attached(GradientExchange):
+    """What attach() returns."""
+
+    _passes = 0  # scopes of no_sync() that live
+    _in_step = False
+
+    def __init__(self, named: Named, spec: str, **options: Any) -> None:
+        super().__init__(named, spec, **options)
+        self._hooks: List[Any] = []
+
+    def hook(self, optimizer: Optional[torch.optim.Optimizer]) -> None:
+        """Called by attach()."""
+        if self._reducer is None:
+            return
+        for _, parameter in self._named:
+            register: Any = parameter.register_post_accumulate_grad_hook
+            self._hooks.append(register(self._ready))
+        if optimizer is not None:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+
+    def broadcast(self, tensors: List[torch.Tensor]) -> None:
+        """Those of rank 0, on all ranks. Collective, between steps."""
+        if self._transport is None:
+            return
+        with torch.no_grad():
+            for tensor in tensors:
+                flat = tensor.detach().contiguous().reshape(-1)
+                raw = flat.view(torch.uint8).clone() if flat.numel() > 0 else None
+                if raw is not None:
+                    self._transport.broadcast(raw.numpy(), 0)
+                    tensor.copy_(raw.view(tensor.dtype).view_as(tensor))
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, backward passes only add to .grad; the first one after it exchanges the sums."""
+        if self._in_step:
+            raise InvalidArgument("no_sync: gradients have left already, wait() must come first")
+        self._passes += 1
+        try:
+            yield
+        finally:
+            self._passes -= 1
+
+    def wait(self) -> bool:
+        """Blocks until all gradients have arrived, and writes the means to .grad.
+
+        Returns:
+            Whether the step was committed. False where a gradient of some rank was not finite and
+            on_nonfinite is 'skip': then all of .grad is NaN, on all ranks.
+
+        Raises:
+            NonFiniteGradient: on all ranks; .grad is NaN. The next step goes on.
+            InvalidArgument: a parameter has no gradient, and unused is 'error'; or no backward was.
+            TransportError: a rank was lost.
+        """
+        if self._reducer is None:
+            return True
+        if not self._in_step:
+            raise InvalidArgument("wait: no gradient has appeared since the last step")
+        try:
+            committed = self._reducer.wait()
+        except (NonFiniteGradient, TransportError):  # by any other the step can go on
+            self._in_step = False
+            self._fill_with_nan()
+            raise
+        self._in_step = False
+        started = time.perf_counter()
+        if committed:
+            self._take_means()
+        else:
+            self._fill_with_nan()
+        self.seconds += time.perf_counter() - started
+        return committed
+
+    def detach(self) -> None:
+        """Removes the hooks: gradients are the rank's own again. Then close() leaves the group."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _before_step(self, *_: Any) -> None:
+        if self._in_step:
+            self.wait()
+
+    def _ready(self, parameter: torch.Tensor) -> None:
+        if self._passes > 0:
+            return
+        if not self._in_step:
+            self._begin_plainly()
+            self._in_step = True
+        started = time.perf_counter()
+        gradient = parameter.grad
+        assert gradient is not None and self._reducer is not None
+        i = self._ids[id(parameter)]
+        if gradient.layout != torch.strided or gradient.dtype not in DTYPES:
+            raise InvalidArgument(
+                f"parameter '{self._named[i][0]}': its gradient is {gradient.dtype}, "
+                f"{gradient.layout}, must be dense and float32, float16 or bfloat16"
+            )
+        gradient = gradient.contiguous()
+        self._reducer.give_from(
+            [i], gradient.data_ptr(), DTYPES[gradient.dtype], 1.0 / self._scale
+        )
+        self.seconds += time.perf_counter() - started
+
+    @torch.no_grad()
+    def _take_means(self) -> None:
+        assert self._reducer is not None
+        for i, (_, parameter) in enumerate(self._named):
+            gradient = parameter.grad
+            direct = gradient is not None and gradient.is_contiguous()
+            mean = gradient if direct else torch.empty_like(
+                parameter, memory_format=torch.contiguous_format
+            )
+            assert mean is not None
+            self._reducer.write_means([i], mean.data_ptr(), DTYPES[mean.dtype], self._scale)
+            if gradient is None:
+                # All ranks decide alike: an optimizer may leave out a parameter without gradient.
+                if not self._reducer.unused_everywhere(i) or bool(mean.any()):
+                    parameter.grad = mean
+            elif not direct:
+                gradient.copy_(mean)
+
+    def _fill_with_nan(self) -> None:
+        for _, parameter in self._named:
+            if parameter.grad is not None:
+                parameter.grad.fill_(float("nan"))

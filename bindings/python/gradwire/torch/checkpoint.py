@@ -1,0 +1,133 @@
+"""A rank's exchange as a state_dict."""
+
+import hashlib
+import io
+import json
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+
+import torch
+
+from .. import _core
+from ..errors import InvalidArgument
+from ..reducer import Reducer
+
+__all__ = ["States", "agreed_buckets", "bytes_of", "lookup_of", "state_of"]
+
+State = Mapping[str, Any]
+States = Union[State, Sequence[State], Mapping[int, State], Callable[[int], Optional[State]]]
+Buckets = Optional[List[List[int]]]
+Lookup = Callable[[int], Optional[State]]
+
+_FORMAT = 1
+_WORDS = 512  # bytes a rank may say about what is wrong with its states
+
+
+def state_of(
+    reducer: Optional[Reducer], transport: Optional[_core.Transport], buckets: Buckets
+) -> Dict[str, Any]:
+    """'format', 'rank', 'world_size', 'buckets', and 'reducer': its checkpoint as uint8."""
+    kept = io.BytesIO()
+    if reducer is not None:
+        reducer.save(kept)
+    file = bytearray(kept.getvalue())
+    return {
+        "format": _FORMAT,
+        "rank": 0 if transport is None else transport.rank,
+        "world_size": 1 if transport is None else transport.world_size,
+        "buckets": buckets,
+        "reducer": torch.frombuffer(file, dtype=torch.uint8)
+        if file
+        else torch.empty(0, dtype=torch.uint8),
+    }
+
+
+def lookup_of(states: States, transport: _core.Transport) -> Lookup:
+    """The state of each old rank; of one state, where there are as many ranks as there were."""
+    if callable(states):
+        return states
+    if isinstance(states, Mapping):
+        known: Dict[Any, Any] = dict(states)
+        if "reducer" in known:
+            return lambda rank: _own(known, transport)
+        return lambda rank: known.get(rank)
+    in_order = list(states)
+    return lambda rank: in_order[rank] if rank < len(in_order) else None
+
+
+def agreed_buckets(lookup: Lookup, transport: _core.Transport, parameters: int) -> Buckets:
+    """Which parameters travelled together. Collective, between steps.
+
+    Raises:
+        InvalidArgument: on every rank, where some rank's states are none or have other buckets.
+    """
+    buckets: Buckets = None
+    problem: Optional[Exception] = None
+    try:
+        # Its own, or that of rank 0 where it is new: as the Reducer asks for them.
+        state = lookup(transport.rank) or lookup(0)
+        if state is None:
+            raise InvalidArgument("states: there is none of rank 0, must be there")
+        _check(state)
+        buckets = _buckets_of(state, parameters)
+    except Exception as error:
+        problem = error
+    digest = hashlib.sha256(json.dumps(buckets).encode()).digest()
+    words = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()[:_WORDS]
+    told = transport.all_gather(digest + words, capacity=len(digest) + _WORDS, what="states")
+    if problem is not None:
+        raise problem
+    for rank, said in enumerate(told):
+        theirs, why = bytes(said[: len(digest)]), bytes(said[len(digest) :]).decode(errors="replace")
+        if why:
+            raise InvalidArgument(f"states: rank {rank} cannot use its own: {why}")
+        if theirs != digest:
+            raise InvalidArgument(
+                f"states: buckets of rank {rank}'s differ from those of rank {transport.rank}'s, "
+                "must be of one step of one run"
+            )
+    return buckets
+
+
+def bytes_of(state: Optional[State], rank: int) -> Optional[bytes]:
+    """The checkpoint in the state of that rank; None where there was no such rank."""
+    if state is None:
+        return None
+    _check(state)
+    if state["rank"] != rank:
+        raise InvalidArgument(
+            f"states: that of rank {rank} was written by rank {state['rank']}, must be its own"
+        )
+    kept: bytes = state["reducer"].cpu().numpy().tobytes()
+    return kept
+
+
+def _own(state: State, transport: _core.Transport) -> State:
+    _check(state)
+    if state["world_size"] != transport.world_size:
+        raise InvalidArgument(
+            f"states: is that of one of {state['world_size']} ranks, must be those of all of them "
+            f"now that there are {transport.world_size}"
+        )
+    return state
+
+
+def _check(state: State) -> None:
+    for key in ("format", "rank", "world_size", "buckets", "reducer"):
+        if key not in state:
+            raise InvalidArgument(f"states: '{key}' is missing, must be there")
+    if state["format"] != _FORMAT:
+        raise InvalidArgument(f"states: format is {state['format']}, must be {_FORMAT}")
+    kept = state["reducer"]
+    if not isinstance(kept, torch.Tensor) or kept.dtype != torch.uint8:
+        raise InvalidArgument("states: 'reducer' must be a uint8 tensor")
+
+
+def _buckets_of(state: State, parameters: int) -> Buckets:
+    if state["buckets"] is None:
+        return None
+    buckets = [[int(p) for p in bucket] for bucket in state["buckets"]]
+    if sorted(p for bucket in buckets for p in bucket) != list(range(parameters)):
+        raise InvalidArgument(
+            f"states: its buckets are not of the {parameters} parameters that are exchanged here"
+        )
+    return buckets

@@ -1,0 +1,262 @@
+"""Gradients of DistributedDataParallel through gradwire: a communication hook."""
+
+# DDP compares the hook's annotations as objects: no `from __future__ import annotations` here.
+
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .._core import Plan, parse_spec
+from ..errors import InvalidArgument
+from .exchange import DTYPES, GradientExchange, RefusedByAll
+
+__all__ = ["DDPHook", "register"]
+
+_STEPS_UNTIL_REBUILT = 2  # DDP's first step has other buckets than those after it
+
+
+def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHook":
+    """Averages the gradients of a DDP model by gradwire from now on. Collective.
+
+        model = DistributedDataParallel(model)
+        exchange = gradwire.torch.register(model, "topk:1%,int4")
+
+    Everything else in the script stays: no_sync(), gradient accumulation, unused parameters,
+    static graphs, autocast. A backward outside of no_sync() is one exchange and one commit of the
+    residuals; where some rank's gradient holds NaN or infinity nothing is committed on any.
+
+    Args:
+        ddp: parameters of float32, float16 or bfloat16 on the CPU; no other hook.
+        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
+        process_group: by default that of ddp.
+        carrier: 'gloo', the library's own over TCP; 'torch', the process group; 'auto', the first
+            where this build has it.
+        timeout: seconds a peer may stay silent. A process that dies is noticed at once.
+        scaler: the GradScaler of the loss, so that residuals are of unscaled gradients; False when
+            a scaler in this process is that of another loss. Without it scalers are refused.
+        on_nonfinite: 'error': backward() raises NonFiniteGradient on all ranks; 'skip': all
+            gradients become NaN on all ranks, which GradScaler takes for a step to be left out.
+            By default 'skip' with a scaler, else 'error'.
+        threads: of compression; torch.get_num_threads() by default.
+        streams: exchanges in flight at once, 1 to 16.
+        rules, exempt_1d, exchange, seed, ranks_per_node: as of gradwire.make_plan().
+        trace_steps: steps that save_trace() has.
+
+    Returns:
+        The exchange: set_spec(), stats(), write_to(), save_trace(), state_dict().
+
+    Raises:
+        InvalidArgument: what is not as above, or another hook is there.
+        TransportError: ranks did not come.
+    """
+    if not isinstance(ddp, DistributedDataParallel):
+        raise InvalidArgument(
+            f"ddp: is a {type(ddp).__name__}, must be a DistributedDataParallel; for scripts "
+            "without it there is gradwire.torch.attach()"
+        )
+    if getattr(ddp, "_comm_hooks", None):
+        raise InvalidArgument(
+            "ddp: has a communication hook already, must have none; the compressor of gradwire's "
+            "is changed by set_spec()"
+        )
+    options.setdefault("process_group", ddp.process_group)
+    options.setdefault("bucket_bytes", ddp.bucket_bytes_cap)
+    ignored = set(ddp.parameters_to_ignore)
+    named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
+    hook = DDPHook(named, spec, **options)
+    hook.find_unused = bool(ddp.find_unused_parameters)
+    ddp.register_comm_hook(hook, _hook)
+    return hook
+
+
+def _hook(  # torch exports GradBucket without a type
+    state: Any, bucket: dist.GradBucket  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    done: torch.futures.Future[torch.Tensor] = state.take(bucket)
+    return done
+
+
+class _Mapped(NamedTuple):
+    """A bucket of DDP, and where its parameters are in the plan."""
+
+    key: Tuple[int, ...]  # id() of its parameters, in its order
+    parameters: List[int]
+    bucket: Optional[int]  # of the plan, when that is laid out like it: then nothing is copied
+
+
+class _Waiting(NamedTuple):
+    future: "torch.futures.Future[torch.Tensor]"
+    buffer: torch.Tensor
+    mapped: _Mapped
+
+
+class DDPHook(GradientExchange):
+    """What register() returns."""
+
+    __doc__ = f"{__doc__}\n\n{GradientExchange.__doc__}"
+
+    find_unused = False
+
+    def __init__(self, named: Any, spec: str, **options: Any) -> None:
+        super().__init__(named, spec, **options)
+        self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
+        self._waiting: List[_Waiting] = []
+        self._error: Optional[BaseException] = None
+
+    def take(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
+        """Called by DDP for each bucket in turn; the last one ends the step."""
+        buffer = bucket.buffer()
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        if self._reducer is None:
+            future.set_result(buffer)
+            return future
+        # DDP cannot go on after a hook that raised. So errors wait for the end of backward, where
+        # they keep their type, and their gradients are NaN, which nobody takes for good.
+        started = time.perf_counter()
+        mapped = _Mapped((), [], None)
+        try:
+            if self._error is None:
+                mapped = self._give(bucket, buffer)
+        except RefusedByAll as refused:
+            self._error = refused.error  # nothing has begun
+        except Exception as error:
+            self._error = error
+            self._tell_peers(error)
+        self._waiting.append(_Waiting(future, buffer, mapped))
+        self.seconds += time.perf_counter() - started
+        if bucket.is_last():
+            self._finish()
+        return future
+
+    def _give(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
+        if bucket.index() == 0:
+            if self._waiting:
+                raise InvalidArgument(
+                    "backward: the last one ended before all buckets had left, expected all: the "
+                    "ranks' steps no longer fit together"
+                )
+            self._begin()
+        assert self._reducer is not None
+        if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
+            raise InvalidArgument(
+                f"gradients: are {buffer.dtype}, {buffer.layout}, must be dense and float32, "
+                "float16 or bfloat16"
+            )
+        mapped = self._map(bucket, buffer)
+        if mapped.bucket is None:
+            self._reducer.give_from(
+                mapped.parameters, buffer.data_ptr(), DTYPES[buffer.dtype], 1.0 / self._scale
+            )
+            return mapped
+        if self._scale != 1.0:
+            buffer.mul_(1.0 / self._scale)
+        self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
+        return mapped
+
+    def _map(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
+        parameters = bucket.parameters()
+        key = tuple(map(id, parameters))
+        known = self._mapped.get(bucket.index())
+        if known is not None and known.key == key:
+            return known
+        ids = [self._ids[id(p)] for p in parameters if p.numel() > 0]
+        mapped = _Mapped(key, ids, self._bucket_like(ids, buffer))
+        self._mapped[bucket.index()] = mapped
+        return mapped
+
+    def _bucket_like(self, ids: List[int], buffer: torch.Tensor) -> Optional[int]:
+        assert self._reducer is not None
+        if DTYPES[buffer.dtype] != self._dtype:
+            return None
+        for b, row in enumerate(self._reducer.plan.layout):
+            if [p for group in row["groups"] for p in group["parameters"]] == ids:
+                return b
+        return None
+
+    def _finish(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._error is None:
+            try:
+                self._end_step(waiting)
+            except Exception as error:
+                self._error = error
+        if self._error is not None:
+            failed, self._error = self._error, None
+            for each in waiting:
+                if each.buffer.layout == torch.strided:
+                    each.buffer.fill_(float("nan"))
+            _after_backward(lambda: _throw(failed))
+        for each in waiting:
+            each.future.set_result(each.buffer)
+
+    def _end_step(self, waiting: List[_Waiting]) -> None:
+        assert self._reducer is not None
+        committed = self._reducer.wait()
+        started = time.perf_counter()
+        for each in waiting:
+            if not committed:
+                each.buffer.fill_(float("nan"))
+            elif each.mapped.bucket is None:
+                self._reducer.write_means(
+                    each.mapped.parameters,
+                    each.buffer.data_ptr(),
+                    DTYPES[each.buffer.dtype],
+                    self._scale,
+                )
+            elif self._scale != 1.0:
+                each.buffer.mul_(self._scale)
+        if committed and self.find_unused:
+            means = [(each.buffer, each.mapped.parameters) for each in waiting]
+            _after_backward(lambda: self._give_to_unused(means))
+        if self._begun_steps >= _STEPS_UNTIL_REBUILT:
+            travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
+            if self._travel_in(travelled):
+                self._mapped.clear()
+        self.seconds += time.perf_counter() - started
+
+    def _give_to_unused(self, means: List[Tuple[torch.Tensor, List[int]]]) -> None:
+        # DDP leaves a parameter alone that no rank has reached. But what ranks still owed it has been
+        # sent, and must not be lost.
+        assert self._reducer is not None
+        owed = _with_feedback(self._reducer.plan)
+        for buffer, parameters in means:
+            begin = 0
+            for i in parameters:
+                parameter = self._named[i][1]
+                mean = buffer[begin : begin + parameter.numel()].to(parameter.dtype)
+                begin += parameter.numel()
+                if i not in owed:
+                    continue
+                if parameter.grad is None:
+                    if bool(mean.any()):
+                        parameter.grad = mean.clone().view_as(parameter)
+                elif not torch.equal(parameter.grad.reshape(-1), mean):
+                    parameter.grad.copy_(mean.view_as(parameter))
+
+    def _tell_peers(self, error: Exception) -> None:
+        if self._transport is not None and not self._closed:
+            self._transport.abort(f"{type(error).__name__}: {error}")
+
+
+def _with_feedback(plan: Plan) -> Set[int]:
+    """Ids of the parameters of which ranks keep what they have not sent."""
+    return {
+        p
+        for row in plan.layout
+        for group in row["groups"]
+        if parse_spec(group["spec"]).error_feedback
+        for p in group["parameters"]
+    }
+
+
+def _throw(error: BaseException) -> None:
+    raise error
+
+
+def _after_backward(call: Callable[[], None]) -> None:
+    # Behind DDP's own end of backward, which is queued once the hook has returned.
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    queue(lambda: queue(call))

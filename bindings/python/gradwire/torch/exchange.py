@@ -1,0 +1,328 @@
+"""Gradients of torch parameters through a Reducer: what DDP's hook and attach() share."""
+
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from .. import _core
+from .._core import make_plan
+from ..errors import InvalidArgument
+from ..reducer import Reducer
+from ..registries import transports
+from .carrier import transport as torch_transport
+from .checkpoint import States, agreed_buckets, bytes_of, lookup_of, state_of
+from .meeting import check_group, gloo_transport
+from .scaling import Scaler, check_scaler, find_scaler
+from .writers import write_scalars
+
+__all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
+
+Named = Iterable[Tuple[str, torch.Tensor]]
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_MIB = 1 << 20
+_LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers are looked for
+
+_log = logging.getLogger("gradwire")
+
+
+class RefusedByAll(Exception):
+    """Carries an InvalidArgument that all ranks have met, before anything left."""
+
+    def __init__(self, error: InvalidArgument) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class GradientExchange:
+    """Parameters of a model, and the Reducer that averages their gradients over ranks.
+
+    Made by register() and attach(), whose arguments these are. State is kept by parameter, so that
+    nothing is lost when gradients travel in other buckets. In a group of one rank there is nothing
+    to exchange: gradients stay as they are.
+    """
+
+    def __init__(
+        self,
+        named: Named,
+        spec: str,
+        *,
+        process_group: Any = None,
+        carrier: str = "auto",
+        timeout: float = 1800.0,
+        scaler: Scaler = None,
+        on_nonfinite: Optional[str] = None,
+        unused: str = "error",
+        threads: Optional[int] = None,
+        streams: int = 1,
+        trace_steps: int = 64,
+        bucket_bytes: int = 25 * _MIB,
+        **plan: Any,
+    ) -> None:
+        check_group(process_group)
+        self._named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
+        check_scaler(scaler, [p for _, p in self._named])
+        self._dtype = _common_dtype(self._named)
+        self._ids = {id(p): i for i, (_, p) in enumerate(self._named)}
+        self._spec = spec
+        self._options = dict(plan)
+        self._bucket_bytes = bucket_bytes
+        self._buckets: Optional[List[List[int]]] = None  # None: filled to bucket_bytes
+        self._plan_to_set: Optional[_core.Plan] = None
+        self._scaler: Any = scaler or None
+        self._look_for_scalers = scaler is None
+        self._scale = 1.0  # of the gradients of the step in progress
+        self._begun_steps = 0
+        self._closed = False
+        self.seconds = 0.0  # spent in the last step handing over and taking back, not waiting
+        made = self._make_plan()
+        self._transport: Optional[_core.Transport] = None
+        self._reducer: Optional[Reducer] = None
+        if dist.get_world_size(process_group) == 1:
+            _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
+            return
+        self._transport = _join(process_group, carrier, timeout)
+        self._reducer = Reducer(
+            made,
+            self._transport,
+            on_nonfinite=on_nonfinite or ("skip" if scaler else "error"),
+            unused=unused,
+            threads=torch.get_num_threads() if threads is None else threads,
+            streams=streams,
+            trace_steps=trace_steps,
+        )
+
+    @property
+    def spec(self) -> str:
+        """Of the compressor, as it was given last."""
+        return self._spec
+
+    @property
+    def plan(self) -> _core.Plan:
+        """Of the next step: which parameters travel together, and how."""
+        if self._plan_to_set is not None or self._reducer is None:
+            return self._plan_to_set or self._make_plan()
+        return self._reducer.plan
+
+    @property
+    def transport(self) -> Optional[_core.Transport]:
+        """What carries the exchange; None in a group of one rank."""
+        return self._transport
+
+    def set_spec(self, spec: str, **plan: Any) -> None:
+        """Another compressor from the next step on. On all ranks behind the same step.
+
+        Residuals are carried over by parameter, into the next gradient where the new compressor
+        keeps none.
+
+        Args:
+            spec, **plan: as of register(); what is not given stays.
+
+        Raises:
+            InvalidArgument: the plan cannot be made so; nothing has changed. When ranks ask for
+                different plans, the next backward raises it on all.
+        """
+        before = self._spec, self._options
+        self._spec, self._options = spec, {**self._options, **plan}
+        try:
+            self._plan_to_set = self._make_plan()
+        except BaseException:
+            self._spec, self._options = before
+            raise
+
+    def residual(self, name: str) -> Optional[torch.Tensor]:
+        """A copy of what a parameter's gradients on this rank still owe; None without feedback."""
+        if self._reducer is None:
+            return None
+        kept = self._reducer.residual(self._index_of(name))
+        return None if kept is None else torch.from_numpy(kept)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank keeps between steps, for its checkpoint: residuals and counters.
+
+        Plain tensors and numbers, for torch.save() and weights_only loading. Between steps.
+        """
+        return state_of(self._reducer, self._transport, self._buckets)
+
+    def load_state_dict(self, states: States) -> None:
+        """Continues where state_dict() was called. Collective, between steps.
+
+        Args:
+            states: what this rank's state_dict() returned, where the world size is the same;
+                else those of all ranks that there were: a list by rank, a dict, or a function of
+                the rank, called for the ranks this one takes over (None: there was no such rank).
+
+        Raises:
+            InvalidArgument: on every rank, when one finds a state missing, damaged, of other
+                parameters or of another step; nothing has changed then.
+        """
+        if self._reducer is None:
+            raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
+        assert self._transport is not None
+        lookup = lookup_of(states, self._transport)
+        # The same buckets, so that what compressors learned of them is of use.
+        self._travel_in(agreed_buckets(lookup, self._transport, len(self._named)))
+        try:
+            self._set_waiting_plan()
+        except RefusedByAll as refused:
+            raise refused.error from None
+        self._reducer.load(lambda rank: bytes_of(lookup(rank), rank))
+
+    def stats(self, norms: bool = False) -> Dict[str, float]:
+        """Of the last step: what it sent, and what it cost.
+
+        Args:
+            norms: adds norms over this rank's parameters, by passes over residuals and gradients.
+
+        Returns:
+            'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
+            gradients), 'exposed_us' (the end of backward waited so long), 'codec_us',
+            'transfer_us', 'hook_us' (handing over and taking back, without waiting); with norms
+            'residual_norm', 'gradient_norm' (of the means in .grad) and 'compression_error',
+            the first over the second. Empty before the first step.
+        """
+        steps = [] if self._reducer is None else self._reducer.trace()
+        if not steps:
+            return {}
+        found = {key: float(value) for key, value in steps[-1].items()}
+        size = {"float32": 4, "float16": 2, "bfloat16": 2}[self._dtype]
+        found["dense_bytes"] = float(sum(p.numel() for _, p in self._named) * size)
+        found["hook_us"] = self.seconds * 1e6
+        if norms:
+            found.update(self._norms())
+        return found
+
+    def write_to(self, writer: Any, step: Optional[int] = None, norms: bool = False) -> None:
+        """Hands stats() to TensorBoard (add_scalar) or wandb (log) as 'gradwire/bytes_sent' etc.
+
+        Args:
+            writer: a torch.utils.tensorboard.SummaryWriter, a wandb run or the module.
+            step: the count the values belong to; by default that of the exchange.
+        """
+        write_scalars(writer, self.stats(norms), step)
+
+    def save_trace(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the last steps as Chrome/Perfetto JSON, the rank as process."""
+        if self._reducer is None:
+            raise InvalidArgument("save_trace: the group has 1 rank, which exchanges nothing")
+        Path(path).write_text(self._reducer.chrome_trace(), encoding="utf-8")
+
+    def close(self) -> None:
+        """Leaves the group; steps after it raise. Nothing when closed already."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # What a step is made of.
+
+    def _make_plan(self) -> _core.Plan:
+        shapes = [(_plain(name), tuple(p.shape)) for name, p in self._named]
+        how = dict(self._options)
+        if self._buckets is None:
+            how["bucket_bytes"] = self._bucket_bytes
+        else:
+            how["buckets"] = self._buckets
+        return make_plan(shapes, self._spec, dtype=self._dtype, **how)
+
+    def _begin(self) -> Reducer:
+        """At the first gradient of a step."""
+        if self._closed:
+            raise InvalidArgument("gradwire: the exchange has been closed, must be open")
+        assert self._reducer is not None
+        self._begun_steps += 1
+        if self._look_for_scalers and self._begun_steps <= _LOOK_FOR_SCALERS:
+            find_scaler()
+        self._set_waiting_plan()
+        self._scale = self._scaler.get_scale() if self._scaler else 1.0
+        self.seconds = 0.0
+        return self._reducer
+
+    def _begin_plainly(self) -> None:
+        """_begin(), where what all ranks refuse may be raised at once."""
+        try:
+            self._begin()
+        except RefusedByAll as refused:
+            raise refused.error from None
+
+    def _set_waiting_plan(self) -> None:
+        if self._plan_to_set is not None and self._reducer is not None:
+            plan, self._plan_to_set = self._plan_to_set, None
+            try:
+                self._reducer.set_plan(plan)
+            except InvalidArgument as error:
+                raise RefusedByAll(error) from error
+
+    def _travel_in(self, buckets: Optional[List[List[int]]]) -> bool:
+        """From the next step on parameters travel together as here, the same on all ranks.
+
+        Returns whether that is a change.
+        """
+        if buckets == self._buckets:
+            return False
+        self._buckets = buckets
+        self._plan_to_set = self._make_plan()
+        return True
+
+    def _norms(self) -> Dict[str, float]:
+        residuals = [r for name, _ in self._named if (r := self.residual(name)) is not None]
+        gradients = [p.grad for _, p in self._named if p.grad is not None]
+        residual, gradient = _norm(residuals), _norm(gradients) / self._scale
+        error = residual / gradient if gradient > 0 else float("inf" if residual > 0 else "nan")
+        return {
+            "residual_norm": residual,
+            "gradient_norm": gradient,
+            "compression_error": error if residual > 0 else 0.0,
+        }
+
+    def _index_of(self, name: str) -> int:
+        for i, (known, _) in enumerate(self._named):
+            if name in (known, _plain(known)):
+                return i
+        raise InvalidArgument(f"name: '{name}' is no parameter that is exchanged")
+
+
+def _join(process_group: Any, carrier: str, timeout: float) -> _core.Transport:
+    known = ("auto", "gloo", "torch")
+    if carrier not in known:
+        raise InvalidArgument(f"carrier: is '{carrier}', must be one of {', '.join(known)}")
+    there = any(row.name == "gloo" and row.available for row in transports())
+    if carrier == "gloo" or (carrier == "auto" and there):
+        return gloo_transport(process_group, timeout)
+    return torch_transport(process_group, timeout=timeout)
+
+
+def _common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
+    if not named:
+        raise InvalidArgument("parameters: none requires a gradient, at least one must")
+    devices = sorted({str(p.device) for _, p in named})
+    if len(devices) > 1:
+        raise InvalidArgument(
+            f"parameters: lie on {' and '.join(devices)}, must be on one device"
+        )
+    for name, p in named:
+        if p.dtype not in DTYPES:
+            raise InvalidArgument(
+                f"parameter '{name}': is {p.dtype}, must be float32, float16 or bfloat16"
+            )
+        if p.device.type != "cpu":
+            raise InvalidArgument(
+                f"parameter '{name}': is on {p.device}, must be on the CPU: exchanges of GPU memory "
+                "from Python are not built yet"
+            )
+    dtypes = {DTYPES[p.dtype] for _, p in named}
+    return dtypes.pop() if len(dtypes) == 1 else "float32"
+
+
+def _plain(name: str) -> str:
+    """As the model was written: torch.compile puts a module of its own around it."""
+    return name.replace("_orig_mod.", "")
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> float:
+    squares = sum(float(t.double().square().sum()) for t in tensors)
+    return math.sqrt(squares)

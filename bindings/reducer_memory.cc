@@ -1,0 +1,118 @@
+// The Reducer for frameworks that keep gradients themselves: by address, several at once.
+
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gradwire/bindings/plan.h"
+#include "gradwire/bindings/reducer.h"
+#include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/elementwise.h"
+
+namespace gradwire::bindings {
+namespace {
+
+constexpr size_t kChunk = 4096;  // floats on the stack, between two dtypes
+
+DType dtype_named(const std::string& name) { return parse_dtype(py::str(name)); }
+
+// to[i] = factor * from[i], rounded to the dtype of `to`.
+void scaled_copy(ConstTensorView from, TensorView to, float factor) {
+  if (from.dtype == to.dtype && factor == 1.0f) {
+    std::memcpy(to.data, from.data, to.size_bytes());
+    return;
+  }
+  if (from.dtype == DType::kFloat32 && to.dtype == DType::kFloat32) {
+    cpu::multiply(from.as<float>(), factor, to.as<float>());
+    return;
+  }
+  float between[kChunk];
+  for (size_t begin = 0; begin < to.numel; begin += kChunk) {
+    const size_t count = std::min(kChunk, to.numel - begin);
+    const std::span<float> part(between, count);
+    cpu::widen(from.subview(begin, count), part);
+    if (factor != 1.0f) {
+      cpu::multiply(part, factor, part);
+    }
+    cpu::narrow(part, to.subview(begin, count));
+  }
+}
+
+// Parameters whose gradients lie one after another in memory of the caller.
+struct Run {
+  std::vector<ParamId> parameters;
+  uintptr_t address = 0;
+  DType dtype = DType::kFloat32;
+
+  // Before anything is changed.
+  void check_all(const Plan& plan) const {
+    check(address != 0 || parameters.empty(), "address: is 0, must be that of the first gradient");
+    for (const ParamId p : parameters) {
+      parameter_of(plan, p);
+    }
+  }
+  // body(parameter, its place in the caller's memory)
+  template <class Body>
+  void each(const Plan& plan, const Body& body) const {
+    auto* place = reinterpret_cast<std::byte*>(address);
+    for (const ParamId p : parameters) {
+      const TensorView view{place, plan.parameters[p].numel(), dtype, {}};
+      body(p, view);
+      place += view.size_bytes();
+    }
+  }
+};
+
+void give_from(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t address,
+               const std::string& dtype, float factor) {
+  const Run run{std::move(parameters), address, dtype_named(dtype)};
+  self.run([&](Reducer& reducer) {
+    run.check_all(reducer.plan());
+    run.each(reducer.plan(), [&](ParamId p, TensorView given) {
+      scaled_copy(given, reducer.gradient(p), factor);
+      reducer.grad_ready(p);
+    });
+  });
+}
+
+void write_means(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t address,
+                 const std::string& dtype, float factor) {
+  const Run run{std::move(parameters), address, dtype_named(dtype)};
+  self.run([&](Reducer& reducer) {
+    run.check_all(reducer.plan());
+    run.each(reducer.plan(), [&](ParamId p, TensorView wanted) {
+      scaled_copy(reducer.gradient(p), wanted, factor);
+    });
+  });
+}
+
+void bucket_ready_at(BoundReducer& self, BucketId bucket, uintptr_t address, size_t numel) {
+  self.run([&](Reducer& reducer) {
+    check(address != 0, "address: is 0, must be that of the bucket's gradient");
+    reducer.bucket_ready(
+        bucket, {reinterpret_cast<void*>(address), numel, reducer.plan().dtype, {}});
+  });
+}
+
+}  // namespace
+
+void bind_memory(ReducerClass& type) {
+  type.def("give_from", &give_from, py::arg("parameters"), py::arg("address"), py::arg("dtype"),
+           py::arg("factor") = 1.0F,
+           "Copies the gradients of these parameters, one after another in memory of `dtype` from "
+           "`address` on, times factor, to gradient() of each, and says grad_ready().\n\n"
+           "Raises:\n    InvalidArgument: no such parameter; nothing was changed. Or one that was "
+           "ready already: those before it have been handed over.")
+      .def("write_means", &write_means, py::arg("parameters"), py::arg("address"),
+           py::arg("dtype"), py::arg("factor") = 1.0F,
+           "The other way, after wait(): what is in gradient() of these parameters, times factor, "
+           "to memory of `dtype` from `address` on.")
+      .def("bucket_ready_at", &bucket_ready_at, py::arg("bucket"), py::arg("address"),
+           py::arg("numel"),
+           "bucket_ready() with memory by address, which the caller keeps until wait() has "
+           "returned: numel elements of the plan's dtype.");
+}
+
+}  // namespace gradwire::bindings

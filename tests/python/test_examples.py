@@ -1,0 +1,67 @@
+"""The examples in Python, each started as its first line says; they check their own results."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rank_processes import needs_torch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(command, deadline=150):
+    environment = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        out = process.communicate(timeout=deadline)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, out
+    return out
+
+
+def torchrun(file, *arguments):
+    return run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+                "4", str(EXAMPLES / file), *arguments])
+
+
+@needs_torch
+@pytest.mark.parametrize("spec", ["topk:1%,int4", "none"])
+def test_ddp_with_one_line_added(spec):
+    said = re.search(r"accuracy ([\d.]+), (\d+) bytes sent .* have (\d+)", torchrun("torch_ddp.py", spec))
+    sent, dense = int(said[2]), int(said[3])
+    assert dense == 4 * (64 * 256 + 256 + 256 * 10 + 10)
+    assert sent < dense / 10 if spec != "none" else sent > dense
+
+
+@needs_torch
+def test_large_batch():
+    assert "batch 1024" in torchrun("torch_large_batch.py")
+
+
+@needs_torch
+def test_local_steps():
+    said = re.search(r"([\d.]+) bytes sent .* have (\d+)", torchrun("torch_diloco.py"))
+    assert float(said[1]) < int(said[2]) / 400
+
+
+@needs_torch
+def test_numpy_ranks_under_torchrun():
+    assert "4 ranks" in torchrun("numpy_ranks.py")
+
+
+def test_numpy_alone():
+    environment = {key: value for key, value in os.environ.items() if key != "RANK"}
+    out = subprocess.run([sys.executable, str(EXAMPLES / "numpy_ranks.py")], env=environment,
+                         check=True, capture_output=True, text=True, timeout=60).stdout
+    assert "1 ranks" in out
+
+
+def test_minimal():
+    assert "bytes became" in run([sys.executable, str(EXAMPLES / "minimal.py")])
