@@ -1,6 +1,5 @@
 """gradwire.torch.register(): what DDP's gradients become, on ranks that are processes."""
 
-import pytest
 import rank_processes
 from rank_processes import needs_torch, run_ranks
 
@@ -9,8 +8,7 @@ pytestmark = needs_torch
 if rank_processes.HAS_TORCH:
     import torch
     import torch.distributed as dist
-    from ddp_case import (Net, assert_ranks_agree, ddp, flat, loss_of, parameters, registered, sgd,
-                          train)
+    from ddp_case import Net, assert_ranks_agree, ddp, flat, loss_of, parameters, registered, sgd, train
 
     import gradwire
     import gradwire.torch

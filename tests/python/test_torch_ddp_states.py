@@ -13,8 +13,7 @@ pytestmark = needs_torch
 if rank_processes.HAS_TORCH:
     import torch
     import torch.distributed as dist
-    from ddp_case import (Net, assert_ranks_agree, ddp, flat, loss_of, parameters, registered, sgd,
-                          train)
+    from ddp_case import Net, assert_ranks_agree, ddp, flat, loss_of, parameters, registered, sgd, train
 
     import gradwire
     import gradwire.torch
