@@ -6,7 +6,7 @@
 
 #include "bench/cuda_peers.h"
 #include "bench/parameter_shapes.h"
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/payload_sum.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/optimizers/optimizer.h"
 
@@ -143,6 +143,7 @@ struct OnGpu {
   Workspace workspace{kGpu};
   Context context{stream, workspace};
   std::vector<Buffer> payloads;
+  std::vector<ConstPayload> parts;
 };
 
 /// Bytes of an element that nobody can avoid: g is read, twice where it is clipped by its norm;
@@ -172,20 +173,25 @@ Case compress_case(const Goal& goal, const Arena& arena, Stream& stream) {
           prepare};
 }
 
+/// So many ranks' payloads. @returns their bytes.
+double receive(OnGpu& state, const Arena& arena, size_t ranks) {
+  double bytes = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    state.payloads.emplace_back(state.compressor->capacity_bytes(), kGpu);
+    state.compress(arena, static_cast<int>(rank) % kSets, state.payloads.back());
+    bytes += length_of(state.payloads.back(), state.stream);
+    state.parts.push_back(state.payloads.back().bytes());
+  }
+  return bytes;
+}
+
 Case sum_case(const SumGoal& sum, const Arena& arena, Stream& stream) {
   const auto prepare = [&arena, &stream, sum](Row& row) -> Work {
     auto state = std::make_shared<OnGpu>(sum.goal.spec, arena.numel(), stream);
-    auto parts = std::make_shared<std::vector<ConstPayload>>();
-    row.bytes = 4.0 * static_cast<double>(arena.numel());
-    for (size_t rank = 0; rank < sum.ranks; ++rank) {
-      state->payloads.emplace_back(state->compressor->capacity_bytes(), kGpu);
-      state->compress(arena, static_cast<int>(rank) % kSets, state->payloads.back());
-      row.bytes += length_of(state->payloads.back(), stream);
-      parts->push_back(state->payloads.back().bytes());
-    }
-    return [state, parts, &arena](int set) {
+    row.bytes = 4.0 * static_cast<double>(arena.numel()) + receive(*state, arena, sum.ranks);
+    return [state, &arena](int set) {
       state->compressor->decompress(
-          *parts, 1.0f / static_cast<float>(parts->size()),
+          state->parts, 1.0f / static_cast<float>(state->parts.size()),
           {arena.e_next(set).data(), arena.numel(), DType::kFloat32, kGpu}, state->context);
     };
   };
@@ -212,7 +218,7 @@ Case norms_case(const Arena& arena, Stream& stream) {
 
 constexpr size_t kLayer = 1'000'003;  // elements of a parameter
 
-/// What a carrier's launch costs, without a link.
+/// A carrier without a link.
 const std::function<void(std::span<double>, Stream&)> kOneRank =
     [](std::span<double> values, Stream& on) { cuda::add_parts(values, values, on); };
 
@@ -247,6 +253,30 @@ Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
            .by = "gradwire",
            .bytes = goal.bytes * static_cast<double>(arena.numel())},
           prepare};
+}
+
+/// AdamW's step from payloads, their checks included; it need not look for what is not finite.
+Case read_case(const char* spec, const Arena& arena, Stream& stream) {
+  struct Reading {
+    OnGpu received;
+    PayloadSum sum{*received.compressor};
+    std::unique_ptr<Optimizer> optimizer{};
+  };
+  const auto prepare = [&arena, &stream, spec](Row& row) -> Work {
+    const std::shared_ptr<Reading> state(new Reading{{spec, arena.numel(), stream}});
+    row.bytes = receive(state->received, arena, 8) + 24.0 * static_cast<double>(arena.numel());
+    const TensorView value{arena.e(0).data(), arena.numel(), DType::kFloat32, kGpu};
+    const Binding place{value, {}, &state->sum};
+    const TensorView unread{arena.g(0).data(), arena.numel(), DType::kFloat32, kGpu};
+    state->optimizer = make_optimizer(parse_optimizer("adamw"), {{"all", value, unread}});
+    state->optimizer->bind({&place, 1});
+    return [state](int) {
+      state->sum.open(state->received.parts, 1.0f / 8, state->received.context);
+      const StepOptions finite{.learning_rate = 1e-6, .known_finite = true};
+      state->optimizer->apply(finite, state->received.context);
+    };
+  };
+  return {{.op = concat("step adamw from 8 x ", spec), .by = "gradwire"}, prepare};
 }
 
 /// A chain of a peer; `bytes_per_element` is what the operation itself must move.
@@ -335,6 +365,9 @@ std::vector<Case> cases(const Arena& arena, Stream& stream) {
   all.push_back(norms_case(arena, stream));
   for (const StepGoal& goal : kStep) {
     all.push_back(step_case(goal, arena, stream));
+  }
+  for (const char* spec : {"int8", "topk:1%"}) {
+    all.push_back(read_case(spec, arena, stream));
   }
   add_peers(all, arena, stream);
   return all;

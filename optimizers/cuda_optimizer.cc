@@ -47,7 +47,7 @@ class CudaOptimizer final : public Optimizer {
     check(options.add_up == nullptr, spec_.name,
           ": add_up is given, expected on_device.add_up: the parameters are in memory of a GPU");
     check_stream(context);
-    cuda::step(tables(), {options, rule_}, context.stream);
+    cuda::step(tables(), {options, rule_, reads_}, context.stream);
   }
 
   void bind(std::span<const Binding> places) override {
@@ -79,12 +79,17 @@ class CudaOptimizer final : public Optimizer {
           ": learning_rate in GPU memory is ", found.fault_value, ", must be finite and >= 0");
     check(found.fault != cuda::StepFault::kLossScale, spec_.name, ": loss_scale in GPU memory is ",
           found.fault_value, ", must be finite and > 0");
+    check(found.fault != cuda::StepFault::kPayloads, spec_.name, ": the gradient of parameter '",
+          name_of_fault(found), "' comes from payloads that failed a check or were never opened");
+    check(found.fault != cuda::StepFault::kNotReading, spec_.name, ": the gradient of parameter '",
+          name_of_fault(found),
+          "' comes from payloads, expected memory as when the step was captured");
     if (found.fault_item == cuda::kElsewhere) {
       throw NonFiniteGradient(
           "gradients: another rank's slice has an element that is not finite, or that rank left "
           "the step out, expected finite values");
     }
-    throw NonFiniteGradient(concat("gradient of parameter '", set_.items()[found.fault_item].name,
+    throw NonFiniteGradient(concat("gradient of parameter '", name_of_fault(found),
                                    "' holds NaN or infinity, expected finite values"));
   }
 
@@ -112,6 +117,10 @@ class CudaOptimizer final : public Optimizer {
           ", where the parameters are");
   }
 
+  const std::string& name_of_fault(const cuda::OptimizerWords& words) const {
+    return set_.items()[words.fault_item].name;
+  }
+
   /// Waits for it: the source may be gone afterwards.
   void upload(const Buffer& to, std::span<const std::byte> source, Stream& stream) const {
     copy_bytes(to.bytes(), set_.device(), source, {}, stream);
@@ -128,12 +137,16 @@ class CudaOptimizer final : public Optimizer {
   }
 
   void upload_items() {
+    reads_ = false;
     for (size_t i = 0; i < host_items_.size(); ++i) {
       const ParameterSet::Item& from = set_.items()[i];
       cuda::StepItem& to = host_items_[i];
       static_cast<StepSettings&>(to) = from;
       to.value = static_cast<std::byte*>(from.value.data);
       to.gradient = static_cast<const std::byte*>(from.gradient.data);
+      to.source = from.reader == nullptr ? nullptr : from.reader->on_device();
+      to.source_begin = from.reader_begin;
+      reads_ = reads_ || to.source != nullptr;
       to.master = from.master.data();
       to.remainder = from.remainder.data();
       to.draw_key = from.draw_key;
@@ -185,6 +198,7 @@ class CudaOptimizer final : public Optimizer {
   std::vector<cuda::StepItem> host_items_;
   std::vector<uint64_t> host_counts_;
   Buffer items_, blocks_, steps_, counts_, sums_, words_;
+  bool reads_ = false;  // some gradient comes from payloads
 };
 
 }  // namespace

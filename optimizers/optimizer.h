@@ -38,8 +38,10 @@ struct Binding {
   /// In the gradient's place, which has no memory then: apply() reads the value's numel elements
   /// from here, from element reader_begin on, once or (where a norm is taken, and unless the step's
   /// gradients are known_finite) twice, a few thousand at a time on each thread. A PayloadSum reads
-  /// them from what was received. The same bits as of a float32 gradient that holds them. On the
-  /// CPU.
+  /// them from what was received. The same bits as of a float32 gradient that holds them. On a GPU
+  /// a reader with on_device(), as a PayloadSum of its memory is, which thread blocks read into
+  /// shared memory; payloads of which nothing can be read are a fault that synchronize() throws. A
+  /// step that was captured before the first reader is one too.
   const ElementReader* reader = nullptr;
   size_t reader_begin = 0;
 };
@@ -228,7 +230,8 @@ class Optimizer {
   virtual void set_groups(std::vector<ParamGroup> groups) = 0;
 
   /// Waits for the stream. @throws NonFiniteGradient of a step that was not to be skipped, and on a
-  /// GPU InvalidArgument naming what StepOptions::on_device held; then forgets it, and the next
+  /// GPU InvalidArgument naming what StepOptions::on_device held or the parameter whose payloads
+  /// cannot be read; then forgets it, and the next
   /// step is as good as any.
   virtual void synchronize(Context& context) = 0;
 

@@ -37,9 +37,13 @@ void check_place(std::string_view parameter, const Binding& place, Device device
     const size_t numel = place.value.numel, held = place.reader->numel();
     check(left_out, "parameter '", parameter,
           "': there are both a gradient and a reader, expected ", "one of them");
-    check(device.type == DeviceType::kCpu, "parameter '", parameter,
-          "': its gradient comes from a ", "reader, expected values in CPU memory, not of ",
-          name_of(device));
+    check(place.reader->device() == device, "parameter '", parameter,
+          "': its gradient comes from a reader of ", name_of(place.reader->device()),
+          ", expected one of ", name_of(device), ", where the first value is");
+    check(device.type == DeviceType::kCpu || place.reader->on_device() != nullptr, "parameter '",
+          parameter,
+          "': its gradient comes from a reader that kernels cannot read, expected one "
+          "with on_device(), as a PayloadSum is");
     check(place.reader_begin <= held && numel <= held - place.reader_begin, "parameter '",
           parameter, "': elements [", place.reader_begin, ", ", place.reader_begin + numel,
           ") of its reader, which has ", held, ", expected among them");

@@ -7,6 +7,7 @@
 #include "gradwire/kernels/ops/ordered_sum.cuh"
 #include "gradwire/optimizers/parameter_set.h"
 #include "gradwire/optimizers/step_cuda.h"
+#include "gradwire/optimizers/step_gradient.cuh"
 #include "gradwire/optimizers/step_memory.cuh"
 #include "gradwire/optimizers/step_state.cuh"
 
@@ -22,6 +23,10 @@ static_assert(kStepPiece == kNormChunk);
 /// What a first pass sums the squares of, beside the values: gradients (kClip: of all parameters,
 /// and no values), gradients with decay, Adam's update.
 enum class Change { kClip, kGradient, kDecayed, kUpdate };
+
+/// 0: as the compiler chooses, which within that bound would spill a register for sm_90.
+template <Change kChange, bool kReads>
+inline constexpr unsigned kMeasuresAtOnce = kReads&& kChange == Change::kClip ? 0 : kBlocksAtOnce;
 
 /// Keeps the first block in which any thread has seen a gradient that is not finite.
 __device__ __forceinline__ void note_finite(const StepTables& t, uint32_t largest) {
@@ -39,66 +44,72 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a < 
 
 /// The sums of squares of a block. `alone`: gradients of parameters that do not adapt are looked at
 /// for what is not finite. Changes no state.
-template <Change kChange, bool kCodes = false>
-__global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce)
+template <Change kChange, bool kReads, bool kCodes = false>
+__global__ void __launch_bounds__(kStepThreads, kMeasuresAtOnce<kChange, kReads>)
     measure_kernel(StepTables t, bool layerwise, bool alone) {
   GRADWIRE_SHARED(of_pieces, double[2][kPieces]);
+  GRADWIRE_SHARED(room, typename Gradients<kReads>::Room);
   const StepBlock block = t.blocks[blockIdx.x];
-  const StepItem item = t.items[block.item];
+  const ReadOnce<kReads, StepItem> item = t.items[block.item];
   const bool sums = kChange == Change::kClip || (layerwise && item.adapt);
   const bool going = kChange == Change::kClip || t.words->going != 0;
-  if (!going || item.gradient == nullptr || !(sums || alone)) {
+  if (!going || !is_present(item) || !(sums || alone)) {
     return;
   }
   const size_t begin = size_t{block.place} * kStepBlock;
   const auto count = static_cast<unsigned>(block_end(item, block) - begin);
+  Gradients<kReads> gradients(room);
   uint32_t largest = 0;
   if (!sums) {
-    for (unsigned i = threadIdx.x * kPerThread; i < count; i += kStepThreads * kPerThread) {
-      float g[kPerThread];
-      load_gradient(item, begin + i, g);
+    gradients.for_each_window(item, begin, count, [&](unsigned window, unsigned here) {
+      for (unsigned i = threadIdx.x * kPerThread; i < here; i += kStepThreads * kPerThread) {
+        const typename Gradients<kReads>::Eight g(gradients, item, begin + window + i, i);
 #pragma unroll
-      for (int k = 0; k < kPerThread; ++k) {
-        largest = larger(largest, magnitude_bits(g[k]));
+        for (int k = 0; k < kPerThread; ++k) {
+          largest = larger(largest, magnitude_bits(g[k]));
+        }
       }
-    }
+    });
     note_finite(t, largest);
     return;
   }
   const bool fresh = kChange != Change::kClip && t.steps[block.item].fresh != 0;
-  const AdamFactors adam = kChange == Change::kUpdate ? t.steps[block.item].adam : AdamFactors{};
+  const ReadOnce<kReads, AdamFactors> adam = t.steps[block.item].adam;
   const float factor = t.words->factor;
-  for (unsigned piece = warp_index(); piece < kPieces; piece += kStepThreads / kWarp) {
-    const size_t at = begin + piece * kStepPiece;
-    const unsigned here = piece * kStepPiece;
-    if (here >= count) {
-      break;
-    }
-    const unsigned numel = count - here < kStepPiece ? count - here : unsigned{kStepPiece};
-    const auto change = [&](unsigned i) {
-      const float g = gradient_at(item, at + i);
-      largest = larger(largest, magnitude_bits(g));
-      if constexpr (kChange == Change::kDecayed) {
-        return decayed_element(value_at(item, fresh, at + i), g, factor, item.weight_decay);
-      } else if constexpr (kChange == Change::kUpdate) {
-        return adam_element(value_at(item, fresh, at + i), state_at<kCodes, true>(item, 0, at + i),
-                            state_at<kCodes, false>(item, 1, at + i), g, adam)
-            .update;
-      } else {
-        return g;
+  gradients.for_each_window(item, begin, count, [&](unsigned window, unsigned here) {
+    for (unsigned piece = warp_index(); piece < kPieces; piece += kStepThreads / kWarp) {
+      const unsigned first = piece * kStepPiece;
+      if (first >= here) {
+        break;
       }
-    };
-    const double of_change = chunk_sum_of_squares(change, numel);
-    double of_values = 0.0;
-    if constexpr (kChange != Change::kClip) {
-      of_values =
-          chunk_sum_of_squares([&](unsigned i) { return value_at(item, fresh, at + i); }, numel);
+      const size_t at = begin + window + first;
+      const unsigned numel = here - first < kStepPiece ? here - first : unsigned{kStepPiece};
+      const auto change = [&](unsigned i) {
+        const float g = gradients.at(item, at + i, first + i);
+        largest = larger(largest, magnitude_bits(g));
+        if constexpr (kChange == Change::kDecayed) {
+          return decayed_element(value_at(item, fresh, at + i), g, factor, item.weight_decay);
+        } else if constexpr (kChange == Change::kUpdate) {
+          return adam_element(value_at(item, fresh, at + i),
+                              state_at<kCodes, true>(item, 0, at + i),
+                              state_at<kCodes, false>(item, 1, at + i), g, adam)
+              .update;
+        } else {
+          return g;
+        }
+      };
+      const double of_change = chunk_sum_of_squares(change, numel);
+      double of_values = 0.0;
+      if constexpr (kChange != Change::kClip) {
+        of_values =
+            chunk_sum_of_squares([&](unsigned i) { return value_at(item, fresh, at + i); }, numel);
+      }
+      if (lane_index() == 0) {
+        of_pieces[0][window / kStepPiece + piece] = of_values;
+        of_pieces[1][window / kStepPiece + piece] = of_change;
+      }
     }
-    if (lane_index() == 0) {
-      of_pieces[0][piece] = of_values;
-      of_pieces[1][piece] = of_change;
-    }
-  }
+  });
   note_finite(t, largest);  // a barrier: all pieces are there
   if (threadIdx.x < 2) {
     double sum = 0.0;
@@ -143,8 +154,7 @@ __device__ inline void take_options(OptimizerWords& words, const StepOptions& op
 /// One thread block: the sum of squares of all gradients, for the first warp.
 __device__ inline double sum_of_items(const StepTables& t) {
   for (size_t i = warp_index(); i < t.item_count; i += kBeginThreads / kWarp) {
-    const bool present = t.items[i].gradient != nullptr;
-    const double sum = present ? sum_of_item(t.items[i], t.change_squares) : 0.0;
+    const double sum = is_present(t.items[i]) ? sum_of_item(t.items[i], t.change_squares) : 0.0;
     if (lane_index() == 0) {
       t.item_sums[i] = sum;
     }
@@ -161,6 +171,29 @@ __global__ void __launch_bounds__(kBeginThreads) sum_of_slices_kernel(StepTables
   }
 }
 
+/// One thread block, and a barrier: a fault where a gradient comes from payloads that cannot be
+/// read.
+__device__ inline void refuse_payloads(const StepTables& t, bool reads) {
+  const auto refused = [&](size_t i) {
+    const PayloadSource* const source = t.items[i].source;
+    return source != nullptr && (!reads || source->usable == 0);
+  };
+  int any = 0;
+  for (size_t i = threadIdx.x; i < t.item_count; i += kBeginThreads) {
+    any |= refused(i) ? 1 : 0;
+  }
+  if (__syncthreads_or(any) != 0 && threadIdx.x == 0 && t.words->going != 0) {
+    uint32_t first = 0;
+    while (!refused(first)) {
+      ++first;
+    }
+    t.words->going = 0;
+    t.words->fault = reads ? StepFault::kPayloads : StepFault::kNotReading;
+    t.words->fault_item = first;
+  }
+  __syncthreads();
+}
+
 /// One thread block: what the step does, but for rates that follow norms.
 __global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t, StepRequest r) {
   const bool clips = r.rule.max_grad_norm != 0.0;
@@ -175,7 +208,7 @@ __global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(StepTables t,
     take_options(*t.words, r.options, squares, r.rule.max_grad_norm);
     t.words->elsewhere = slices && !(squares <= std::numeric_limits<double>::max()) ? 1 : 0;
   }
-  __syncthreads();
+  refuse_payloads(t, r.reads);
   const float factor = t.words->factor;
   for (size_t i = threadIdx.x; i < t.item_count; i += kBeginThreads) {
     t.steps[i].steps = t.counts[i];
@@ -193,7 +226,7 @@ __global__ void __launch_bounds__(kStepThreads)
   const size_t i = size_t{blockIdx.x} * kItemsOfBlock + warp_index();
   if (i < t.item_count) {
     const StepItem& item = t.items[i];
-    const bool sums = layerwise && item.adapt && item.gradient != nullptr && t.words->going != 0;
+    const bool sums = layerwise && item.adapt && is_present(item) && t.words->going != 0;
     const double values = sums ? sum_of_item(item, t.value_squares) : 0.0;
     const double change = sums ? sum_of_item(item, t.change_squares) : 0.0;
     if (lane_index() == 0) {
@@ -216,7 +249,7 @@ __global__ void __launch_bounds__(kStepThreads)
     decide_kernel(StepTables t, StepRule rule, bool skips, bool summed) {
   OptimizerWords& words = *t.words;
   const size_t i = size_t{blockIdx.x} * kItemsOfBlock + warp_index();
-  if (i < t.item_count && t.items[i].gradient != nullptr) {
+  if (i < t.item_count && is_present(t.items[i])) {
     const StepItem& item = t.items[i];
     LayerNorms norms{0.0, 0.0};
     if (rule.layerwise && item.adapt && summed) {
@@ -256,36 +289,43 @@ __global__ void __launch_bounds__(kStepThreads)
   }
   __syncthreads();
   for (size_t k = threadIdx.x; words.going != 0 && k < t.item_count; k += kStepThreads) {
-    t.counts[k] += t.items[k].gradient != nullptr ? 1 : 0;
+    t.counts[k] += is_present(t.items[k]) ? 1 : 0;
   }
 }
 
-/// Calls body(item, its step, first element) for each eight elements of the thread's block, where
-/// the step is made and the item's state is codes, or is not: a kernel of both has no registers for
-/// it. Last block first: the end of what was read before may be in the cache still. With kCodes by
-/// whole warps, of which the last threads may begin behind the parameter's end.
-template <bool kCodes, class Body>
+/// Calls body(item, its step, gradients, first element) for each eight elements of the thread's
+/// block, where the step is made and the item's state is codes, or is not: a kernel of both has no
+/// registers for it. Last block first: the end of what was read before may be in the cache still.
+/// With kCodes by whole warps, of which the last threads may begin behind the parameter's end.
+template <bool kCodes, bool kReads, class Body>
 __device__ __forceinline__ void for_each_eight(const StepTables& t, const Body& body) {
+  GRADWIRE_SHARED(room, typename Gradients<kReads>::Room);
   const StepBlock block = t.blocks[t.block_count - 1 - blockIdx.x];
-  const StepItem item = t.items[block.item];
-  if (t.words->going == 0 || item.gradient == nullptr || (item.codes[0] != nullptr) != kCodes) {
+  const ReadOnce<kReads, StepItem> item = t.items[block.item];
+  if (t.words->going == 0 || !is_present(item) || (item.codes[0] != nullptr) != kCodes) {
     return;
   }
-  const ItemStep step = t.steps[block.item];
-  const size_t end = block_end(item, block) + (kCodes ? lane_index() * kPerThread : 0);
-  for (size_t first = size_t{block.place} * kStepBlock + threadIdx.x * kPerThread; first < end;
-       first += kStepThreads * kPerThread) {
-    body(item, step, first);
-  }
+  const ReadOnce<kReads, ItemStep> step = t.steps[block.item];
+  const size_t begin = size_t{block.place} * kStepBlock;
+  const auto count = static_cast<unsigned>(block_end(item, block) - begin);
+  Gradients<kReads> gradients(room);
+  gradients.for_each_window(item, begin, count, [&](unsigned window, unsigned here) {
+    const unsigned end = here + (kCodes ? lane_index() * kPerThread : 0);
+#pragma unroll 1
+    for (unsigned i = threadIdx.x * kPerThread; i < end; i += kStepThreads * kPerThread) {
+      const size_t first = begin + window + i;
+      body(item, step, typename Gradients<kReads>::Eight(gradients, item, first, i), first);
+    }
+  });
 }
 
-template <bool kCodes>
+template <bool kCodes, bool kReads>
 __global__ void __launch_bounds__(kStepThreads) momentum_kernel(StepTables t, StepRule rule) {
-  for_each_eight<kCodes>(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
+  for_each_eight<kCodes, kReads>(t, [&](const StepItem& item, const ItemStep& step, const auto& g,
+                                        size_t first) {
     const MomentumFactors f = step.momentum;
-    float w[kPerThread], g[kPerThread];
+    float w[kPerThread];
     load_value(item, step.fresh != 0, first, w);
-    load_gradient(item, first, g);
     if (rule.form == StepForm::kSgd && f.momentum == 0.0f) {
 #pragma unroll
       for (int k = 0; k < kPerThread; ++k) {
@@ -307,28 +347,28 @@ __global__ void __launch_bounds__(kStepThreads) momentum_kernel(StepTables t, St
   });
 }
 
-template <bool kCodes>
+template <bool kCodes, bool kReads>
 __global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce) adam_kernel(StepTables t) {
-  for_each_eight<kCodes>(t, [&](const StepItem& item, const ItemStep& step, size_t first) {
-    const AdamFactors f = step.adam;
-    const float rate = step.rate;
-    float w[kPerThread], m[kPerThread], v[kPerThread], g[kPerThread];
-    load_value(item, step.fresh != 0, first, w);
-    const StateOfEight<kCodes, true> old_m(item, 0, first);
-    const StateOfEight<kCodes, false> old_v(item, 1, first);
-    load_gradient(item, first, g);
+  for_each_eight<kCodes, kReads>(
+      t, [&](const StepItem& item, const ItemStep& step, const auto& g, size_t first) {
+        const AdamFactors f = step.adam;
+        const float rate = step.rate;
+        float w[kPerThread], m[kPerThread], v[kPerThread];
+        load_value(item, step.fresh != 0, first, w);
+        const StateOfEight<kCodes, true> old_m(item, 0, first);
+        const StateOfEight<kCodes, false> old_v(item, 1, first);
 #pragma unroll
-    for (int k = 0; k < kPerThread; ++k) {
-      const AdamElement next = adam_element(w[k], old_m[k], old_v[k], g[k], f);
-      m[k] = next.exp_avg;
-      v[k] = next.exp_avg_sq;
-      w[k] = w[k] - rate * next.update;
-    }
-    store_value(item, first, w);
-    const PhiloxCounter draws = state_draws<kCodes>(item, step, first);
-    store_state<kCodes, true>(item, 0, first, m, draws);
-    store_state<kCodes, false>(item, 1, first, v, draws);
-  });
+        for (int k = 0; k < kPerThread; ++k) {
+          const AdamElement next = adam_element(w[k], old_m[k], old_v[k], g[k], f);
+          m[k] = next.exp_avg;
+          v[k] = next.exp_avg_sq;
+          w[k] = w[k] - rate * next.update;
+        }
+        store_value(item, first, w);
+        const PhiloxCounter draws = state_draws<kCodes>(item, step, first);
+        store_state<kCodes, true>(item, 0, first, m, draws);
+        store_state<kCodes, false>(item, 1, first, v, draws);
+      });
 }
 
 __global__ void __launch_bounds__(kStepThreads) take_values_kernel(StepTables t) {

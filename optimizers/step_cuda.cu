@@ -10,29 +10,30 @@ bool looks_at_all(const StepRequest& r) {
 }
 
 /// The first pass, which looks at gradients and changes nothing.
+template <bool kReads>
 void measure(const StepTables& t, const StepRequest& r, Stream& stream) {
   const LaunchShape shape{t.block_count, kStepThreads, stream};
   const bool alone = looks_at_all(r);
   if (r.rule.form == StepForm::kAdam && r.rule.layerwise) {
     if (r.rule.has_codes) {
-      GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate, true>), shape, t, true, alone);
+      GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate, kReads, true>), shape, t, true, alone);
     } else {
-      GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate>), shape, t, true, alone);
+      GRADWIRE_LAUNCH((measure_kernel<Change::kUpdate, kReads>), shape, t, true, alone);
     }
   } else if (r.rule.decayed_norm) {
-    GRADWIRE_LAUNCH((measure_kernel<Change::kDecayed>), shape, t, r.rule.layerwise, alone);
+    GRADWIRE_LAUNCH((measure_kernel<Change::kDecayed, kReads>), shape, t, r.rule.layerwise, alone);
   } else {
-    GRADWIRE_LAUNCH((measure_kernel<Change::kGradient>), shape, t, r.rule.layerwise, alone);
+    GRADWIRE_LAUNCH((measure_kernel<Change::kGradient, kReads>), shape, t, r.rule.layerwise, alone);
   }
 }
 
 /// The last pass, over parameters whose state is codes of 8 bits or over the others.
-template <bool kCodes>
+template <bool kCodes, bool kReads>
 void update(const StepTables& t, const StepRule& rule, const LaunchShape& blocks) {
   if (rule.form == StepForm::kAdam) {
-    GRADWIRE_LAUNCH((adam_kernel<kCodes>), blocks, t);
+    GRADWIRE_LAUNCH((adam_kernel<kCodes, kReads>), blocks, t);
   } else {
-    GRADWIRE_LAUNCH((momentum_kernel<kCodes>), blocks, t, rule);
+    GRADWIRE_LAUNCH((momentum_kernel<kCodes, kReads>), blocks, t, rule);
   }
 }
 
@@ -46,16 +47,14 @@ void add_up(const StepTables& t, const StepRequest& r, size_t count, Stream& str
   }
 }
 
-}  // namespace
-
-void step(const StepTables& t, const StepRequest& r, Stream& stream) {
-  check_cuda_stream("cuda::step", stream);
+template <bool kReads>
+void enqueue_step(const StepTables& t, const StepRequest& r, Stream& stream) {
   const LaunchShape blocks{t.block_count, kStepThreads, stream};
   const LaunchShape items{(t.item_count + kItemsOfBlock - 1) / kItemsOfBlock, kStepThreads, stream};
   const LaunchShape one{1, kBeginThreads, stream};
   const bool slices = r.options.on_device.add_up != nullptr;
   if (r.rule.max_grad_norm != 0.0) {
-    GRADWIRE_LAUNCH((measure_kernel<Change::kClip>), blocks, t, false, false);
+    GRADWIRE_LAUNCH((measure_kernel<Change::kClip, kReads>), blocks, t, false, false);
     if (slices) {
       GRADWIRE_LAUNCH(sum_of_slices_kernel, one, t);
       add_up(t, r, 1, stream);
@@ -64,7 +63,7 @@ void step(const StepTables& t, const StepRequest& r, Stream& stream) {
   GRADWIRE_LAUNCH(begin_step_kernel, one, t, r);
   const bool measures = r.rule.layerwise || looks_at_all(r);
   if (measures) {
-    measure(t, r, stream);
+    measure<kReads>(t, r, stream);
   }
   if (measures && slices) {
     GRADWIRE_LAUNCH(squares_of_slices_kernel, items, t, r.rule.layerwise);
@@ -72,9 +71,20 @@ void step(const StepTables& t, const StepRequest& r, Stream& stream) {
   }
   GRADWIRE_LAUNCH(decide_kernel, items, t, r.rule, r.options.on_non_finite == OnNonFinite::kSkip,
                   measures && slices);
-  update<false>(t, r.rule, blocks);
+  update<false, kReads>(t, r.rule, blocks);
   if (r.rule.has_codes) {
-    update<true>(t, r.rule, blocks);
+    update<true, kReads>(t, r.rule, blocks);
+  }
+}
+
+}  // namespace
+
+void step(const StepTables& t, const StepRequest& r, Stream& stream) {
+  check_cuda_stream("cuda::step", stream);
+  if (r.reads) {
+    enqueue_step<true>(t, r, stream);
+  } else {
+    enqueue_step<false>(t, r, stream);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/ops/payload_read_cuda.h"
 #include "gradwire/optimizers/step_rule.h"
 
 namespace gradwire::cuda {
@@ -14,7 +15,9 @@ namespace gradwire::cuda {
 /// A parameter and its settings; pointers are to the GPU's memory.
 struct StepItem : StepSettings {
   std::byte* value = nullptr;
-  const std::byte* gradient = nullptr;  ///< null: it is left out
+  const std::byte* gradient = nullptr;    ///< null, and no source: it is left out
+  const PayloadSource* source = nullptr;  ///< in its place: read from element source_begin on
+  uint64_t source_begin = 0;
   float* master = nullptr;              ///< of values of 16 bits; null: the value itself,
   uint16_t* remainder = nullptr;        ///< or the value is its upper half and these the lower
   float* state[2] = {};                 ///< as the optimizer's state_names(); null:
@@ -43,7 +46,14 @@ struct ItemStep {
 };
 
 /// Why steps change nothing until the host has heard of it.
-enum class StepFault : uint32_t { kNone, kNonFinite, kLearningRate, kLossScale };
+enum class StepFault : uint32_t {
+  kNone,
+  kNonFinite,
+  kLearningRate,
+  kLossScale,
+  kPayloads,   ///< a gradient comes from payloads of which nothing can be read
+  kNotReading  ///< or from any, and the step has no kernels that read them
+};
 
 /// The fault_item of what happened to another rank's slices.
 inline constexpr uint32_t kElsewhere = 0xFFFFFFFF;
@@ -55,7 +65,7 @@ struct OptimizerWords {
   double fault_value;    ///< of kLearningRate and kLossScale
   float factor;          ///< what the step multiplies gradients by
   StepFault fault;
-  uint32_t fault_item;  ///< of kNonFinite: the first parameter
+  uint32_t fault_item;  ///< the first parameter it is about
   uint32_t going;       ///< whether the step at hand changes anything
   uint32_t bad_block;   ///< ~ the first block with a gradient that is not finite; 0: none
   uint32_t elsewhere;   ///< whether another rank's slices keep this step from being made
@@ -78,6 +88,7 @@ struct StepTables {
 struct StepRequest {
   StepOptions options;
   StepRule rule;
+  bool reads = false;  ///< some gradient comes from payloads
 };
 
 /// Enqueues a step with the CPU's bits. What on_device.add_up throws comes out.

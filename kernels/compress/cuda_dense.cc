@@ -13,6 +13,13 @@ class CudaDense final : public CudaCompressor {
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
         sent_(static_cast<DType>(this->on_cpu().header_of({}, 0, 0).values)) {}
 
+  std::optional<cuda::ReadFormat> read_format() const override {
+    const cuda::SparseValues values = sent_ == DType::kFloat32   ? cuda::SparseValues::kFloat32
+                                      : sent_ == DType::kFloat16 ? cuda::SparseValues::kFloat16
+                                                                 : cuda::SparseValues::kBFloat16;
+    return cuda::ReadFormat{.kind = cuda::BodyKind::kValues, .format = {.values = values}};
+  }
+
  protected:
   void encode(const Encoding& what, Context& context) override {
     cuda::encode_cast({.g = what.x, .e = what.e, .scale = what.scale},

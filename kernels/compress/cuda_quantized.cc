@@ -2,11 +2,18 @@
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
+#include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/signs_cuda.h"
 
 namespace gradwire {
 namespace {
+
+cuda::ReadFormat format_of_records(const CompressorSpec& spec) {
+  return {.kind = cuda::BodyKind::kRecords,
+          .format = {.values = sparse_values(spec.values)},
+          .block = spec.block};
+}
 
 class CudaQuantized final : public CudaCompressor {
  public:
@@ -14,6 +21,8 @@ class CudaQuantized final : public CudaCompressor {
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
         bits_(value_bits(spec().values, this->shape().dtype)),
         segments_(upload_segments()) {}
+
+  std::optional<cuda::ReadFormat> read_format() const override { return format_of_records(spec()); }
 
  protected:
   void encode(const Encoding& what, Context& context) override {
@@ -56,6 +65,8 @@ class CudaSigns final : public CudaCompressor {
  public:
   CudaSigns(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
       : CudaCompressor(std::move(on_cpu), std::move(shape)) {}
+
+  std::optional<cuda::ReadFormat> read_format() const override { return format_of_records(spec()); }
 
  protected:
   void encode(const Encoding& what, Context& context) override {

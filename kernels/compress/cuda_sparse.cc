@@ -71,6 +71,10 @@ class CudaSelecting final : public CudaCompressor {
     }
   }
 
+  std::optional<cuda::ReadFormat> read_format() const override {
+    return cuda::ReadFormat{.kind = cuda::BodyKind::kEntries, .format = format_};
+  }
+
  protected:
   bool encodes_in_place() const override { return choice_ == Choice::kLargestInStages; }
   void encode(const Encoding& what, Context& context) override {

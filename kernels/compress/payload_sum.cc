@@ -3,28 +3,46 @@
 #include <algorithm>
 
 #include "gradwire/kernels/compress/internal/chunked.h"
+#include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
 namespace {
 
-const ChunkedCompressor& checked(const Compressor& compressor) {
-  const auto* const chunked = dynamic_cast<const ChunkedCompressor*>(&compressor);
-  check(chunked != nullptr, "payload_sum: the compressor is '", to_string(compressor.spec()),
-        "' in GPU memory, expected one in CPU memory");
-  check(!find_compressor(compressor.spec().name).low_rank, "payload_sum: the compressor is '",
-        to_string(compressor.spec()), "', expected one whose payloads decode chunk by chunk");
-  return *chunked;
+/// What is in front of the words of checks, in the memory of a source.
+constexpr size_t kSourceBytes = (sizeof(cuda::PayloadSource) + 63) / 64 * 64;
+
+const CudaCompressor* gpu_form(const Compressor& compressor) {
+  const auto* const on_gpu = dynamic_cast<const CudaCompressor*>(&compressor);
+  const bool low_rank = find_compressor(compressor.spec().name).low_rank;
+  check(!low_rank && (on_gpu == nullptr || on_gpu->read_format()),
+        "payload_sum: the compressor is '", to_string(compressor.spec()),
+        on_gpu == nullptr ? "'" : "' in GPU memory",
+        ", expected one whose payloads decode chunk by chunk",
+        low_rank || on_gpu == nullptr ? "" : " where kernels read them");
+  return on_gpu;
 }
 
 }  // namespace
 
-PayloadSum::PayloadSum(const Compressor& compressor) : compressor_(checked(compressor)) {}
+PayloadSum::PayloadSum(const Compressor& compressor)
+    : compressor_(compressor),
+      on_gpu_(gpu_form(compressor)),
+      source_(on_gpu_ == nullptr ? 0 : kSourceBytes + sizeof(cuda::StepWords),
+              compressor.shape().device) {}
 
 PayloadSum::~PayloadSum() = default;
 
+const ChunkedCompressor& PayloadSum::on_cpu() const {
+  return static_cast<const ChunkedCompressor&>(compressor_);
+}
+
 void PayloadSum::open(std::span<const ConstPayload> parts, float scale, Context& context) {
-  compressor_.check_on_cpu(context);
+  if (on_gpu_ != nullptr) {
+    open_on_device(parts, scale, context);
+    return;
+  }
+  on_cpu().check_on_cpu(context);
   check_scale(compressor_, scale);
   check_payloads(compressor_, parts);
   context.stream.enqueue([this, parts, scale, &stream = context.stream] {
@@ -32,7 +50,7 @@ void PayloadSum::open(std::span<const ConstPayload> parts, float scale, Context&
     frame_.reset();
     frame_.emplace(workspace_);
     try {
-      parts_ = compressor_.open_all(parts, *frame_, stream.pool());
+      parts_ = on_cpu().open_all(parts, *frame_, stream.pool());
     } catch (...) {
       frame_.reset();
       throw;
@@ -41,9 +59,36 @@ void PayloadSum::open(std::span<const ConstPayload> parts, float scale, Context&
   });
 }
 
+void PayloadSum::open_on_device(std::span<const ConstPayload> parts, float scale,
+                                Context& context) {
+  const size_t count = parts.size();
+  const auto table_bytes = [](size_t n) { return (n * sizeof(cuda::DevicePart) + 63) / 64 * 64; };
+  const size_t places = cuda::read_workspace_bytes(*on_gpu_->read_format(), numel(), count);
+  if (count > most_parts_ || table_.size_bytes() < table_bytes(count) + places) {
+    context.stream.wait();  // kernels may still read what is given back
+    table_ = Buffer(table_bytes(count) + places, device());
+    most_parts_ = count;
+  }
+  on_gpu_->hold(parts, scale,
+                {.table = table_.as<cuda::DevicePart>().first(count),
+                 .workspace = table_.bytes().subspan(table_bytes(count)),
+                 .words = reinterpret_cast<cuda::StepWords*>(source_.data() + kSourceBytes),
+                 .source = reinterpret_cast<cuda::PayloadSource*>(source_.data())},
+                context);
+}
+
+Device PayloadSum::device() const { return compressor_.shape().device; }
+
+const cuda::PayloadSource* PayloadSum::on_device() const {
+  return on_gpu_ == nullptr ? nullptr
+                            : reinterpret_cast<const cuda::PayloadSource*>(source_.data());
+}
+
 size_t PayloadSum::numel() const { return compressor_.shape().numel; }
 
 void PayloadSum::check_held(size_t begin, size_t count) const {
+  check(on_gpu_ == nullptr,
+        "payload_sum: the payloads are in GPU memory, expected kernels to read");
   check(frame_.has_value(), "payload_sum: no payloads are held, expected open() before");
   check(begin <= numel() && count <= numel() - begin, "payload_sum: elements [", begin, ", ",
         begin + count, ") of ", numel(), ", must be among them");
@@ -53,14 +98,14 @@ void PayloadSum::read(size_t begin, std::span<float> out) const {
   check_held(begin, out.size());
   for (size_t at = 0; at < out.size();) {
     const size_t chunk = (begin + at) / kChunk;
-    const Region region = compressor_.region_of(chunk);
+    const Region region = on_cpu().region_of(chunk);
     const size_t skip = begin + at - region.begin;
     const std::span<float> to = out.subspan(at, std::min(region.numel() - skip, out.size() - at));
     if (to.size() == region.numel()) {
-      compressor_.read_sum(parts_, chunk, scale_, to);
+      on_cpu().read_sum(parts_, chunk, scale_, to);
     } else {
       alignas(64) float room[kChunk];
-      compressor_.read_sum(parts_, chunk, scale_, {room, region.numel()});
+      on_cpu().read_sum(parts_, chunk, scale_, {room, region.numel()});
       std::copy_n(room + skip, to.size(), to.begin());
     }
     at += to.size();
@@ -76,6 +121,9 @@ bool PayloadSum::empty_chunk(size_t chunk) const {
 }
 
 bool PayloadSum::known_zero(size_t begin, size_t count) const {
+  if (on_gpu_ != nullptr) {
+    return false;
+  }
   check_held(begin, count);
   for (size_t chunk = begin / kChunk; chunk * kChunk < begin + count; ++chunk) {
     if (!empty_chunk(chunk)) {

@@ -7,6 +7,7 @@
 #include "gradwire/kernels/ops/norms_cuda.h"
 #include "gradwire/kernels/ops/overflow_cuda.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/payload_read_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/select_blocks_cuda.h"
 #include "gradwire/kernels/ops/select_cuda.h"
@@ -182,6 +183,18 @@ size_t sparse_workspace_bytes(size_t, size_t) {
 
 void add_sparse(const SparseParts&, const SparseFormat&, const SparseSum&, Stream&) {
   throw_unavailable("cuda::add_sparse");
+}
+
+PlacedParts check_sparse(const SparseParts&, const SparseFormat&, Stream&) {
+  throw_unavailable("cuda::check_sparse");
+}
+
+size_t read_workspace_bytes(const ReadFormat&, size_t, size_t) {
+  throw_unavailable("cuda::read_workspace_bytes");
+}
+
+void hold_payloads(const HeldPayloads&, const ReadFormat&, PayloadSource*, Stream&) {
+  throw_unavailable("cuda::hold_payloads");
 }
 
 void slice_sparse(const SparseParts&, const SparseFormat&, const PayloadHeader&,

@@ -5,6 +5,7 @@
 
 #include "gradwire/kernels/ops/slice.cuh"
 #include "gradwire/kernels/ops/sparse_add_cuda.h"
+#include "gradwire/kernels/ops/sparse_index.cuh"
 #include "gradwire/kernels/ops/sparse_layout.cuh"
 
 namespace gradwire::cuda {
@@ -70,18 +71,6 @@ __global__ void __launch_bounds__(kPlaceThreads) place_part_kernel(AddArguments 
       report_fault(a.step, blockIdx.x, fits ? FaultReason::kBody : FaultReason::kVariant);
     }
   }
-}
-
-/// Entry `at` of 12-bit indices.
-__device__ __forceinline__ uint32_t unpack_index(const std::byte* packed, uint32_t at,
-                                                 uint32_t count) {
-  const std::byte* const pair = packed + at / 2 * 3;
-  const auto low = static_cast<uint32_t>(pair[0]);
-  const auto middle = static_cast<uint32_t>(pair[1]);
-  if (at % 2 == 1) {
-    return middle >> 4 | static_cast<uint32_t>(pair[2]) << 4;
-  }
-  return at + 1 == count ? low | middle << 8 : low | (middle & 15) << 8;
 }
 
 /// Whether the chunk's indices increase and lie below `numel`; for all threads of the block.

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "gradwire/kernels/ops/launch_checks.cuh"
-#include "gradwire/kernels/ops/sparse_add.cuh"
+#include "gradwire/kernels/ops/sparse_check.cuh"
 
 namespace gradwire::cuda {
 namespace {
@@ -56,6 +56,22 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
                       (LaunchShape{select_chunks(sum.numel), kSparseThreads, stream}), arguments);
     });
   });
+}
+
+PlacedParts check_sparse(const SparseParts& parts, const SparseFormat& format, Stream& stream) {
+  AddArguments arguments = arguments_for("cuda::check_sparse", parts, format, stream);
+  arguments.numel = parts.most_numel;
+  arguments.grid = format.blocks;
+  const size_t count = parts.parts.size();
+  const size_t chunks = arguments.most_chunks;
+  dispatch_format(
+      "cuda::check_sparse", format, [&]<SparseStorage kStorage, SparseIndices kIndices>() {
+        GRADWIRE_LAUNCH((place_part_kernel<kStorage, kIndices>),
+                        (LaunchShape{count, kPlaceThreads, stream}), arguments);
+        GRADWIRE_LAUNCH((check_entries_kernel<kStorage, kIndices>),
+                        (LaunchShape{count * chunks, kSparseThreads, stream}), arguments);
+      });
+  return {arguments.of_body, arguments.places, chunks};
 }
 
 void slice_sparse(const SparseParts& part, const SparseFormat& format, const PayloadHeader& header,

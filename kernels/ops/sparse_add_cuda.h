@@ -15,6 +15,9 @@ namespace gradwire::cuda {
 /// in it.
 size_t sparse_workspace_bytes(size_t numel, size_t parts);
 
+struct BodyPlace;
+struct ChunkPlace;
+
 struct SparseParts {
   std::span<const DevicePart> parts;  ///< in device memory
   size_t most_numel = 0;              ///< elements of the largest region among them
@@ -36,6 +39,17 @@ struct SparseSum {
 /// @throws InvalidArgument for sizes, scale or devices that do not fit.
 void add_sparse(const SparseParts& parts, const SparseFormat& format, const SparseSum& output,
                 Stream& stream);
+
+/// Where check_sparse() has placed chunks, in the workspace; those of a part `most_chunks` apart.
+struct PlacedParts {
+  const BodyPlace* bodies;
+  const ChunkPlace* places;
+  size_t most_chunks;
+};
+
+/// Everything that add_sparse() checks, of all parts, whose group has most_numel elements: what is
+/// wrong is a fault in `step`, and then nothing may be read.
+PlacedParts check_sparse(const SparseParts& parts, const SparseFormat& format, Stream& stream);
 
 /// Copies what the one part says about the header's region behind the header at `out`, with the
 /// part's flags and the true length; 32 zero bytes where there is no such part, or where the slice

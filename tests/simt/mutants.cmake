@@ -7,10 +7,13 @@ set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 #                      TESTS filter)
 # COMPRESSORS: the tests are those of simt_compress_test. OPTIMIZERS: the files are optimizers/'s, the
 # tests those of simt_optimizers_test.
+# READS as well: the file is kernels/ops' all the same, and the source optimizers/'.
 function(gradwire_simt_mutant name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS" "FILE;SOURCE;FROM;TO;TESTS" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS;READS" "FILE;SOURCE;FROM;TO;TESTS"
+                        "")
   set(from ${ops})
   set(within kernels/ops)
+  set(more "")
   set(tests simt_tests)
   set(others simt_kernels)
   if(arg_COMPRESSORS)
@@ -20,6 +23,12 @@ function(gradwire_simt_mutant name)
     set(within optimizers)
     set(tests simt_optimizer_tests)
     set(others simt_optimizer_kernels)
+    set(more $<TARGET_OBJECTS:simt_kernels>)
+  endif()
+  set(source ${from}/${arg_SOURCE})
+  if(arg_READS)
+    set(from ${ops})
+    set(within kernels/ops)
   endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${from}/${arg_FILE})
   file(READ ${from}/${arg_FILE} text)
@@ -30,14 +39,14 @@ function(gradwire_simt_mutant name)
   string(REPLACE "${arg_FROM}" "${arg_TO}" text "${text}")
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
   file(GENERATE OUTPUT ${folder}/gradwire/${within}/${arg_FILE} CONTENT "${text}")
-  gradwire_simt_kernels(simt_mutant_${name}_kernels ${from}/${arg_SOURCE})
+  gradwire_simt_kernels(simt_mutant_${name}_kernels ${source})
   target_include_directories(simt_mutant_${name}_kernels BEFORE PRIVATE ${folder})
   gradwire_simt_program(simt_mutant_${name} ${tests} simt_mutant_${name}_kernels EXCLUDE_FROM_ALL)
   # All other kernels are emulated too: a test must fail because of the fault. They come last, so
   # that an inline function of both is the faulty one.
   cmake_path(GET arg_SOURCE STEM stem)
   target_sources(simt_mutant_${name} PRIVATE
-                 "$<FILTER:$<TARGET_OBJECTS:${others}>,EXCLUDE,/${stem}[.]cu>")
+                 "$<FILTER:$<TARGET_OBJECTS:${others}>,EXCLUDE,/${stem}[.]cu>" ${more})
   add_dependencies(simt_mutants simt_mutant_${name})
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_SIMT_MUTANTS
                "$<TARGET_FILE:simt_mutant_${name}>|${arg_TESTS}")
@@ -151,7 +160,7 @@ gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
 gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "    __syncthreads();\n  }\n  for (unsigned mine" TO "  }\n  for (unsigned mine"
   TESTS "*SparseSums.Add*")
-gradwire_simt_mutant(index_order FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
+gradwire_simt_mutant(index_order FILE sparse_index.cuh SOURCE sparse_add_cuda.cu
   FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseSums.Add*")
 
 gradwire_simt_mutant(commit_parity COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
@@ -240,6 +249,24 @@ gradwire_simt_mutant(bad_block_kept OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "{ words->bad_block = 0; }" TO "{ words->arrived = 0; }" TESTS "*CudaSlices.Change*")
 gradwire_simt_mutant(norm_of_a_slice OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "squares = t.slice_sums[0];" TO "squares = sum_of_items(t);" TESTS "*CudaSlices.Have*grad_norm*")
+gradwire_simt_mutant(window_barrier OPTIMIZERS FILE step_gradient.cuh SOURCE step_cuda.cu
+  FROM "        room_.made[here + threadIdx.x] = 0.0f;\n      }\n      __syncthreads();"
+  TO "        room_.made[here + threadIdx.x] = 0.0f;\n      }"
+  TESTS "*CudaPayloads.Step*adamw*")
+gradwire_simt_mutant(payloads_unrefused OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "(!reads || source->usable == 0)" TO "!reads" TESTS "*CudaPayloadsThatAreWrong*")
+gradwire_simt_mutant(rank_barrier OPTIMIZERS READS FILE payload_read.cuh SOURCE step_cuda.cu
+  FROM "    __syncthreads();  // the next part adds to the same elements" TO ""
+  TESTS "*CudaPayloadsOf.HaveTheBits*")
+gradwire_simt_mutant(before_the_window OPTIMIZERS READS FILE payload_read.cuh SOURCE step_cuda.cu
+  FROM "if (place < window.count) {" TO "if (static_cast<int32_t>(place) > 0 && place < window.count) {"
+  TESTS "*CudaPayloadsOf.HaveTheBits*")
+gradwire_simt_mutant(scales_of_a_whole_chunk OPTIMIZERS READS FILE payload_read.cuh SOURCE step_cuda.cu
+  FROM "(chunk_numel(s.numel, chunk) + block - 1) >> shift" TO "kChunk >> shift"
+  TESTS "*CudaPayloadsOf.HaveTheBits*")
+gradwire_simt_mutant(first_of_a_round OPTIMIZERS READS FILE payload_read.cuh SOURCE step_cuda.cu
+  FROM "begins[b] + at - before[b]" TO "begins[b] + at - before[0]"
+  TESTS "*CudaPayloadsOf.HaveTheBits*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

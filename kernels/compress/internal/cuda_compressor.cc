@@ -194,6 +194,22 @@ std::span<cuda::DevicePart> CudaCompressor::open_any(std::span<const ConstPayloa
   return table;
 }
 
+void CudaCompressor::hold(std::span<const ConstPayload> payloads, float scale, const Holding& to,
+                          Context& context) const {
+  check_call(context);
+  check_scale(*this, scale);
+  check_payloads(*this, payloads);
+  cuda::open_parts(payloads, expected_parts({shape().numel, 0}, false), to.table,
+                   {to.words, &to.words->status}, context.stream);
+  cuda::hold_payloads({.parts = to.table,
+                       .numel = shape().numel,
+                       .scale = scale,
+                       .workspace = to.workspace,
+                       .words = to.words,
+                       .faults = faults_of_parts()},
+                      *read_format(), to.source, context.stream);
+}
+
 void CudaCompressor::decompress_region(const RegionSum& what, Context& context) {
   // Throws where the region is none of whole chunks.
   static_cast<void>(on_cpu_->slice_capacity_bytes(what.region));

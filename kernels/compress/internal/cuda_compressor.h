@@ -13,6 +13,7 @@
 #include "gradwire/kernels/compress/internal/cuda_velocity.h"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/payload_read_cuda.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/seal.h"
 
@@ -44,6 +45,20 @@ class CudaCompressor : public Compressor {
   void set_step(uint32_t step) final;
   void read_velocity(Residual to, Context& context) final;
   void write_velocity(ConstResidual from, Context& context) final;
+
+  /// How bodies are read in pieces; nothing where they decode all at once.
+  virtual std::optional<cuda::ReadFormat> read_format() const { return std::nullopt; }
+  /// The memory of payloads that are held to be read.
+  struct Holding {
+    std::span<cuda::DevicePart> table;  ///< one for each
+    std::span<std::byte> workspace;     ///< cuda::read_workspace_bytes()
+    cuda::StepWords* words;             ///< zero, and again behind the call
+    cuda::PayloadSource* source;
+  };
+  /// Enqueues checks of the payloads, and what is read of them then. Faults are those of
+  /// decompress(), and nothing can be read.
+  void hold(std::span<const ConstPayload> payloads, float scale, const Holding& to,
+            Context& context) const;
 
  protected:
   CudaCompressor(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape);
