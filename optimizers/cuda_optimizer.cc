@@ -32,14 +32,28 @@ class CudaOptimizer final : public Optimizer {
     counts_ = make(items * sizeof(uint64_t));
     sums_ = make((3 * items + 1 + 2 * blocks) * sizeof(double));
     words_ = make(sizeof(cuda::OptimizerWords));
+    for (const Parameter& parameter : parameters) {
+      check_outer(parameter.name, {parameter.value, parameter.gradient});
+    }
     upload_blocks();
     upload_items();
-    cuda::take_values(tables(), *stream_);
+    take_values(*stream_);
     stream_->wait();
   }
 
   const OptimizerSpec& spec() const override { return spec_; }
-  void prepare(Context&) override {}
+
+  Exchanged exchanges() const override {
+    return rule_.outer ? Exchanged::kMoves : Exchanged::kGradients;
+  }
+
+  void prepare(Context& context) override {
+    if (rule_.outer) {
+      check_stream(context);
+      set_.check_gradients_in_memory("prepare");
+      cuda::write_moves(tables(), context.stream);
+    }
+  }
 
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) override {
@@ -51,6 +65,9 @@ class CudaOptimizer final : public Optimizer {
   }
 
   void bind(std::span<const Binding> places) override {
+    for (size_t i = 0; i < std::min(places.size(), set_.items().size()); ++i) {
+      check_outer(set_.items()[i].name, places[i]);
+    }
     set_.bind(places);
     upload_items();
   }
@@ -64,7 +81,7 @@ class CudaOptimizer final : public Optimizer {
 
   void values_changed(Context& context) override {
     check_stream(context);
-    cuda::take_values(tables(), context.stream);
+    take_values(context.stream);
   }
 
   void synchronize(Context& context) override {
@@ -111,6 +128,20 @@ class CudaOptimizer final : public Optimizer {
   }
 
  private:
+  void check_outer(std::string_view parameter, const Binding& place) const {
+    if (rule_.outer) {
+      check_floats(parameter, place);
+    }
+  }
+
+  void take_values(Stream& stream) const {
+    if (rule_.outer) {
+      cuda::take_anchors(tables(), stream);
+    } else {
+      cuda::take_values(tables(), stream);
+    }
+  }
+
   void check_stream(const Context& context) const {
     check(context.stream.device() == set_.device(), spec_.name, ": the stream is of ",
           name_of(context.stream.device()), ", must be of ", name_of(set_.device()),

@@ -17,4 +17,8 @@ void step(const StepTables&, const StepRequest&, Stream&) { throw_unavailable("c
 
 void take_values(const StepTables&, Stream&) { throw_unavailable("cuda::take_values"); }
 
+void take_anchors(const StepTables&, Stream&) { throw_unavailable("cuda::take_anchors"); }
+
+void write_moves(const StepTables&, Stream&) { throw_unavailable("cuda::write_moves"); }
+
 }  // namespace gradwire::cuda

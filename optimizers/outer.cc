@@ -78,14 +78,6 @@ class Outer final : public SteppedOptimizer {
       std::copy(value.begin(), value.end(), anchor.begin());
     }
   }
-
-  // An inner step would lose what the anchor has beyond 16 bits, and the difference sent with it.
-  static void check_floats(std::string_view parameter, const Binding& place) {
-    for (const ConstTensorView& view : {ConstTensorView(place.value), place.gradient}) {
-      check(view.dtype == DType::kFloat32, "parameter '", parameter, "': is ",
-            to_string(view.dtype), ", expected float32 of value and gradient for local steps");
-    }
-  }
 };
 
 }  // namespace

@@ -55,6 +55,13 @@ void check_place(std::string_view parameter, const Binding& place, Device device
   check_view(parameter, "gradient", place.gradient, device);
 }
 
+void check_floats(std::string_view parameter, const Binding& place) {
+  for (const ConstTensorView& view : {ConstTensorView(place.value), place.gradient}) {
+    check(view.dtype == DType::kFloat32, "parameter '", parameter, "': is ", to_string(view.dtype),
+          ", expected float32 of value and gradient for local steps");
+  }
+}
+
 void check_group(const ParamGroup& group, size_t index) {
   const double decay = group.weight_decay.value_or(0.0);
   check(std::isfinite(decay) && decay >= 0.0, "group ", index, ": weight_decay is ", decay,

@@ -13,6 +13,9 @@ Device device_of(const std::vector<Parameter>& parameters);
 /// @throws InvalidArgument unless the two views fit each other and are in the device's memory; a
 /// gradient may be left out.
 void check_place(std::string_view parameter, const Binding& place, Device device);
+/// @throws InvalidArgument unless value and gradient are float32: of local steps an inner one would
+/// lose what the anchor has beyond 16 bits, and the difference sent with it.
+void check_floats(std::string_view parameter, const Binding& place);
 /// @throws InvalidArgument naming the field that is out of range.
 void check_group(const ParamGroup& group, size_t index);
 

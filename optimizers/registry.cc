@@ -182,7 +182,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
   }
   const Device device = device_of(parameters);
   const bool on_gpu = device.type == DeviceType::kCuda;
-  check(!on_gpu || row.exchanges == Exchanged::kGradients, spec.name,
+  check(!on_gpu || row.exchanges != Exchanged::kMomentum, spec.name,
         ": the parameters are in memory of ", name_of(device),
         ", expected CPU memory: it is not there on a GPU");
   return (on_gpu ? make_cuda_optimizer : row.make)(spec, std::move(parameters), std::move(groups));

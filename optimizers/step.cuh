@@ -263,7 +263,9 @@ __global__ void __launch_bounds__(kStepThreads)
       if (rule.form == StepForm::kAdam) {
         t.steps[i].rate = rate;
       } else if (rule.form == StepForm::kSgd) {
-        t.steps[i].momentum = sgd_factors(item, words.learning_rate, words.factor);
+        MomentumFactors f = sgd_factors(item, words.learning_rate, words.factor);
+        f.weight_decay = rule.outer ? 0.0f : f.weight_decay;
+        t.steps[i].momentum = f;
       } else {
         const bool still = item.adapt && norms.change == 0.0;
         t.steps[i].momentum =

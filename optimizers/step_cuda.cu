@@ -1,4 +1,4 @@
-#include "gradwire/optimizers/step.cuh"
+#include "gradwire/optimizers/step_outer.cuh"
 
 namespace gradwire::cuda {
 namespace {
@@ -30,7 +30,9 @@ void measure(const StepTables& t, const StepRequest& r, Stream& stream) {
 /// The last pass, over parameters whose state is codes of 8 bits or over the others.
 template <bool kCodes, bool kReads>
 void update(const StepTables& t, const StepRule& rule, const LaunchShape& blocks) {
-  if (rule.form == StepForm::kAdam) {
+  if (rule.outer) {
+    GRADWIRE_LAUNCH((outer_kernel<kReads>), blocks, t, rule);
+  } else if (rule.form == StepForm::kAdam) {
     GRADWIRE_LAUNCH((adam_kernel<kCodes, kReads>), blocks, t);
   } else {
     GRADWIRE_LAUNCH((momentum_kernel<kCodes, kReads>), blocks, t, rule);
@@ -91,6 +93,16 @@ void step(const StepTables& t, const StepRequest& r, Stream& stream) {
 void take_values(const StepTables& t, Stream& stream) {
   check_cuda_stream("cuda::take_values", stream);
   GRADWIRE_LAUNCH(take_values_kernel, (LaunchShape{t.block_count, kStepThreads, stream}), t);
+}
+
+void take_anchors(const StepTables& t, Stream& stream) {
+  check_cuda_stream("cuda::take_anchors", stream);
+  GRADWIRE_LAUNCH(take_anchors_kernel, (LaunchShape{t.block_count, kStepThreads, stream}), t);
+}
+
+void write_moves(const StepTables& t, Stream& stream) {
+  check_cuda_stream("cuda::write_moves", stream);
+  GRADWIRE_LAUNCH(write_moves_kernel, (LaunchShape{t.block_count, kStepThreads, stream}), t);
 }
 
 }  // namespace gradwire::cuda

@@ -97,4 +97,9 @@ void step(const StepTables& tables, const StepRequest& request, Stream& stream);
 /// Enqueues taking values as they are for their masters.
 void take_values(const StepTables& tables, Stream& stream);
 
+/// Of local steps, whose anchor is the first state: enqueues taking values for anchors, and writing
+/// anchor - value to the gradients.
+void take_anchors(const StepTables& tables, Stream& stream);
+void write_moves(const StepTables& tables, Stream& stream);
+
 }  // namespace gradwire::cuda

@@ -26,6 +26,7 @@ StepRule step_rule(const OptimizerSpec& spec) {
   return {.form = adam ? StepForm::kAdam : (sgd ? StepForm::kSgd : StepForm::kLars),
           .layerwise = !sgd && !is_plain_adam(spec),
           .has_codes = has_codes(spec),
+          .outer = spec.name == "diloco",
           .nesterov = spec.nesterov,
           .rate_in_momentum = spec.rate_in_momentum,
           .clip_rate = spec.clip_rate,

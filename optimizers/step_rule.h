@@ -18,6 +18,7 @@ struct StepRule {
   StepForm form;
   bool layerwise;  ///< rates follow two norms of each parameter that adapts
   bool has_codes;  ///< some parameters' state may be of 8 bits
+  bool outer;      ///< steps an anchor, of what local steps have moved values by
   bool nesterov, rate_in_momentum, clip_rate, decayed_norm, decay_at_zero;
   double trust_coefficient, min_norm, max_norm, min_ratio, max_ratio, max_grad_norm;
 };

@@ -249,6 +249,11 @@ gradwire_simt_mutant(bad_block_kept OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "{ words->bad_block = 0; }" TO "{ words->arrived = 0; }" TESTS "*CudaSlices.Change*")
 gradwire_simt_mutant(norm_of_a_slice OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "squares = t.slice_sums[0];" TO "squares = sum_of_items(t);" TESTS "*CudaSlices.Have*grad_norm*")
+gradwire_simt_mutant(anchor_forgotten OPTIMIZERS FILE step_outer.cuh SOURCE step_cuda.cu
+  FROM "store_floats<float>(as_bytes(item.state[0]), first, item.numel, anchor);" TO ""
+  TESTS "*CudaOuter.Has*")
+gradwire_simt_mutant(anchor_decayed OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
+  FROM "rule.outer ? 0.0f : f.weight_decay" TO "f.weight_decay" TESTS "*CudaOuter.Has*")
 gradwire_simt_mutant(window_barrier OPTIMIZERS FILE step_gradient.cuh SOURCE step_cuda.cu
   FROM "        room_.made[here + threadIdx.x] = 0.0f;\n      }\n      __syncthreads();"
   TO "        room_.made[here + threadIdx.x] = 0.0f;\n      }"

@@ -258,10 +258,10 @@ TEST(CudaOptimizers, RefuseWhatIsOnAnotherDevice) {
             "is");
   EXPECT_EQ(
       message_of<InvalidArgument>([&] {
-        make_optimizer(parse_optimizer("diloco"),
+        make_optimizer(parse_optimizer("onebit-adam"),
                        {{"a", gpu.values.view(0), gpu.gradients.view(0)}});
       }),
-      "diloco: the parameters are in memory of GPU 0, expected CPU memory: it is not there on "
+      "onebit-adam: the parameters are in memory of GPU 0, expected CPU memory: it is not there on "
       "a GPU");
   const float zero = 0.0f;
   EXPECT_EQ(message_of<InvalidArgument>(
