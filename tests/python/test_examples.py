@@ -1,5 +1,6 @@
 """The examples in Python, each started as its first line says; they check their own results."""
 
+import importlib.util
 import os
 import re
 import signal
@@ -38,6 +39,17 @@ def test_ddp_with_one_line_added(spec):
     sent, dense = int(said[2]), int(said[3])
     assert dense == 4 * (64 * 256 + 256 + 256 * 10 + 10)
     assert sent < dense / 10 if spec != "none" else sent > dense
+
+
+@needs_torch
+@pytest.mark.parametrize("file", ["torch_accelerate.py", "torch_lightning.py"])
+def test_recipe(file):
+    package = file[len("torch_"):-len(".py")]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    said = re.search(r"accuracy ([\d.]+), (\d+) bytes sent .* have (\d+)",
+                     torchrun(file))
+    assert int(said[2]) < int(said[3]) / 10
 
 
 @needs_torch

@@ -233,3 +233,28 @@ class _ReportsIn:
 
 def test_a_step_is_reported(tmp_path):
     check(2, _ReportsIn(str(tmp_path)), tmp_path)
+
+
+def _writes_events(world, folder):
+    from torch.utils.tensorboard import SummaryWriter
+
+    model, exchange = registered()
+    with SummaryWriter(f"{folder}/{world.rank}") as writer:
+        for step in range(2):
+            train(model, sgd(model), step, step + 1)
+            exchange.write_to(writer)
+
+
+class _WritesEvents(_ReportsIn):
+    def __call__(self, world):
+        _writes_events(world, self.folder)
+
+
+def test_tensorboard_shows_what_was_sent(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    check(2, _WritesEvents(str(tmp_path)), tmp_path)
+    events = EventAccumulator(str(tmp_path / "0")).Reload().Scalars("gradwire/bytes_sent")
+    assert [event.step for event in events] == [0, 1]
+    assert all(0 < event.value < 8000 for event in events)
