@@ -212,3 +212,21 @@ def _narrow(world):
 
 def test_bfloat16_and_mixed_parameters(tmp_path):
     check(2, _narrow, tmp_path)
+
+
+def _uneven(world):
+    model, exchange = registered("none")
+    plain = ddp()
+    for one in (model, plain):
+        optimizer = sgd(one)
+        with torch.distributed.algorithms.join.Join([one]):
+            for step in range(4 + 2 * world.rank):
+                optimizer.zero_grad()
+                loss_of(one, world.rank, step).backward()
+                optimizer.step()
+    torch.testing.assert_close(parameters(model), parameters(plain))
+    assert exchange.stats()["step"] == 5
+
+
+def test_a_rank_with_fewer_batches_joins_in_with_zeros(tmp_path):
+    check(2, _uneven, tmp_path)

@@ -129,6 +129,24 @@ def test_the_compressor_may_change_between_steps(tmp_path):
     check(2, _changes_compressor, tmp_path)
 
 
+def _changes_layout(world):
+    # 1-D parameters go into a group of their own, and back: buckets are laid out anew.
+    model, exchange = registered("none", exempt_1d="auto")
+    plain = ddp()
+    for step, spec in enumerate(["none"] * 3 + ["topk:5%"] * 2 + ["none"] * 2):
+        exchange.set_spec(spec)
+        for one in (model, plain):
+            one.zero_grad()
+            loss_of(one, world.rank, step).backward()
+        for found, expected in zip(model.parameters(), plain.parameters()):
+            if found.ndim == 1:  # always in bf16 at least, wherever it lies
+                torch.testing.assert_close(found.grad, expected.grad, rtol=5e-3, atol=1e-4)
+
+
+def test_buckets_may_be_laid_out_anew(tmp_path):
+    check(2, _changes_layout, tmp_path)
+
+
 def _resumes(world):
     model, exchange = registered("tensortopk:10%,int4")
     train(model, torch.optim.SGD(model.parameters(), 0.05), 0, 5)

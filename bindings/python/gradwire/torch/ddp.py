@@ -67,7 +67,7 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
     ignored = set(ddp.parameters_to_ignore)
     named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
     hook = DDPHook(named, spec, **options)
-    hook.find_unused = bool(ddp.find_unused_parameters)
+    hook.find_unused = bool(ddp.find_unused_parameters or ddp.static_graph)
     ddp.register_comm_hook(hook, _hook)
     return hook
 
@@ -156,6 +156,9 @@ class DDPHook(GradientExchange):
         self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
         return mapped
 
+    def _forget_places(self) -> None:
+        self._mapped.clear()
+
     def _map(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
         parameters = bucket.parameters()
         key = tuple(map(id, parameters))
@@ -213,8 +216,7 @@ class DDPHook(GradientExchange):
             _after_backward(lambda: self._give_to_unused(means))
         if self._begun_steps >= _STEPS_UNTIL_REBUILT:
             travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
-            if self._travel_in(travelled):
-                self._mapped.clear()
+            self._travel_in(travelled)
         self.seconds += time.perf_counter() - started
 
     def _give_to_unused(self, means: List[Tuple[torch.Tensor, List[int]]]) -> None:

@@ -256,17 +256,16 @@ class GradientExchange:
                 self._reducer.set_plan(plan)
             except InvalidArgument as error:
                 raise RefusedByAll(error) from error
+            self._forget_places()
 
-    def _travel_in(self, buckets: Optional[List[List[int]]]) -> bool:
-        """From the next step on parameters travel together as here, the same on all ranks.
+    def _forget_places(self) -> None:
+        """Parameters lie elsewhere in the plan from now on."""
 
-        Returns whether that is a change.
-        """
-        if buckets == self._buckets:
-            return False
-        self._buckets = buckets
-        self._plan_to_set = self._make_plan()
-        return True
+    def _travel_in(self, buckets: Optional[List[List[int]]]) -> None:
+        """From the next step on parameters travel together as here. The same on all ranks."""
+        if buckets != self._buckets:
+            self._buckets = buckets
+            self._plan_to_set = self._make_plan()
 
     def _norms(self) -> Dict[str, float]:
         residuals = [r for name, _ in self._named if (r := self.residual(name)) is not None]
