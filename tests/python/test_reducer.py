@@ -3,6 +3,8 @@ whole buckets, payloads. Expectations are computed in NumPy."""
 
 import contextlib
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -363,3 +365,26 @@ def test_nan_on_one_rank_commits_nothing_on_any():
     expected = TopK(2, plan_of()).steps(0, 2)
     for mean in results(in_threads(2, body)):
         assert_same(mean, expected)
+
+
+_TOO_LARGE = """
+import resource
+import gradwire
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+transport = gradwire.make_transport("in_process")
+shapes = [(f"layer{i}", (2_000_000_000,)) for i in range(2)]
+try:
+    gradwire.Reducer(gradwire.make_plan(shapes, "topk:1%", bucket_bytes=1), transport)
+except gradwire.DeviceError as error:
+    print(error)
+reducer = gradwire.Reducer(gradwire.make_plan([("small", (5,))], "none"), transport)
+reducer.gradient(0)[...] = 3
+reducer.grad_ready(0)
+assert reducer.wait() and (reducer.gradient(0) == 3).all()
+"""
+
+
+def test_buckets_and_residuals_larger_than_memory_are_an_error_and_no_end():
+    done = subprocess.run([sys.executable, "-c", _TOO_LARGE], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "8000000000 bytes failed, out of memory" in done.stdout

@@ -144,6 +144,20 @@ def test_bad_steps_are_refused(tmp_path):
     check(2, _fails, tmp_path)
 
 
+def _elsewhere(world):
+    parts = Net()
+    parts.last.to("meta")
+    for model, text in ((parts, "lie on cpu and meta, must be on one device"),
+                        (Net().to("meta"), "is on meta, must be on the CPU"),
+                        (Net().requires_grad_(False), "none requires a gradient")):
+        with pytest.raises(gradwire.InvalidArgument, match=text):
+            gradwire.torch.attach(model, "none")
+
+
+def test_models_that_lie_elsewhere_are_refused(tmp_path):
+    check(2, _elsewhere, tmp_path)
+
+
 def _alone(world):
     model, exchange = _attached()
     plain = Net()
