@@ -1,0 +1,112 @@
+"""What gradwire.torch.register() costs beside plain DDP, with 'none': a backward, and the hook alone.
+
+    python bench/torch_hook.py [--ranks 2,4] [--rounds 60] [--json FILE] [--markdown]
+
+Ranks are processes on one machine, over loopback; every rank trains the same six layers of 512 x 512
+(1.6 million parameters, six buckets) once under DDP and once under the hook, a backward of each in
+turn. A line for each way: least and median milliseconds of a backward (all ranks wait for each other
+before it), the ratio of the medians to DDP's, and the hook's own microseconds a bucket: handing over
+and taking back, without waiting.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from text_table import print_table
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire.torch
+
+LAYERS, WIDTH, BATCH = 6, 512, 16
+WARM_UP = 5  # DDP makes its buckets anew behind the first, the hook its plan behind the second
+WAYS = {"DDP": None, "none": "gloo", "none, carried by torch": "torch"}
+
+
+def model():
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+    return DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
+
+
+def rank_main(rank, ranks, rounds, port, pipe):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    models, exchanges, seconds, own = {}, {}, {way: [] for way in WAYS}, {way: [] for way in WAYS}
+    for way, carrier in WAYS.items():
+        models[way] = model()
+        if carrier:
+            exchanges[way] = gradwire.torch.register(models[way], "none", carrier=carrier)
+    inputs = torch.randn(BATCH, WIDTH)
+    for _ in range(WARM_UP + rounds):
+        for way, each in models.items():
+            each.zero_grad()
+            loss = each(inputs).square().sum()
+            dist.barrier()
+            begin = time.perf_counter()
+            loss.backward()
+            seconds[way].append(time.perf_counter() - begin)
+            if way in exchanges:
+                own[way].append(exchanges[way].seconds / exchanges[way].stats()["buckets"])
+    for exchange in exchanges.values():
+        exchange.close()
+    if rank == 0:
+        pipe.put((seconds, own))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(ranks, rounds):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pipe = processes.get_context("spawn").SimpleQueue()
+    context = processes.spawn(rank_main, (ranks, rounds, port, pipe), nprocs=ranks, join=False)
+    seconds, own = pipe.get()
+    context.join()
+    rows = []
+    plain = statistics.median(seconds["DDP"][WARM_UP:])
+    for way in WAYS:
+        times = seconds[way][WARM_UP:]
+        rows.append({
+            "ranks": ranks,
+            "way": way,
+            "least_ms": 1e3 * min(times),
+            "median_ms": 1e3 * statistics.median(times),
+            "ratio": statistics.median(times) / plain,
+            "hook_us_a_bucket": 1e6 * statistics.median(own[way][WARM_UP:]) if own[way] else None,
+        })
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", default="2,4", help="of each run")
+    parser.add_argument("--rounds", type=int, default=60, help="backward passes of each way")
+    parser.add_argument("--json", help="file to write")
+    parser.add_argument("--markdown", action="store_true", help="prints the table so")
+    arguments = parser.parse_args()
+    rows = [row for ranks in arguments.ranks.split(",") for row in measure(int(ranks), arguments.rounds)]
+    print_table(
+        ["ranks", "way", "least ms", "median ms", "of DDP's", "hook, us a bucket"],
+        [[str(row["ranks"]), row["way"], f"{row['least_ms']:.1f}", f"{row['median_ms']:.1f}",
+          f"{row['ratio']:.2f}",
+          "" if row["hook_us_a_bucket"] is None else f"{row['hook_us_a_bucket']:.0f}"] for row in rows],
+        arguments.markdown,
+    )
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, torch {torch.__version__}, commit "
+          f"{gradwire.build_info()['commit']}")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
