@@ -5,14 +5,15 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
-#include <algorithm>
-#include <cstring>
+#include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/optimizers/optimizer.h"
+#include "gradwire/optimizers/saved_state.h"
 
 namespace gradwire::bindings {
 
@@ -76,53 +77,41 @@ class StateReader : public StateVisitor {
   py::object owner_;
 };
 
-/// Finds every piece of state in dicts of that form and writes it once all of them were found.
-class StateWriter : public StateVisitor {
+/// State in dicts of that form, of which codes are what has scales, "exp_avg.scale", beside it.
+class DictState : public SavedState {
  public:
-  StateWriter(const py::dict& scalars, const py::dict& tensors)
+  DictState(const py::dict& scalars, const py::dict& tensors)
       : scalars_(scalars), tensors_(tensors) {}
 
-  void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-    const std::string what = concat("state['", parameter, "']['", name, "']");
+  std::optional<ConstTensorView> tensor(std::string_view parameter,
+                                        std::string_view name) override {
     const py::object saved = get(tensors_, "state", parameter, name);
-    Array source = Array::input(saved, {what, value.dtype, value.numel});
-    copies_.push_back({value, std::move(source)});
+    return keep(Array::input(saved, {name_of(parameter, name), std::nullopt, std::nullopt})).view();
   }
-  void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> value,
-             Device) override {
-    const std::string what = concat("state['", parameter, "']['", name, "']");
-    Array source = Array::input_bytes(get(tensors_, "state", parameter, name), what);
-    const size_t size = source.bytes().size();
-    check(size == value.size(), what, ": has ", size, " bytes, must have ", value.size());
-    codes_.push_back({value, std::move(source)});
+  std::optional<std::span<const std::byte>> bytes(std::string_view parameter,
+                                                  std::string_view name) override {
+    const py::str key{std::string(parameter)};
+    if (!tensors_.contains(key) || !py::dict(tensors_[key]).contains(concat(name, ".scale"))) {
+      return std::nullopt;
+    }
+    const py::object saved = get(tensors_, "state", parameter, name);
+    return keep(Array::input_bytes(saved, name_of(parameter, name))).bytes();
   }
-  void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
+  std::optional<uint64_t> scalar(std::string_view parameter, std::string_view name) override {
+    const std::string what = concat("scalars['", parameter, "']['", name, "']");
     const py::object saved = get(scalars_, "scalars", parameter, name);
-    const bool whole = py::isinstance<py::int_>(saved) && saved >= py::int_(0);
-    check(whole, "scalars['", parameter, "']['", name, "']: is ", std::string(py::repr(saved)),
-          ", must be a whole number from 0");
-    values_.push_back({&value, saved.cast<uint64_t>()});
-  }
-
-  void write() {
-    for (const auto& [destination, source] : copies_) {
-      if (destination.numel != 0) {
-        std::memcpy(destination.data, source.view().data, destination.size_bytes());
-      }
-    }
-    for (const auto& [destination, source] : codes_) {
-      std::ranges::copy(source.bytes(), destination.begin());
-    }
-    for (const auto& [destination, value] : values_) {
-      *destination = value;
-    }
+    const bool counts =
+        py::isinstance<py::int_>(saved) && saved >= py::int_(0) && saved <= py::int_(kMostSteps);
+    check(counts, what, ": is ", std::string(py::repr(saved)),
+          ", must be a whole number from 0 to 2^53");
+    return saved.cast<uint64_t>();
   }
 
  private:
+  const Array& keep(Array array) { return arrays_.emplace_back(std::move(array)); }
+
   const py::dict scalars_, tensors_;
-  std::vector<std::pair<TensorView, Array>> copies_;
-  std::vector<std::pair<std::span<std::byte>, Array>> codes_;
-  std::vector<std::pair<uint64_t*, uint64_t>> values_;
+  std::deque<Array> arrays_;
 };
 
 }  // namespace gradwire::bindings

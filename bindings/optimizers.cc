@@ -23,6 +23,8 @@
 #include "gradwire/bindings/worker.h"
 #include "gradwire/comm/rank_sum.h"
 #include "gradwire/optimizers/optimizer.h"
+#include "gradwire/optimizers/state_code.h"
+#include "gradwire/optimizers/step_rule.h"
 
 namespace gradwire::bindings {
 namespace {
@@ -173,8 +175,8 @@ class BoundOptimizer {
     return "gradients";
   }
 
-  void prepare() {
-    worker_.run([&](Context& context) { optimizer_->prepare(context); });
+  void prepare(double gradient_scale) {
+    worker_.run([&](Context& context) { optimizer_->prepare(gradient_scale, context); });
   }
 
   py::typing::Tuple<Scalars, Tensors> state() {
@@ -197,9 +199,8 @@ class BoundOptimizer {
 
   void load_state(const Scalars& scalars, const Tensors& tensors) {
     worker_.alone([&] {
-      StateWriter writer(scalars, tensors);
-      optimizer_->visit_state(writer);
-      writer.write();
+      DictState saved(scalars, tensors);
+      gradwire::load_state(*optimizer_, saved);
     });
   }
 
@@ -254,6 +255,43 @@ class BoundOptimizer {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
+// Codes of 8 bits and their scales, of a state by the name "exp_avg", "exp_avg_sq", ..
+py::array floats_of_codes(const std::string& what, std::string_view name, const py::object& codes,
+                          const py::object& scales) {
+  const Array from = Array::input_bytes(codes, what);
+  const Array scale = Array::input(scales, {concat(what, ".scale"), DType::kFloat32, std::nullopt});
+  check_codes(what, from.bytes(), scale.floats());
+  py::array out = new_array(DType::kFloat32, from.bytes().size());
+  const Array to = Array::output(out, {what, DType::kFloat32, std::nullopt});
+  state_from_codes(from.bytes(), scale.floats(), state_has_sign(name), to.floats());
+  return out;
+}
+
+py::typing::Tuple<py::object, py::object> codes_of_floats(const std::string& what,
+                                                          std::string_view name,
+                                                          const py::object& values) {
+  const Array from = Array::input(values, {what, DType::kFloat32, std::nullopt});
+  const size_t numel = from.floats().size();
+  py::array_t<uint8_t> codes(static_cast<py::ssize_t>(numel));
+  py::array scales = new_array(DType::kFloat32, (numel + kCodeBlock - 1) / kCodeBlock);
+  const Array to = Array::output(scales, {what, DType::kFloat32, std::nullopt});
+  state_to_codes(what, from.floats(), state_has_sign(name),
+                 std::as_writable_bytes(std::span(codes.mutable_data(), numel)), to.floats());
+  return py::make_tuple(codes, scales);
+}
+
+void bind_state_codes(py::module_& module) {
+  module.def("floats_of_codes", &floats_of_codes, py::arg("what"), py::arg("name"),
+             py::arg("codes"), py::arg("scales"),
+             "The float32 array that an optimizer's codes of 8 bits, and a scale for every 256, "
+             "stand for; name is the state's, 'exp_avg', what its name in messages.\n\n"
+             "Raises:\n    InvalidArgument: what no optimizer writes.");
+  module.def("codes_of_floats", &codes_of_floats, py::arg("what"), py::arg("name"),
+             py::arg("values"),
+             "(codes, scales) nearest to an optimizer's state in float32.\n\n"
+             "Raises:\n    InvalidArgument: NaN, infinity, a mean square below 0.");
+}
+
 }  // namespace
 
 void bind_optimizers(py::module_& module) {
@@ -295,8 +333,10 @@ void bind_optimizers(py::module_& module) {
            "collective then.\n\nRaises:\n    InvalidArgument: the transport is closed.")
       .def("set_groups", &BoundOptimizer::set_groups, py::arg("groups"),
            "Other settings for the groups, as many as before.")
-      .def("prepare", &BoundOptimizer::prepare,
-           "Writes what is to be exchanged to the gradients, unless it is these.")
+      .def("prepare", &BoundOptimizer::prepare, py::arg("gradient_scale") = 1.0,
+           "Writes what is to be exchanged to the gradients, unless it is these; gradient_scale is "
+           "what these are multiplied by as they are read.\n\n"
+           "Raises:\n    InvalidArgument: gradient_scale is not in (0, 1].")
       .def_property_readonly(
           "exchanges", &BoundOptimizer::exchanges,
           "What the next step exchanges: 'gradients', 'momentum' or 'moves', of local steps.")
@@ -329,7 +369,9 @@ void bind_optimizers(py::module_& module) {
           [](py::object self) { return BoundOptimizer::state_views(std::move(self)); },
           "The same without copies: arrays over the state itself, counts as arrays of int64.")
       .def("load_state", &BoundOptimizer::load_state, py::arg("scalars"), py::arg("tensors"),
-           "Takes over what state() returned; checks all of it before anything is changed.");
+           "Takes over what state() returned, floats as codes and codes as floats where this "
+           "optimizer keeps them so; checks all of it before anything is changed.");
+  bind_state_codes(module);
 }
 
 }  // namespace gradwire::bindings

@@ -24,6 +24,10 @@ class Adam : public SteppedOptimizer {
   /// not; 0 elsewhere, and everywhere where the caller knows that they are `finite`.
   void look_at(const ParameterSet::Block& block, bool finite);
 
+  struct Moments {
+    alignas(64) std::array<float, kStepPiece> exp_avg, exp_avg_sq;
+  };
+
   LayerRates rates_;
 
  private:
@@ -32,9 +36,6 @@ class Adam : public SteppedOptimizer {
     const ParameterSet::Item& item = set().items()[index];
     return adam_factors(item, item.steps, factor);
   }
-  struct Moments {
-    alignas(64) std::array<float, kStepPiece> exp_avg, exp_avg_sq;
-  };
   cpu::AdamBlock operands(const ParameterSet::Block& block, const ParameterSet::Piece& piece,
                           Moments& scratch) const;
   void measure(const ParameterSet::Block& block, bool finite);

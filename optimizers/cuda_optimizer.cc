@@ -47,8 +47,11 @@ class CudaOptimizer final : public Optimizer {
     return rule_.outer ? Exchanged::kMoves : Exchanged::kGradients;
   }
 
-  void prepare(Context& context) override {
+  using Optimizer::prepare;
+  void prepare(double gradient_scale, Context& context) override {
+    check_gradient_scale(spec_.name, gradient_scale);
     if (rule_.outer) {
+      check_scale_of_moves(spec_.name, gradient_scale);
       check_stream(context);
       set_.check_gradients_in_memory("prepare");
       cuda::write_moves(tables(), context.stream);

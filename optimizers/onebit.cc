@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "gradwire/optimizers/adam.h"
 #include "gradwire/optimizers/registry.h"
@@ -56,21 +57,26 @@ class OneBit final : public Adam {
     return frozen() ? Exchanged::kMomentum : Exchanged::kGradients;
   }
 
-  void prepare(Context& context) override {
-    context.stream.enqueue([this, &pool = context.stream.pool()] {
-      prepared_ = false;
+  using Optimizer::prepare;
+  void prepare(double gradient_scale, Context& context) override {
+    check_gradient_scale(spec().name, gradient_scale);
+    context.stream.enqueue([this, gradient_scale, &pool = context.stream.pool()] {
+      prepared_scale_.reset();
       if (frozen()) {
         set().check_gradients_in_memory("prepare");
-        prepared_ = true;
-        take_factors(clipping_factor(1.0, pool));
+        prepared_scale_ = gradient_scale;
+        take_factors(clipping_factor(gradient_scale, pool));
         set().for_each_block(pool, [this](const ParameterSet::Block& block) {
           block.rewrite_gradient([&](const ParameterSet::Piece& piece, std::span<float> out) {
-            cpu::local_momentum(operands(block, piece), frozen_[place(block)], out);
+            Moments scratch;
+            cpu::local_momentum(operands(block, piece, scratch), frozen_[place(block)], out);
           });
         });
       }
     });
   }
+
+  void state_loaded() override { prepared_scale_.reset(); }
 
  private:
   /// What there is of a parameter beside its elements' state.
@@ -102,18 +108,18 @@ class OneBit final : public Adam {
     check(options.add_up == nullptr, spec().name,
           ": add_up is given, expected whole parameters on every rank");
     if (!frozen()) {
-      prepared_ = false;
+      prepared_scale_.reset();
       Adam::step(options, pool);
       end_averages(pool);
       return;
     }
-    check(prepared_, spec().name,
+    check(prepared_scale_.has_value(), spec().name,
           ": apply() without prepare(), expected before the exchange of every step once "
           "exchanges() says momentum");
-    check(
-        options.gradient_scale == 1.0, spec().name, ": gradient_scale is ", options.gradient_scale,
-        ", must be 1 once exchanges() says momentum: prepare() has read the gradients as they are");
-    prepared_ = false;  // behind what refuses the call: the gradients' memory holds momenta
+    check(options.gradient_scale == *prepared_scale_, spec().name, ": gradient_scale is ",
+          options.gradient_scale, ", must be ", *prepared_scale_,
+          ", as prepare() was given, which has read the gradients");
+    prepared_scale_.reset();  // behind what refuses the call: the gradients' memory holds momenta
     take_factors(1.0f);
     set().for_each_block(pool, [&](const ParameterSet::Block& block) {
       measure_momentum(block, options.known_finite);
@@ -164,7 +170,8 @@ class OneBit final : public Adam {
     set().for_each_block(pool, [&](const ParameterSet::Block& block) {
       double& sum = sums[block.index] = 0.0;
       block.read([&](const ParameterSet::Piece& piece) {
-        for (const float v : state(*block.item, piece, kVariance)) {
+        Moments scratch;
+        for (const float v : variance(block, piece, scratch)) {
           sum += static_cast<double>(v);
         }
       });
@@ -174,9 +181,12 @@ class OneBit final : public Adam {
           sum_of_blocks(*block.item, sums) / static_cast<double>(block.item->value.numel);
       const float least = to_rate(floor * floor * mean);
       block.read([&](const ParameterSet::Piece& piece) {
-        for (float& v : state(*block.item, piece, kVariance)) {
+        Moments scratch;
+        const std::span<float> raised = variance(block, piece, scratch);
+        for (float& v : raised) {
           v = v == 0.0f ? v : std::max(v, least);
         }
+        states().store(*block.item, piece, {raised}, kVariance);
       });
     });
   }
@@ -200,9 +210,10 @@ class OneBit final : public Adam {
     set().for_each_block(pool, [this](const ParameterSet::Block& block) {
       double& squares = rates_.value_squares[block.index] = 0.0;
       block.read([&](const ParameterSet::Piece& piece) {
-        const std::span<const float> from = state(*block.item, piece, kVariance);
-        std::copy(from.begin(), from.end(), state(*block.item, piece, kFresh).begin());
-        squares += cpu::sum_of_squares(state(*block.item, piece, kMoment));
+        Moments scratch;
+        const cpu::FrozenBlock all = operands(block, piece, scratch);
+        std::ranges::copy(all.exp_avg_sq, state(*block.item, piece, kFresh).begin());
+        squares += cpu::sum_of_squares(all.exp_avg);
       });
     });
     double sum = 0.0, count = 0.0;
@@ -252,10 +263,15 @@ class OneBit final : public Adam {
     }
   }
 
-  cpu::FrozenBlock operands(const ParameterSet::Block& block,
-                            const ParameterSet::Piece& piece) const {
-    return {piece.value, state(*block.item, piece, kMoment), state(*block.item, piece, kVariance),
-            piece.gradient};
+  std::span<float> variance(const ParameterSet::Block& block, const ParameterSet::Piece& piece,
+                            Moments& scratch) const {
+    return states().load(*block.item, piece, kVariance, scratch.exp_avg_sq);
+  }
+
+  cpu::FrozenBlock operands(const ParameterSet::Block& block, const ParameterSet::Piece& piece,
+                            Moments& scratch) const {
+    return {piece.value, states().load(*block.item, piece, kMoment, scratch.exp_avg),
+            variance(block, piece, scratch), piece.gradient};
   }
 
   void measure_momentum(const ParameterSet::Block& block, bool finite) {
@@ -267,8 +283,10 @@ class OneBit final : public Adam {
     double& change = rates_.change_squares[block.index] = 0.0;
     float& largest = largest_ratios_[block.index] = 0.0f;
     block.read([&](const ParameterSet::Piece& piece) {
-      const cpu::FrozenSums sums = cpu::frozen_sums(
-          operands(block, piece), state(*block.item, piece, kFresh), frozen_[place(block)]);
+      Moments scratch;
+      const cpu::FrozenSums sums =
+          cpu::frozen_sums(operands(block, piece, scratch), state(*block.item, piece, kFresh),
+                           frozen_[place(block)]);
       part += sums.gradient_part;
       change += sums.update;
       largest = std::max(largest, sums.largest_ratio);
@@ -324,11 +342,13 @@ class OneBit final : public Adam {
     const FrozenFactors& f = frozen_[place(block)];
     const float rate = layers_[place(block)].rate;
     block.update([&](const ParameterSet::Piece& piece) {
-      const cpu::FrozenBlock all = operands(block, piece);
+      Moments scratch;
+      const cpu::FrozenBlock all = operands(block, piece, scratch);
       if (layerwise()) {
         cpu::fresh_update(all, state(*block.item, piece, kFresh), f);
       }
       cpu::frozen_update(all, f, rate);
+      states().store(*block.item, piece, {all.exp_avg});
     });
   }
 
@@ -347,7 +367,8 @@ class OneBit final : public Adam {
   std::vector<Layer> layers_;          // per parameter
   std::vector<FrozenFactors> frozen_;  // per parameter
   std::vector<float> largest_ratios_;  // per block
-  bool prepared_ = false;              // momentum of the step in progress, in the gradients' place
+  // Of the gradients whose momentum, of the step in progress, is in their place.
+  std::optional<double> prepared_scale_;
 };
 
 }  // namespace

@@ -168,12 +168,12 @@ struct StepOptions {
 };
 
 /// Sees every piece of state by parameter and name ("momentum", "exp_avg", "exp_avg_sq", "master",
-/// "remainder"), and each parameter's number of updates ("step"). It may write to what it sees, to
-/// restore a checkpoint. All are float32 but "remainder", 16 bits shown as bfloat16: the lower half
-/// of a master of which the value, which a checkpoint has as well, is the upper one. Tensors have
-/// the parameter's numel, or one element ("coefficient", "factor", "momentum_scale"). State of 8
-/// bits is bytes() by its name, and a tensor() of its scales, "exp_avg.scale", one for 256
-/// elements.
+/// "remainder"), and each parameter's number of updates ("step"). It may write to what it sees;
+/// load_state() (saved_state.h) restores a checkpoint, checked and converted. All are float32 but
+/// "remainder", 16 bits shown as bfloat16: the lower half of a master of which the value, which a
+/// checkpoint has as well, is the upper one. Tensors have the parameter's numel, or one element
+/// ("coefficient", "factor", "momentum_scale"). State of 8 bits is bytes() by its name, and a
+/// tensor() of its scales, "exp_avg.scale", one for 256 elements.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
@@ -200,9 +200,13 @@ class Optimizer {
   virtual Exchanged exchanges() const { return Exchanged::kGradients; }
 
   /// Enqueues what must be ready before the exchange: unless exchanges() says kGradients, it writes
-  /// to the gradients' memory what is to be exchanged. Once a step. What is not finite stays so:
-  /// the exchange's flag, or apply(), then leaves out the step on every rank.
-  virtual void prepare(Context& context) = 0;
+  /// to the gradients' memory what is to be exchanged. Once a step. Where that is momentum,
+  /// `gradient_scale` is what gradients are multiplied by as they are read, as in StepOptions, and
+  /// apply() is to be given the same. What is not finite stays so: the exchange's flag, or apply(),
+  /// then leaves out the step on every rank.
+  /// @throws InvalidArgument at once unless gradient_scale is in (0, 1], of moves 1.
+  virtual void prepare(double gradient_scale, Context& context) = 0;
+  void prepare(Context& context) { prepare(1.0, context); }
 
   /// Enqueues the update of all parameters from their gradients. When a gradient holds NaN or
   /// infinity nothing is changed, state included, and unless it is to be skipped the stream's
@@ -245,6 +249,9 @@ class Optimizer {
   /// Shows all state, in parameter order, for checkpoints: on a GPU tensors in its memory. The
   /// stream must be idle, behind the visit as well.
   virtual void visit_state(StateVisitor& visitor) = 0;
+  /// To be called behind a visit that wrote: what prepare() made of the state before is void, and
+  /// the next step begins with prepare() again.
+  virtual void state_loaded() {}
   /// Memory of all state and masters.
   virtual size_t state_bytes() const = 0;
 };

@@ -137,6 +137,7 @@ void ParameterSet::add(const Parameter& parameter, bool has_codes) {
   item.group = parameter.group;
   item.has_codes = has_codes;
   item.draw_key = hash_of(parameter.name);
+  item.whole_offset = std::exchange(state_numel_.whole, state_numel_.whole + padded(numel));
   if (has_codes) {
     item.state_offset =
         std::exchange(state_numel_.codes, state_numel_.codes + padded(numel, kCodeAlignment));
@@ -283,8 +284,17 @@ void store_gradient(const ParameterSet::Item& item, size_t begin, std::span<cons
 void check_options(std::string_view optimizer, const StepOptions& options) {
   check(options.learning_rate >= 0.0 && options.learning_rate <= std::numeric_limits<float>::max(),
         optimizer, ": learning_rate is ", options.learning_rate, ", must be finite and >= 0");
-  check(options.gradient_scale > 0.0 && options.gradient_scale <= 1.0, optimizer,
-        ": gradient_scale is ", options.gradient_scale, ", must be in (0, 1]");
+  check_gradient_scale(optimizer, options.gradient_scale);
+}
+
+void check_gradient_scale(std::string_view optimizer, double scale) {
+  check(scale > 0.0 && scale <= 1.0, optimizer, ": gradient_scale is ", scale,
+        ", must be in (0, 1]");
+}
+
+void check_scale_of_moves(std::string_view optimizer, double scale) {
+  check(scale == 1.0, optimizer, ": gradient_scale is ", scale,
+        ", must be 1: what values were moved by has none");
 }
 
 std::vector<ParamGroup> assign_groups(std::span<Parameter> parameters,

@@ -33,6 +33,7 @@ class ParameterSet {
     bool has_codes = false;   // state of 8 bits
     size_t state_offset = 0;  // of the parameter's first element in every state buffer
     size_t scale_offset = 0;  // the same of its codes' scales
+    size_t whole_offset = 0;  // the same of state that is floats in every parameter
     uint64_t draw_key = 0;    // of random rounding
     size_t first_block = 0;
     size_t block_count = 0;
@@ -105,6 +106,7 @@ class ParameterSet {
   /// Elements of what keeps one number of state per element of the parameters.
   struct StateNumel {
     size_t floats = 0, codes = 0, scales = 0;
+    size_t whole = 0;  // of what is floats in every parameter
   };
   StateNumel state_numel() const { return state_numel_; }
   /// Shows what is kept of the parameter's master.
@@ -215,6 +217,10 @@ void ParameterSet::Block::read_gradient(const Body& body) const {
   }
 }
 
+/// @throws InvalidArgument unless it is in (0, 1].
+void check_gradient_scale(std::string_view optimizer, double scale);
+/// @throws InvalidArgument unless it is 1.
+void check_scale_of_moves(std::string_view optimizer, double scale);
 /// @throws InvalidArgument unless the learning rate is one that float can hold and >= 0, and the
 /// gradients' scale in (0, 1].
 void check_options(std::string_view optimizer, const StepOptions& options);

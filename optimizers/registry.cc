@@ -46,15 +46,15 @@ constexpr OptimizerPreset kLambPresets[] = {
     {"optax", "", "optax, lamb"},
 };
 
-constexpr std::string_view kOneBitAdamKeys[] = {"freeze_step",  "beta1",           "beta2",
-                                                "epsilon",      "bias_correction", "variance_floor",
-                                                "weight_decay", "max_grad_norm",   "master"};
+constexpr std::string_view kOneBitAdamKeys[] = {
+    "freeze_step",  "beta1",         "beta2",  "epsilon", "bias_correction", "variance_floor",
+    "weight_decay", "max_grad_norm", "master", "state",   "min_8bit_size"};
 constexpr std::string_view kOneBitLambKeys[] = {
     "freeze_step",      "beta1",          "beta2",        "epsilon",
     "bias_correction",  "variance_floor", "weight_decay", "max_grad_norm",
     "max_ratio",        "min_ratio",      "min_norm",     "max_norm",
     "adapt_undecayed",  "coeff_beta",     "factor_min",   "factor_max",
-    "factor_threshold", "master"};
+    "factor_threshold", "master",         "state",        "min_8bit_size"};
 constexpr OptimizerPreset kOneBitAdamPresets[] = {
     {"paper", "bias_correction=0,variance_floor=0,weight_decay=0", "arXiv 2102.02888, algorithm 1"},
     {"deepspeed", "bias_correction=0,variance_floor=0,weight_decay=0",

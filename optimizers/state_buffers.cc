@@ -13,9 +13,10 @@ StateBuffers::StateBuffers(const ParameterSet& set, std::vector<std::string_view
     : names_(std::move(names)), device_(set.device()) {
   const ParameterSet::StateNumel numel = set.state_numel();
   for (size_t i = 0; i < names_.size(); ++i) {
-    memory_.push_back({.floats = Buffer(numel.floats * sizeof(float), device_),
-                       .codes = Buffer(numel.codes, device_),
-                       .scales = Buffer(numel.scales * sizeof(float), device_)});
+    const bool codes = has_codes(i);
+    memory_.push_back({.floats = Buffer((codes ? numel.floats : numel.whole) * 4, device_),
+                       .codes = Buffer(codes ? numel.codes : 0, device_),
+                       .scales = Buffer((codes ? numel.scales : 0) * 4, device_)});
   }
 }
 
@@ -28,23 +29,28 @@ size_t StateBuffers::size_bytes() const {
 }
 
 std::span<float> StateBuffers::floats(const ParameterSet::Item& item, size_t place) const {
-  const size_t numel = item.has_codes ? 0 : item.value.numel;
-  return memory_[place].floats.as<float>().subspan(item.has_codes ? 0 : item.state_offset, numel);
+  if (coded(item, place)) {
+    return {};
+  }
+  return memory_[place].floats.as<float>().subspan(
+      has_codes(place) ? item.state_offset : item.whole_offset, item.value.numel);
 }
 
 std::span<uint8_t> StateBuffers::codes(const ParameterSet::Item& item, size_t place) const {
-  const size_t numel = item.has_codes ? item.value.numel : 0;
-  return memory_[place].codes.as<uint8_t>().subspan(item.has_codes ? item.state_offset : 0, numel);
+  return coded(item, place)
+             ? memory_[place].codes.as<uint8_t>().subspan(item.state_offset, item.value.numel)
+             : std::span<uint8_t>();
 }
 
 std::span<float> StateBuffers::scales(const ParameterSet::Item& item, size_t place) const {
-  const size_t numel = item.has_codes ? code_blocks(item.value.numel) : 0;
-  return memory_[place].scales.as<float>().subspan(item.has_codes ? item.scale_offset : 0, numel);
+  return coded(item, place) ? memory_[place].scales.as<float>().subspan(
+                                  item.scale_offset, code_blocks(item.value.numel))
+                            : std::span<float>();
 }
 
 void StateBuffers::visit(const ParameterSet::Item& item, StateVisitor& visitor) const {
   for (size_t i = 0; i < names_.size(); ++i) {
-    if (!item.has_codes) {
+    if (!coded(item, i)) {
       visitor.tensor(item.name, names_[i],
                      {floats(item, i).data(), item.value.numel, DType::kFloat32, device_});
       continue;
@@ -60,7 +66,7 @@ std::span<float> StateBuffers::load(const ParameterSet::Item& item,
                                     const ParameterSet::Piece& piece, size_t place,
                                     std::span<float, kStepPiece> scratch) const {
   const size_t count = piece.value.size();
-  if (!item.has_codes) {
+  if (!coded(item, place)) {
     return floats(item, place).subspan(piece.begin, count);
   }
   const std::span<float> out = scratch.first(count);
@@ -71,7 +77,8 @@ std::span<float> StateBuffers::load(const ParameterSet::Item& item,
 }
 
 void StateBuffers::store(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
-                         std::initializer_list<std::span<const float>> changed) const {
+                         std::initializer_list<std::span<const float>> changed,
+                         size_t first) const {
   if (!item.has_codes) {
     return;
   }
@@ -82,7 +89,7 @@ void StateBuffers::store(const ParameterSet::Item& item, const ParameterSet::Pie
                       .step = static_cast<uint32_t>(item.steps),
                       .parameter = static_cast<uint32_t>(item.steps >> 32)},
                      piece.begin, draws);
-  size_t place = 0;
+  size_t place = first;
   for (const std::span<const float> state : changed) {
     cpu::encode_state(state, draws, has_sign(place), codes(item, place).subspan(piece.begin, count),
                       scales(item, place).subspan(piece.begin / kCodeBlock, code_blocks(count)));

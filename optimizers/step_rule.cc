@@ -13,8 +13,7 @@ bool is_plain_adam(const OptimizerSpec& spec) {
 
 /// Rows that know nothing of codes keep floats, whatever a spec made by hand says.
 bool has_codes(const OptimizerSpec& spec) {
-  const bool knows = spec.name != "diloco" && !spec.name.starts_with("onebit-");
-  return knows && spec.state == StateBits::kEight;
+  return spec.name != "diloco" && spec.state == StateBits::kEight;
 }
 
 }  // namespace

@@ -37,6 +37,8 @@ struct StepSettings {
 /// The state there is one number of per element, by name. It outlives every optimizer.
 std::vector<std::string_view> state_names(const OptimizerSpec& spec,
                                           const std::vector<ParamGroup>& groups);
+/// Whether codes of 8 bits of this state have a sign: all but those of mean squares.
+inline bool state_has_sign(std::string_view name) { return !name.starts_with("exp_avg_sq"); }
 /// Whether state of a parameter of the group is of 8 bits.
 bool keeps_codes(const OptimizerSpec& spec, const ParamGroup& group, size_t numel);
 /// What groups mean to this optimizer. @throws InvalidArgument where they ask for state that an

@@ -13,7 +13,10 @@ namespace gradwire {
 class SteppedOptimizer : public Optimizer {
  public:
   const OptimizerSpec& spec() const final { return spec_; }
-  void prepare(Context&) override {}
+  using Optimizer::prepare;
+  void prepare(double gradient_scale, Context&) override {
+    check_gradient_scale(spec_.name, gradient_scale);
+  }
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) final;
   void visit_state(StateVisitor& visitor) final;

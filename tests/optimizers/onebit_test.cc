@@ -29,37 +29,43 @@ class OneBitFrozen : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Rows, OneBitFrozen, testing::Values("onebit-adam", "onebit-lamb"),
                          [](const auto& row) { return std::string(row.param + 7); });
 
+constexpr const char* kCoded = ",state=8bit,min_8bit_size=1024";
+
 TEST_P(OneBitFrozen, AnyNumberOfThreadsGivesTheSameBits) {
-  Model expected;
-  const auto alone = make(expected);
-  Model model;
-  const auto many = make(model);
-  for (unsigned t = 0; t < 5; ++t) {
-    for (Model* each : {&expected, &model}) {
-      each->fill_gradients(t);
+  for (const char* more : {"", kCoded}) {
+    Model expected;
+    const auto alone = make(expected, more);
+    Model model;
+    const auto many = make(model, more);
+    for (unsigned t = 0; t < 5; ++t) {
+      for (Model* each : {&expected, &model}) {
+        each->fill_gradients(t);
+      }
+      step(*alone, 0.1, 1);
+      step(*many, 0.1, 3);
+      ASSERT_TRUE(same_bits(model.gradients, expected.gradients)) << "what is exchanged";
     }
-    step(*alone, 0.1, 1);
-    step(*many, 0.1, 3);
-    ASSERT_TRUE(same_bits(model.gradients, expected.gradients)) << "what is exchanged";
+    EXPECT_TRUE(same_bits(model.values, expected.values));
+    EXPECT_TRUE(same_bits(read_state(*many), read_state(*alone)));
   }
-  EXPECT_TRUE(same_bits(model.values, expected.values));
-  EXPECT_TRUE(same_bits(read_state(*many), read_state(*alone)));
 }
 
 TEST_P(OneBitFrozen, CopiedStateContinuesWithTheSameBitsOnEitherSideOfTheFreeze) {
-  for (unsigned steps : {1u, 2u, 4u}) {
+  for (const unsigned steps : {1u, 2u, 4u, 101u, 102u, 104u}) {
     SCOPED_TRACE(steps);
+    const char* const more = steps > 100 ? kCoded : "";
+    const unsigned made = steps % 100;
     Model model;
-    const auto optimizer = make(model);
-    for (unsigned t = 0; t < steps; ++t) {
+    const auto optimizer = make(model, more);
+    for (unsigned t = 0; t < made; ++t) {
       model.fill_gradients(t);
       step(*optimizer, 0.1);
     }
     Model copy = model;
-    const auto restored = make(copy);
+    const auto restored = make(copy, more);
     write_state(*restored, read_state(*optimizer));
     EXPECT_EQ(restored->exchanges(), optimizer->exchanges());
-    for (unsigned t = steps; t < steps + 3; ++t) {
+    for (unsigned t = made; t < made + 3; ++t) {
       for (Model* each : {&model, &copy}) {
         each->fill_gradients(t);
       }
@@ -69,6 +75,91 @@ TEST_P(OneBitFrozen, CopiedStateContinuesWithTheSameBitsOnEitherSideOfTheFreeze)
     EXPECT_TRUE(same_bits(copy.values, model.values));
     EXPECT_TRUE(same_bits(read_state(*restored), read_state(*optimizer)));
   }
+}
+
+/// Gradients that a loss was scaled for; powers of two round nothing.
+void scale_gradients(Model& model, double scale) {
+  for (std::vector<float>& gradient : model.gradients) {
+    for (float& x : gradient) {
+      x *= static_cast<float>(scale);
+    }
+  }
+}
+
+TEST_P(OneBitFrozen, ALossScaleIsTakenBackBeforeMomentaAreExchanged) {
+  for (const char* more : {"", ",max_grad_norm=0.5", kCoded}) {
+    SCOPED_TRACE(more);
+    Model plain, scaled;
+    const auto expected = make(plain, more), optimizer = make(scaled, more);
+    for (unsigned t = 0; t < 6; ++t) {
+      const double loss_scale = t < 4 ? 1024.0 : 64.0;  // what a scaler may do behind the freeze
+      plain.fill_gradients(t);
+      scaled.fill_gradients(t);
+      scale_gradients(scaled, loss_scale);
+      step(*expected, 0.1);
+      on_stream(2, [&](Context& context) {
+        optimizer->prepare(1.0 / loss_scale, context);
+        optimizer->apply({.learning_rate = 0.1, .gradient_scale = 1.0 / loss_scale}, context);
+      });
+      if (t >= 2) {
+        ASSERT_TRUE(same_bits(scaled.gradients, plain.gradients)) << "momenta, step " << t;
+      }
+    }
+    EXPECT_TRUE(same_bits(scaled.values, plain.values));
+    EXPECT_TRUE(same_bits(read_state(*optimizer), read_state(*expected)));
+  }
+}
+
+// What a loss scale was too large for: nothing changes, and the next scale is as good as any.
+TEST_P(OneBitFrozen, AScaleThatOverflowsLeavesTheStepOut) {
+  Model plain, scaled;
+  const auto expected = frozen(plain), optimizer = frozen(scaled);
+  scaled.gradients[3][7] = std::numeric_limits<float>::infinity();
+  const State before = read_state(*optimizer);
+  const auto both = [&](double scale) {
+    on_stream(1, [&](Context& context) {
+      optimizer->prepare(scale, context);
+      optimizer->apply(
+          {.learning_rate = 0.1, .gradient_scale = scale, .on_non_finite = OnNonFinite::kSkip},
+          context);
+    });
+  };
+  both(0x1p-20);
+  EXPECT_TRUE(same_bits(read_state(*optimizer), before));
+  for (Model* each : {&plain, &scaled}) {
+    each->fill_gradients(7);
+  }
+  scale_gradients(scaled, 0x1p+10);
+  both(0x1p-10);
+  step(*expected, 0.1);
+  EXPECT_TRUE(same_bits(scaled.values, plain.values));
+  EXPECT_TRUE(same_bits(read_state(*optimizer), read_state(*expected)));
+}
+
+TEST_P(OneBitFrozen, AScaleIsCheckedWhereItIsGiven) {
+  Model model;
+  const auto optimizer = frozen(model);
+  const Model before = model;
+  for (const double bad : {0.0, -1.0, 2.0, std::nan("")}) {
+    const std::string message = message_of<InvalidArgument>(
+        [&] { on_stream(1, [&](Context& context) { optimizer->prepare(bad, context); }); });
+    EXPECT_EQ(message, concat(GetParam(), ": gradient_scale is ", bad, ", must be in (0, 1]"));
+  }
+  EXPECT_TRUE(same_bits(model.gradients, before.gradients));
+}
+
+TEST_P(OneBitFrozen, StateThatIsLoadedWantsAnotherPrepare) {
+  Model model;
+  const auto optimizer = frozen(model);
+  prepare(*optimizer);
+  write_state(*optimizer, read_state(*optimizer));
+  optimizer->state_loaded();
+  const Model before = model;
+  EXPECT_NE(message_of<InvalidArgument>([&] { apply(*optimizer, 0.1); }).find("without prepare()"),
+            std::string::npos);
+  EXPECT_TRUE(same_bits(model.values, before.values));
+  model.fill_gradients(9);
+  step(*optimizer, 0.1);
 }
 
 TEST_P(OneBitFrozen, WhatIsNotFiniteStaysSoInTheExchangeAndChangesNothing) {
@@ -112,8 +203,8 @@ TEST_P(OneBitFrozen, AStepIsRefusedWithoutPrepareAndWithAScale) {
     });
   });
   EXPECT_EQ(message, concat(GetParam(),
-                            ": gradient_scale is 0.5, must be 1 once exchanges() says "
-                            "momentum: prepare() has read the gradients as they are"));
+                            ": gradient_scale is 0.5, must be 1, as prepare() was given, which "
+                            "has read the gradients"));
   EXPECT_TRUE(same_bits(model.values, before.values));
 }
 

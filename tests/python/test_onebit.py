@@ -80,7 +80,7 @@ def test_what_is_refused_says_why():
     with pytest.raises(gradwire.InvalidArgument, match=r"apply\(\) without prepare\(\)"):
         optimizer.step()
     optimizer.prepare()
-    with pytest.raises(gradwire.InvalidArgument, match="gradient_scale is 0.5, must be 1"):
+    with pytest.raises(gradwire.InvalidArgument, match="gradient_scale is 0.5, must be 1, as prepare"):
         optimizer.step(gradient_scale=0.5)
     optimizer.step()  # what prepare() wrote is still there
     g[2] = np.nan
@@ -90,6 +90,61 @@ def test_what_is_refused_says_why():
         optimizer.step()
     with pytest.raises(gradwire.InvalidArgument, match="freeze_step is 0, must be a whole number"):
         gradwire.OneBitAdam([w], [g], lr=0.1, freeze_step=0)
+
+
+@pytest.mark.parametrize("name", ["OneBitAdam", "OneBitLAMB"])
+def test_a_loss_scale_changes_no_bit(name):
+    random = np.random.default_rng(SEED)
+    plain, scaled = np.ones(5000, np.float32), np.ones(5000, np.float32)
+    gradients = np.zeros_like(plain), np.zeros_like(plain)
+    one, other = (getattr(gradwire, name)([w], [g], lr=0.1, freeze_step=2, state="8bit")
+                  for w, g in zip((plain, scaled), gradients))
+    for step in range(5):
+        gradients[0][...] = random.standard_normal(5000)
+        gradients[1][...] = gradients[0] * 512
+        one.prepare(), one.step()
+        other.prepare(1 / 512), other.step(gradient_scale=1 / 512)
+        np.testing.assert_array_equal(plain, scaled)
+    np.testing.assert_array_equal(*gradients)  # of momenta
+    with pytest.raises(gradwire.InvalidArgument, match=r"gradient_scale is 2, must be in \(0, 1\]"):
+        other.prepare(2.0)
+
+
+def test_a_state_that_is_loaded_wants_another_prepare():
+    w, g = np.ones(4, np.float32), np.ones(4, np.float32)
+    optimizer = gradwire.OneBitAdam([w], [g], lr=0.1, freeze_step=1)
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.prepare()
+    optimizer.load_state_dict(state)
+    before = w.copy()
+    with pytest.raises(gradwire.InvalidArgument, match=r"apply\(\) without prepare\(\)"):
+        optimizer.step()
+    np.testing.assert_array_equal(w, before)
+    optimizer.prepare()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["OneBitAdam", "OneBitLAMB"])
+def test_torch_ranks_step_alike_under_a_loss_scale(name):
+    torch = pytest.importorskip("torch", reason="torch is an optional extra")
+    import gradwire.torch as gt
+
+    def train(transport, scale):
+        random = np.random.default_rng(SEED + transport.rank)
+        p = torch.nn.Parameter(torch.ones(30, 20))
+        shapes = [("p", (30, 20))]
+        reducer = gradwire.Reducer(gradwire.make_plan(shapes, "none"), transport)
+        plan = gradwire.make_plan(shapes, "1bit", exchange="two_shot")
+        optimizer = getattr(gt, name)([p], reducer, plan, lr=0.01, freeze_step=3)
+        for _ in range(6):
+            p.grad = torch.from_numpy(random.standard_normal((30, 20)).astype(np.float32)) * scale
+            assert optimizer.step(gradient_scale=1 / scale)
+        return p.detach()
+
+    plain, scaled = ([end.result() for end in in_threads(2, lambda t, s=s: train(t, s))]
+                     for s in (1.0, 256.0))
+    assert torch.equal(scaled[0], scaled[1]) and torch.equal(scaled[0], plain[0])
 
 
 @pytest.mark.parametrize("name", ["OneBitAdam", "OneBitLAMB"])

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'compressors', 'exchanges', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
+__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'codes_of_floats', 'compressors', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
 class CompressorSpec:
     """
     A validated compressor request; read-only. str() gives the canonical text, which parse_spec() reads back.
@@ -746,11 +746,14 @@ class Optimizer:
         """
     def load_state(self, scalars: dict[str, dict[str, int]], tensors: dict[str, dict[str, typing.Any]]) -> None:
         """
-        Takes over what state() returned; checks all of it before anything is changed.
+        Takes over what state() returned, floats as codes and codes as floats where this optimizer keeps them so; checks all of it before anything is changed.
         """
-    def prepare(self) -> None:
+    def prepare(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
         """
-        Writes what is to be exchanged to the gradients, unless it is these.
+        Writes what is to be exchanged to the gradients, unless it is these; gradient_scale is what these are multiplied by as they are read.
+        
+        Raises:
+            InvalidArgument: gradient_scale is not in (0, 1].
         """
     def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]]) -> None:
         """
@@ -957,6 +960,13 @@ def canonical_optimizer(text: str) -> str:
     Raises:
         InvalidArgument: an unknown name or key lists the known ones.
     """
+def codes_of_floats(what: str, name: str, values: typing.Any) -> tuple[typing.Any, typing.Any]:
+    """
+    (codes, scales) nearest to an optimizer's state in float32.
+    
+    Raises:
+        InvalidArgument: NaN, infinity, a mean square below 0.
+    """
 def compressors() -> list[dict[str, typing.Any]]:
     """
     The rows of the compressor registry, as dicts.
@@ -964,6 +974,13 @@ def compressors() -> list[dict[str, typing.Any]]:
 def exchanges() -> list[dict[str, typing.Any]]:
     """
     The rows of the exchange registry, as dicts.
+    """
+def floats_of_codes(what: str, name: str, codes: typing.Any, scales: typing.Any) -> numpy.ndarray:
+    """
+    The float32 array that an optimizer's codes of 8 bits, and a scale for every 256, stand for; name is the state's, 'exp_avg', what its name in messages.
+    
+    Raises:
+        InvalidArgument: what no optimizer writes.
     """
 def from_environment() -> dict[str, typing.Any]:
     """

@@ -16,13 +16,14 @@ class OneBitAdam(Optimizer):
         ...                    # make them the mean of all ranks
         optimizer.step()       # the parameters of all ranks are the same
 
-    Elements that have seen no gradient when v freezes stand still but for weight decay.
+    Elements that have seen no gradient when v freezes stand still but for weight decay. Under a loss
+    scale prepare() and step() are both given `gradient_scale`, 1 over it.
 
     Args:
         parameters, gradients, lr: see Optimizer; prepare() writes to the gradients.
         freeze_step: steps of AdamW, past the warm-up of the learning rate.
-        beta1, beta2, epsilon, weight_decay, max_grad_norm, master: as in AdamW; behind the freeze
-            max_grad_norm is of this rank's own gradients.
+        beta1, beta2, epsilon, weight_decay, max_grad_norm, master, state: as in AdamW; behind the
+            freeze max_grad_norm is of this rank's own gradients.
         preset: "paper" or "deepspeed", which correct no bias; None leaves a setting to the preset.
         options: names, groups and threads, see Optimizer.
     """
@@ -41,6 +42,7 @@ class OneBitAdam(Optimizer):
         preset: Optional[str] = None,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -53,6 +55,7 @@ class OneBitAdam(Optimizer):
             weight_decay=weight_decay,
             max_grad_norm=max_grad_norm,
             master=master,
+            state=state,
         )
         super().__init__(spec, parameters, gradients, lr, **options)
 
@@ -69,6 +72,7 @@ class OneBitLAMB(Optimizer):
             one it changes at the most.
         min_ratio, max_ratio: of LAMB's ratio; a max_ratio of 0: unbounded.
         preset: "paper" or "deepspeed"; None leaves a setting to the preset.
+        state: "8bit" is of the two moments; how v would have gone on stays float32.
         Others: see OneBitAdam and LAMB.
     """
 
@@ -92,6 +96,7 @@ class OneBitLAMB(Optimizer):
         preset: Optional[str] = None,
         max_grad_norm: float = 0.0,
         master: str = "remainder",
+        state: str = "float32",
         **options: Any,
     ) -> None:
         spec = _spec(
@@ -110,5 +115,6 @@ class OneBitLAMB(Optimizer):
             max_ratio=max_ratio,
             max_grad_norm=max_grad_norm,
             master=master,
+            state=state,
         )
         super().__init__(spec, parameters, gradients, lr, **options)

@@ -75,9 +75,17 @@ class Optimizer:
         "momentum" (1-bit Adam and 1-bit LAMB, once v stays) or "moves" (DiLoCo)."""
         return self._core.exchanges
 
-    def prepare(self) -> None:
-        """Writes to the gradients what is to be exchanged, unless it is these. Once a step."""
-        self._core.prepare()
+    def prepare(self, gradient_scale: float = 1.0) -> None:
+        """Writes to the gradients what is to be exchanged, unless it is these. Once a step.
+
+        Args:
+            gradient_scale: what gradients are multiplied by as they are read; step() is to be given
+                the same.
+
+        Raises:
+            InvalidArgument: gradient_scale is not in (0, 1], or of moves not 1.
+        """
+        self._core.prepare(gradient_scale)
 
     def step(
         self,
@@ -145,16 +153,18 @@ class Optimizer:
         return {"spec": self.spec, "lr": self.lr, "scalars": scalars, "tensors": tensors}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes over what state_dict() returned.
+        """Takes over what state_dict() returned, also by an optimizer that kept its state in the
+        other of float32 and 8 bits: it takes the form that this one keeps. Codes become exactly what
+        they stand for, and floats the nearest codes. What prepare() wrote before is void.
 
         Raises:
-            InvalidArgument: the state is of another spec or of other parameters, and nothing was
-                changed.
+            InvalidArgument: the state is of another spec but for `state` and `min_8bit_size`, of
+                other parameters, or none that an optimizer writes, and nothing was changed.
         """
         for key in ("spec", "lr", "scalars", "tensors"):
             if key not in state:
                 raise InvalidArgument(f"state['{key}']: is missing, must be there")
-        if state["spec"] != self.spec:
+        if not isinstance(state["spec"], str) or _formula(state["spec"]) != _formula(self.spec):
             raise InvalidArgument(f"state['spec']: is {state['spec']!r}, must be {self.spec!r}")
         self._core.load_state(state["scalars"], state["tensors"])
         self.lr = state["lr"]
@@ -335,6 +345,13 @@ def make_optimizer(
 ) -> Optimizer:
     """The optimizer a spec names, e.g. "lamb:weight_decay=0.01"; arguments as Optimizer's."""
     return Optimizer(spec, parameters, gradients, lr, **options)
+
+
+def _formula(spec: str) -> str:
+    """The spec without the form that state is kept in."""
+    name, _, keys = spec.partition(":")
+    kept = [k for k in keys.split(",") if k.split("=")[0] not in ("state", "min_8bit_size")]
+    return f"{name}:{','.join(kept)}"
 
 
 def _spec(name: str, **settings: Union[None, float, bool, str]) -> str:

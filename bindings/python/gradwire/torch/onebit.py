@@ -77,15 +77,19 @@ class _OneBit:
         """What the next step exchanges: "gradients", or "momentum" by the second plan."""
         return self._optimizer.exchanges
 
-    def step(self) -> bool:
+    def step(self, *, gradient_scale: float = 1.0) -> bool:
         """Exchanges with all ranks, and steps.
+
+        Args:
+            gradient_scale: what gradients are multiplied by as they are read, in (0, 1], the same on
+                all ranks: 1 over the scale of the loss.
 
         Returns:
             False for a step that the reducer skipped; nothing was changed then.
 
         Raises:
             NonFiniteGradient: on all ranks, where one's gradient is not finite; nothing was changed.
-            InvalidArgument: a parameter has no gradient.
+            InvalidArgument: a parameter has no gradient; gradient_scale is not in (0, 1].
             TransportError: a rank was lost.
         """
         for i, (parameter, gradient) in enumerate(zip(self._parameters, self._gradients)):
@@ -98,7 +102,7 @@ class _OneBit:
                 raise InvalidArgument(f"parameters[{i}]: has a sparse gradient, must have a dense one")
             np.copyto(gradient, parameter.grad.detach().numpy())
         self._follow()
-        self._optimizer.prepare()
+        self._optimizer.prepare(gradient_scale)
         for i, gradient in enumerate(self._gradients):
             np.copyto(self._reducer.gradient(i), gradient)
             self._reducer.grad_ready(i)
@@ -106,7 +110,7 @@ class _OneBit:
             return False
         for i, gradient in enumerate(self._gradients):
             np.copyto(gradient, self._reducer.gradient(i))
-        self._optimizer.step(known_finite=True)
+        self._optimizer.step(gradient_scale=gradient_scale, known_finite=True)
         return True
 
     def _follow(self) -> None:

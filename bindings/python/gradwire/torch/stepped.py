@@ -8,13 +8,20 @@ from .._core import Optimizer as _Core
 from .._core import canonical_optimizer
 from ..errors import InvalidArgument
 from ..param_groups import ParamGroup, row_of
+from .saved_state import (
+    DTYPES,
+    check_dtype,
+    check_order,
+    check_saved_group,
+    checked_state,
+    is_dense,
+    with_full_state,
+)
 
 __all__ = ["Optimizer", "Params"]
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 
-_CODE_BLOCK = 256  # elements that share a scale where state is of 8 bits
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 # What torch.optim calls the state that gradwire calls so: checkpoints of torch's own load.
 _TORCH_NAMES = {"momentum": "momentum_buffer", "momentum.scale": "momentum_buffer.scale"}
 
@@ -118,26 +125,32 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Takes over what state_dict() returned, of this class or of torch.optim's SGD or AdamW.
 
-        State keeps its own dtype: float32, whatever the parameter's.
+        State keeps its own dtype, whatever the parameter's: float32, or codes of 8 bits where this
+        optimizer keeps them. State of the other form becomes this one: codes exactly what they stand
+        for, floats the nearest codes. A group of which the checkpoint does not say whether it is
+        "full_state" stays what it is.
 
         Raises:
-            InvalidArgument: state is missing or of another shape or dtype; nothing was changed.
+            InvalidArgument: state is missing, of another shape or dtype, or none that an optimizer
+                writes; nothing was changed.
         """
         states: Dict[torch.Tensor, Dict[str, Any]] = {}
 
-        def take(_: torch.optim.Optimizer, final: Dict[str, Any]) -> None:  # behind others' hooks
-            groups = final["param_groups"]
+        # Behind others' hooks.
+        def take(_: torch.optim.Optimizer, final: Dict[str, Any]) -> Dict[str, Any]:
+            groups = with_full_state(final["param_groups"], self.param_groups)
             saved = [i for group in groups for i in group["params"]]
             mine = self._all()
             for group in groups:
-                _check_saved_group(self._spec, group)
+                check_saved_group(self._spec, group)
             if len(saved) == len(mine):  # torch has the message for the other case
                 full = [bool(g.get("full_state")) for g in groups for _ in g["params"]]
                 for i, parameter, whole in zip(saved, mine, full):
                     if final["state"].get(i):
-                        states[parameter] = self._checked_state(
-                            parameter, final["state"][i], whole
+                        states[parameter] = checked_state(
+                            self._spec, parameter, final["state"][i], whole
                         )
+            return {**final, "param_groups": groups}
 
         handle = self.register_load_state_dict_pre_hook(take)
         try:
@@ -180,7 +193,7 @@ class Optimizer(torch.optim.Optimizer):
         core.bind(
             [p.data_ptr() for p in parameters],
             [
-                (0, "float32") if g is None else (g.data_ptr(), _DTYPES[g.dtype])
+                (0, "float32") if g is None else (g.data_ptr(), DTYPES[g.dtype])
                 for g in gradients
             ],
         )
@@ -198,7 +211,7 @@ class Optimizer(torch.optim.Optimizer):
             names = named
         core = _Core.at(
             self._spec,
-            [(p.data_ptr(), _DTYPES[p.dtype]) for p in parameters],
+            [(p.data_ptr(), DTYPES[p.dtype]) for p in parameters],
             [p.numel() for p in parameters],
             names,
             [i for i, group in enumerate(self.param_groups) for _ in group["params"]],
@@ -219,86 +232,13 @@ class Optimizer(torch.optim.Optimizer):
                 if key not in views:
                     continue
                 if torch.uint8 in (value.dtype, views[key].dtype):
-                    _check_dtype(f"state['{key}']", value, views[key].dtype)
-                    _check_order(f"state['{key}']", value, parameter)
+                    check_dtype(f"state['{key}']", value, views[key].dtype)
+                    check_order(f"state['{key}']", value, parameter)
                 views[key].copy_(value)
             fresh[parameter] = views
         self.state.clear()
         self.state.update(fresh)
         return core
-
-    def _checked_state(
-        self, parameter: torch.Tensor, saved: Dict[str, Any], full_state: bool
-    ) -> Dict[str, Any]:
-        name = self._spec.split(":")[0]
-        adam = name in ("adamw", "lamb")
-        known = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",)
-        least = _least_coded(self._spec)
-        codes = known if least is not None and parameter.numel() >= least and not full_state else ()
-        scales = tuple(f"{key}.scale" for key in codes)
-        # torch's SGD counts no steps, but what has state was stepped.
-        state: Dict[str, Any] = {"step": torch.tensor(1, dtype=torch.int64)}
-        for key, value in saved.items():
-            what = f"state['{key}']"
-            if value is None and key == "momentum_buffer":
-                continue
-            if key == "step":
-                count = float(value)
-                if count < 0 or count != int(count):
-                    raise InvalidArgument(f"{what}: is {count}, must be a whole number from 0")
-                state[key] = torch.tensor(int(count), dtype=torch.int64)
-                continue
-            if key not in (*known, *scales, "master", "remainder"):
-                raise InvalidArgument(
-                    f"{what}: is no state of {self._spec}, must be step or one of "
-                    f"{', '.join((*known, *scales))}"
-                )
-            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
-            blocks = (-(-parameter.numel() // _CODE_BLOCK),)
-            if key in scales and shape != blocks:
-                raise InvalidArgument(f"{what}: is {shape}, must have the shape {blocks}")
-            if key not in scales and shape != tuple(parameter.shape):
-                raise InvalidArgument(
-                    f"{what}: is {shape}, must have its parameter's shape {tuple(parameter.shape)}"
-                )
-            if key == "remainder":
-                _check_dtype(what, value, torch.uint16)
-            elif key in codes:
-                _check_dtype(what, value, torch.uint8)
-                _check_order(what, value, parameter)
-            else:
-                _check_dtype(what, value, *_DTYPES)
-            state[key] = value.detach().clone()
-        begun = any(key in state for key in (*known, *scales))
-        needed = () if name == "sgd" and not begun else (*known, *scales)
-        missing = [key for key in needed if key not in state]
-        if missing and int(state["step"]) > 0:
-            raise InvalidArgument(
-                f"state['{missing[0]}']: is missing, must be there; there are {', '.join(saved)}"
-            )
-        return state
-
-
-def _least_coded(spec: str) -> Optional[int]:
-    """How many elements a parameter must have for state of 8 bits; None: no parameter has it."""
-    keys = dict(key.split("=") for key in spec.partition(":")[2].split(",") if key)
-    return int(float(keys.get("min_8bit_size", 4096))) if keys.get("state") == "8bit" else None
-
-
-def _check_dtype(what: str, value: torch.Tensor, *wanted: torch.dtype) -> None:
-    if value.dtype not in wanted:
-        bits = " as state of 8 bits is" if wanted[0] == torch.uint8 else ""
-        raise InvalidArgument(f"{what}: is {value.dtype}, must be {wanted[0]}{bits}")
-
-
-def _check_order(what: str, codes: torch.Tensor, parameter: torch.Tensor) -> None:
-    # Elements that share a scale are those that follow one another in memory.
-    orders = zip(codes.stride(), parameter.stride(), parameter.shape)
-    if any(size != 1 and mine != wanted for mine, wanted, size in orders):
-        raise InvalidArgument(
-            f"{what}: its strides are {tuple(codes.stride())}, must be the parameter's, "
-            f"{tuple(parameter.stride())}: state of 8 bits does not follow into another order of elements"
-        )
 
 
 def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
@@ -306,42 +246,19 @@ def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
     return spec.split(":")[0] == "sgd" and all(row[3] == 0.0 for row in rows)
 
 
-def _check_saved_group(spec: str, group: Dict[str, Any]) -> None:
-    """Refuses what torch.optim's groups may ask for and no formula here has."""
-    for key in ("amsgrad", "maximize", "dampening"):
-        if group.get(key):
-            raise InvalidArgument(f"param_groups: {key} is {group[key]}, must be {type(group[key])()}")
-    nesterov = "nesterov=1" in spec
-    if bool(group.get("nesterov", nesterov)) != nesterov:
-        raise InvalidArgument(
-            f"param_groups: nesterov is {group['nesterov']}, must be {nesterov}, this optimizer's"
-        )
-
-
 def _check_parameter(parameter: torch.Tensor) -> None:
     what = f"parameter of shape {tuple(parameter.shape)}"
-    if parameter.dtype not in _DTYPES:
+    if parameter.dtype not in DTYPES:
         raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
     if parameter.device.type != "cpu":
         raise InvalidArgument(
             f"{what}: is on {parameter.device}, must be in CPU memory: Python has no optimizers "
             "for GPUs yet"
         )
-    if parameter.layout != torch.strided or not _is_dense(parameter):
+    if parameter.layout != torch.strided or not is_dense(parameter):
         raise InvalidArgument(
             f"{what}: its elements do not fill one piece of memory, must be a dense tensor"
         )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill numel() places of memory, in any order."""
-    expected = 1
-    extents = [(s, n) for s, n in zip(tensor.stride(), tensor.shape) if n != 1]
-    for stride, extent in sorted(extents):
-        if stride != expected:
-            return tensor.numel() == 0
-        expected *= extent
-    return True
 
 
 def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -351,7 +268,7 @@ def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Ten
             f"gradient of a parameter of shape {tuple(parameter.shape)}: its layout is "
             f"{gradient.layout}, must be strided; grad.to_dense() makes it so"
         )
-    if gradient.device != parameter.device or gradient.dtype not in _DTYPES:
+    if gradient.device != parameter.device or gradient.dtype not in DTYPES:
         raise InvalidArgument(
             f"gradient of a parameter of shape {tuple(parameter.shape)}: is {gradient.dtype} on "
             f"{gradient.device}, must be float32, float16 or bfloat16 on {parameter.device}"
