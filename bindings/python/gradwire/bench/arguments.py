@@ -133,7 +133,8 @@ def check_ranges(args: argparse.Namespace) -> None:
 
 def check_given(args: argparse.Namespace) -> None:
     """An empty word, as from an unset variable of a shell, never stands for a default."""
-    for name in ("links", "methods", "data", "optimizer", "outer", "exchange", "trainer", "json", "output"):
+    texts = ("links", "methods", "data", "text", "optimizer", "outer", "exchange", "trainer")
+    for name in (*texts, "json", "output"):
         if getattr(args, name) == "":
             raise UsageError(f"--{name}: '' is empty, expected a value or no --{name}")
 

@@ -8,9 +8,9 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
-from gradwire.bench import arguments, links, measure
+from gradwire.bench import arguments, links, measure, torch_job
 from gradwire.bench.digits import check_data_folder, digits_folder
 from gradwire.bench.ending import check_folder, check_json, conclude
 from gradwire.bench.errors import BenchError, Interrupted
@@ -58,6 +58,12 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", default="1", metavar="N|LIST", help="a count, or a list such as 1,2,5 [1]"
     )
     group.add_argument(
+        "--workload",
+        choices=torch_job.WORKLOADS,
+        default="cnn",
+        help="with --trainer torch: images, text, or gradients alone [cnn]",
+    )
+    group.add_argument(
         "--quick",
         action="store_true",
         help=f"links {QUICK_LINKS} and a time budget: ends within 120 s",
@@ -68,6 +74,9 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
     group.add_argument(
         "--data", metavar="DIR", help="the four MNIST files, plain or .gz [scikit-learn's digits]"
+    )
+    group.add_argument(
+        "--text", metavar="FILE", help="of --workload bytes [Python's standard library]"
     )
     group.add_argument(
         "--hidden", default="512,512,512,512,512", metavar="WIDTHS", help="[512,512,512,512,512]"
@@ -97,10 +106,10 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--schedule", default="constant", choices=("constant", "polynomial"))
     group.add_argument("--warmup-steps", type=int, default=5, metavar="N", help="[5]")
-    group.add_argument("--batch-size", type=int, default=64, metavar="B", help="per worker [64]")
-    group.add_argument("--epochs", type=int, default=20, metavar="E", help="at most [20]")
+    group.add_argument("--batch-size", type=int, metavar="B", help="per worker [64]")
+    group.add_argument("--epochs", type=int, metavar="E", help="at most [20]")
     group.add_argument("--max-steps", type=int, default=0, metavar="N", help="0: no limit [0]")
-    group.add_argument("--target-accuracy", type=float, default=0.95, metavar="A", help="[0.95]")
+    group.add_argument("--target-accuracy", type=float, metavar="A", help="[0.95]")
     group.add_argument(
         "--stop-at-target",
         type=int,
@@ -145,7 +154,15 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
         help="for all runs together, 0: none [240, with --quick 95; none with several seeds or "
         "--stop-at-target 0]",
     )
-    group.add_argument("--trainer", metavar="PATH", help="the trainer program [found]")
+    group.add_argument(
+        "--trainer",
+        metavar="PATH",
+        help="the trainer program [found], or torch: PyTorch workers, and peers as methods: ddp, "
+        "ddp-fp16, ddp-powersgd:1, ddp-post-local-sgd, ddp-topk:1%%",
+    )
+    group.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of --trainer torch [cpu]"
+    )
 
 
 def _output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +198,7 @@ def _run(args: argparse.Namespace) -> int:
     require_matplotlib()
     the_links = list(dict.fromkeys(case.link for case in cases))
     with scratch_folder() as scratch, contextlib.ExitStack() as stack:
-        network = links.open_network(args.link_mode, job.workers, job.transport, the_links)
+        network = links.open_network(_mode(args, the_links), job.workers, job.transport, the_links)
         stack.callback(network.close)
         _announce(job, cases, network)
         measure.rehearse(job, cases, scratch)
@@ -205,24 +222,46 @@ def _run(args: argparse.Namespace) -> int:
 def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
     """Everything that can be wrong with the options is found here, before anything is started."""
     arguments.check_given(args)
+    in_torch = args.trainer == torch_job.TRAINER
     usual_links = QUICK_LINKS if args.quick else DEFAULT_LINKS
     the_links = arguments.parse_links(usual_links if args.links is None else args.links)
-    methods = arguments.parse_methods(DEFAULT_METHODS if args.methods is None else args.methods)
+    usual_methods = torch_job.DEFAULT_METHODS if in_torch else DEFAULT_METHODS
+    methods = arguments.parse_methods(usual_methods if args.methods is None else args.methods)
     seeds = arguments.parse_seeds(args.seeds)
     workers = arguments.check_workers(args.workers)
     arguments.check_ranges(args)
+    if in_torch:
+        torch_job.check(args, the_links)
+        job: Job = torch_job.of(_job(args, workers, torch_job.usual(args.workload)), args)
+    else:
+        torch_job.refuse_without(args)
+        job = _job(args, workers, None)
+    cases = [Case(link, m, seed) for link in the_links for seed in seeds for m in methods]
+    return cases, job
+
+
+def _job(args: argparse.Namespace, workers: int, usual: Optional[torch_job.Usual]) -> Job:
+    """``usual``: of the workload, where torch trains it."""
     hidden = arguments.parse_widths(args.hidden)
-    trainer = find_trainer(args.trainer)
-    data = check_data_folder(Path(args.data)) if args.data else digits_folder()
+    trainer = Path() if usual else find_trainer(args.trainer)
+    data = _data(args)
     learning_rate = args.learning_rate
-    if learning_rate is None and args.optimizer is None:
+    if learning_rate is None and usual:
+        learning_rate = usual.learning_rate
+    elif learning_rate is None and args.optimizer is None:
         learning_rate = DEFAULT_LEARNING_RATE
-    eval_every = args.eval_every
-    if eval_every is None:  # the digits' 360 test rows cost next to nothing
-        eval_every = 50 if args.data else 2
-    job = Job(
+    usual = usual or torch_job.Usual(
+        DEFAULT_OPTIMIZER,
+        DEFAULT_LEARNING_RATE,
+        batch_size=64,
+        epochs=20,
+        eval_every=50 if args.data else 2,  # the digits' 360 test rows cost next to nothing
+        target_accuracy=0.95,
+    )
+    target = _given(args.target_accuracy, usual.target_accuracy)
+    return Job(
         trainer=trainer,
-        data=data.resolve(),
+        data=data,
         workers=workers,
         threads=threads_per_rank(workers),
         transport=args.transport,
@@ -230,23 +269,36 @@ def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
         exchange=args.exchange,
         bucket_kib=args.bucket_kib,
         overlap=bool(args.overlap),
-        optimizer=args.optimizer or DEFAULT_OPTIMIZER,
+        optimizer=args.optimizer or usual.optimizer,
         learning_rate=learning_rate,
         local_steps=args.local_steps,
         outer=args.outer,
         outer_rate=args.outer_rate,
         schedule=args.schedule,
         warmup_steps=args.warmup_steps,
-        batch_size=args.batch_size,
-        epochs=args.epochs,
+        batch_size=_given(args.batch_size, usual.batch_size),
+        epochs=_given(args.epochs, usual.epochs),
         max_steps=args.max_steps,
-        eval_every=eval_every,
-        target_accuracy=args.target_accuracy,
-        stop_at_target=bool(args.stop_at_target) and args.target_accuracy > 0,
+        eval_every=_given(args.eval_every, usual.eval_every),
+        target_accuracy=target,
+        stop_at_target=bool(args.stop_at_target) and target > 0,
         timeout_s=args.timeout,
     )
-    cases = [Case(link, m, seed) for link in the_links for seed in seeds for m in methods]
-    return cases, job
+
+
+def _given(value: Any, usual: Any) -> Any:
+    return usual if value is None else value
+
+
+def _data(args: argparse.Namespace) -> Optional[Path]:
+    if args.workload != "cnn":
+        return None
+    return (check_data_folder(Path(args.data)) if args.data else digits_folder()).resolve()
+
+
+def _mode(args: argparse.Namespace, the_links: List[arguments.Link]) -> str:
+    in_torch = args.trainer == torch_job.TRAINER
+    return torch_job.link_mode(args, the_links) if in_torch else str(args.link_mode)
 
 
 def _outputs(args: argparse.Namespace) -> Tuple[Optional[Path], Path]:
@@ -278,7 +330,7 @@ def _announce(job: Job, cases: List[Case], network: links.Network) -> None:
     bursts = [f"{link.name} {link.burst_bytes} bytes" for link in the_links if link.bits_per_s]
     lines = [
         f"{job.workers} workers ({job.transport}), {job.threads} thread(s) each on {cores()} "
-        f"core(s); data {job.data}",
+        f"core(s); {job.describe()}",
         "methods: " + "  ".join(methods),
         network.describe(),
     ]

@@ -18,7 +18,7 @@ TRAINER = "gradwire-trainer"
 @dataclass(frozen=True)
 class Job:
     trainer: Path
-    data: Path
+    data: Optional[Path]
     workers: int
     threads: int
     transport: str
@@ -43,6 +43,9 @@ class Job:
     streams: int = 1  # exchanges in flight at once
     compute_only: bool = False  # no exchange: each worker trains alone, for its times
 
+    # Bytes that a curve runs along, an event's field.
+    curve_bytes = "bytes_sent"
+
     @property
     def processes(self) -> int:
         return 1 if self.transport == "in_process" else self.workers
@@ -50,6 +53,15 @@ class Job:
     def command(self, case: Case) -> List[str]:
         """The worker's program and all of its options that no network and no rank decide."""
         return trainer_arguments(self, case)
+
+    def rehearsals(self, cases: List[Case]) -> List[Case]:
+        """What one process must be able to begin before anything is measured: every method."""
+        methods = dict.fromkeys(case.method for case in cases)
+        return [Case(Link("none", None), method, cases[0].seed) for method in methods]
+
+    def describe(self) -> str:
+        """What is trained, for the first lines."""
+        return f"data {self.data}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from gradwire.bench.arguments import Link
 from gradwire.bench.errors import RunError
 from gradwire.bench.job import Case, Job
 from gradwire.bench.launch import Run
@@ -24,8 +23,7 @@ def rehearse(job: Job, cases: List[Case], scratch: Path) -> None:
     """One step of each method, in one process: bad specs and data are told before the first run."""
     short = replace(job, transport="in_process", max_steps=1, eval_every=0, stop_at_target=False)
     network = Pacing("rehearsal")
-    for number, method in enumerate(dict.fromkeys(case.method for case in cases)):
-        case = Case(Link("none", None), method, cases[0].seed)
+    for number, case in enumerate(short.rehearsals(cases)):
         folder = scratch / f"rehearsal{number}"
         with Run(short, case, network, folder, folder / "store") as run:
             run.watch(lambda event: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Dict, List, Optional
 
 from gradwire.bench.intervals import mean, mean_interval
@@ -46,7 +47,7 @@ class Recorder:
             self.start = event
         elif kind == "step":
             self.steps.append(event)
-            self._sent += event.get("bytes_sent") or 0
+            self._sent += event.get(self._job.curve_bytes) or 0
         elif kind == "evaluate":
             self.evaluations.append(dict(event, bytes=self._sent))
         elif kind == "target":
@@ -65,6 +66,7 @@ class Recorder:
         last = self._done.get(0) or (self.steps[-1] if self.steps else {})
         row = {
             "method": (self.start or {}).get("method", case.method),
+            "peer": bool((self.start or {}).get("peer")),
             "link": case.link.name,
             "link_mbit_per_s": case.link.mbit_per_s,
             "link_mode": self._network.mode,
@@ -116,6 +118,8 @@ class Recorder:
         samples = [step["step_ms"] for step in steps if step.get("step_ms") is not None]
         interval = mean_interval(samples)
         times["step_ms_interval"] = interval.half_width if interval else None
+        times["step_ms_median"] = median(samples) if samples else None
+        times["step_ms_least"] = min(samples, default=None)
         return times
 
     def _bytes(self) -> Row:

@@ -198,7 +198,7 @@ def _line(cell: Cell) -> List[str]:
     several = len(cell.rows) > 1
     return [
         cell.link,
-        cell.method,
+        f"{cell.method} (peer)" if cell.rows[0].get("peer") else cell.method,
         _seconds_text(cell, several),
         _number(cell, "final_accuracy", 4, several),
         _number(cell, "step_ms", 2, several),

@@ -1,0 +1,91 @@
+"""Training data as tensors: images from IDX files, windows of bytes from text."""
+
+from __future__ import annotations
+
+import gzip
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple, Optional, Tuple
+
+import numpy
+import torch
+
+from gradwire.bench.digits import IDX_NAMES
+from gradwire.errors import InvalidArgument
+
+MOST_TEXT_BYTES = 4 << 20
+LEAST_TEXT_BYTES = 1 << 16
+WINDOW = 64  # bytes that one row predicts, each from those before it
+_HELD_OUT = 10  # one in so many rows
+_TOGETHER = 64  # windows of text that are held out together
+
+
+class Rows(NamedTuple):
+    """Examples, and those that are held out."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    test_inputs: torch.Tensor
+    test_targets: torch.Tensor
+
+
+def images(folder: Path) -> Rows:
+    """(rows, 1, height, width) float32, standardised by the training pixels; targets are classes."""
+    found = [_idx(folder / name) for name in IDX_NAMES]
+    train, labels, test, test_labels = found
+    for pixels, classes, name in ((train, labels, IDX_NAMES[0]), (test, test_labels, IDX_NAMES[2])):
+        if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes) or not len(pixels):
+            raise InvalidArgument(
+                f"{folder / name}: has the shape {pixels.shape} beside labels {classes.shape}, "
+                "expected (rows, height, width) and (rows,)"
+            )
+    mean, deviation = float(train.mean()), float(train.std()) or 1.0
+
+    def standard(pixels: numpy.ndarray) -> torch.Tensor:
+        scaled = (pixels.astype(numpy.float32) - mean) / deviation
+        return torch.from_numpy(scaled).unsqueeze(1)
+
+    def classes_of(values: numpy.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values.astype(numpy.int64))
+
+    return Rows(standard(train), classes_of(labels), standard(test), classes_of(test_labels))
+
+
+def text(file: Optional[Path]) -> Rows:
+    """(rows, WINDOW) of byte values, targets the bytes that follow each.
+
+    Every tenth stretch of 4 KiB is held out. Without a file: Python's standard library.
+    """
+    data = file.read_bytes()[:MOST_TEXT_BYTES] if file else _standard_library()
+    if len(data) < LEAST_TEXT_BYTES:
+        raise InvalidArgument(
+            f"{file}: has {len(data)} bytes, expected {LEAST_TEXT_BYTES} at least"
+        )
+    values = torch.from_numpy(numpy.frombuffer(data, numpy.uint8).astype(numpy.int64))
+    count = (len(data) - 1) // WINDOW
+    inputs = values[: count * WINDOW].view(count, WINDOW)
+    targets = values[1 : count * WINDOW + 1].view(count, WINDOW)
+    held_out = (torch.arange(count) // _TOGETHER) % _HELD_OUT == _HELD_OUT - 1
+    return Rows(inputs[~held_out], targets[~held_out], inputs[held_out], targets[held_out])
+
+
+def _standard_library() -> bytes:
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    found = b""
+    for file in sorted(folder.glob("*.py")):
+        found += file.read_bytes()
+        if len(found) >= MOST_TEXT_BYTES:
+            break
+    return found[:MOST_TEXT_BYTES]
+
+
+def _idx(path: Path) -> numpy.ndarray:
+    packed = path.with_name(f"{path.name}.gz")
+    raw = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
+    shape: Tuple[int, ...] = ()
+    if raw[:3] == b"\0\0\x08" and len(raw) >= 4 + 4 * raw[3]:
+        shape = tuple(int(n) for n in numpy.frombuffer(raw, ">u4", raw[3], 4))
+    begin = 4 + 4 * len(shape)
+    if not shape or len(raw) - begin != int(numpy.prod(shape)):
+        raise InvalidArgument(f"{path}: is no whole IDX file of unsigned bytes, expected one")
+    return numpy.frombuffer(raw, numpy.uint8, offset=begin).reshape(shape)

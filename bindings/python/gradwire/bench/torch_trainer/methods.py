@@ -1,0 +1,100 @@
+"""Methods by their text: specs of gradwire, and the peers they are compared with."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import gradwire
+from gradwire.bench.torch_trainer import peers
+
+_GRADWIRE_CARRIER = "gloo"
+
+
+class Gradwire:
+    """A spec, through gradwire's communication hook: 'int4', or with its exchange 'int4@two_shot'."""
+
+    peer = False
+
+    def __init__(self, method: str, exchange: str) -> None:
+        self.spec, at, own = method.partition("@")
+        if at and not own:
+            raise gradwire.InvalidArgument(
+                f"method '{method}': no exchange behind '@', expected as in int4@two_shot"
+            )
+        self._asked = own or exchange
+        self._hook: Any = None
+
+    @property
+    def ddp_options(self) -> Dict[str, Any]:
+        """Of DistributedDataParallel: its defaults."""
+        return {}
+
+    def check(self, shapes: Any, device: str) -> None:
+        if device != "cpu":
+            raise gradwire.InvalidArgument(
+                f"method '{self.spec}': gradwire's hook takes parameters on the CPU, expected with "
+                f"--device {device} a peer: {', '.join(peers.NAMES)}"
+            )
+        gradwire.make_plan(shapes, self.spec, exchange=self._asked)
+
+    def install(self, ddp: Any, timeout_s: float, seed: int) -> None:
+        import gradwire.torch as gradwire_torch
+
+        self._hook = gradwire_torch.register(
+            ddp,
+            self.spec,
+            carrier=_GRADWIRE_CARRIER,
+            timeout=timeout_s,
+            exchange=self._asked,
+            seed=seed,
+        )
+
+    @property
+    def exchange(self) -> str:
+        """What the plan has: 'auto' stands for one of them, in each bucket."""
+        if self._hook is None:
+            return self._asked
+        found = {str(row.get("exchange", self._asked)) for row in self._hook.plan.layout}
+        return "+".join(sorted(found))
+
+    def step_counts(self) -> Dict[str, Optional[float]]:
+        stats = self._hook.stats()
+        return {
+            "bytes_sent": stats.get("bytes_sent"),
+            "compression_ms": _ms(stats.get("codec_us")),
+            "transfer_ms": _ms(stats.get("transfer_us")),
+        }
+
+    def after_step(self, model: Any) -> None:
+        """Nothing: the hook did all."""
+
+    def settle(self, model: Any) -> None:
+        """Nothing: all ranks have the same parameters."""
+
+    def close(self) -> None:
+        if self._hook is not None:
+            self._hook.close()
+
+
+def find(method: str, exchange: str) -> Any:
+    """A Gradwire or a peers.Peer.
+
+    Raises:
+        InvalidArgument: the name is of neither; the message lists both.
+    """
+    if method.startswith("ddp"):
+        return peers.find(method)
+    spec = method.partition("@")[0]
+    try:
+        gradwire.parse_spec(spec)
+    except gradwire.InvalidArgument as error:
+        raise gradwire.InvalidArgument(f"{error}; peers: {', '.join(peers.NAMES)}") from None
+    return Gradwire(method, exchange)
+
+
+def shown(method: str, found: Any) -> Tuple[str, bool]:
+    return method, bool(found.peer)
+
+
+def _ms(microseconds: Optional[float]) -> Optional[float]:
+    return None if microseconds is None else microseconds / 1e3
