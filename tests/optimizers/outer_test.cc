@@ -148,6 +148,16 @@ TEST(OuterOptimizer, ValuesThatOthersWriteAreTheNewAnchor) {
   EXPECT_TRUE(same_bits(model.values, before.values));
 }
 
+TEST(OuterOptimizer, MovesHaveNoScale) {
+  Model model({3});
+  const auto outer = make_optimizer(parse_optimizer("diloco"), model.parameters());
+  const Model before = model;
+  EXPECT_EQ(message_of<InvalidArgument>(
+                [&] { on_stream(1, [&](Context& context) { outer->prepare(0.5, context); }); }),
+            "diloco: gradient_scale is 0.5, must be 1: what values were moved by has none");
+  EXPECT_TRUE(same_bits(model.gradients, before.gradients));
+}
+
 TEST(OuterOptimizer, TakesFloat32Alone) {
   std::vector<bfloat16> value(4);
   std::vector<float> gradient(4), floats(4);
