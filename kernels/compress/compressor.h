@@ -114,8 +114,9 @@ class Compressor {
 
   /// Reads g and the committed residual e, writes e_next and the payload. `out` holds at least
   /// capacity_bytes(); the header's `bytes` says how much of it counts. e and e_next are distinct
-  /// buffers of numel floats, or both empty. When g + e holds a NaN or an infinity the payload
-  /// carries kFlagNonFinite, is otherwise valid, and e_next must not be committed.
+  /// buffers of numel floats, or both empty. When g + e holds a NaN or an infinity, with ef21 also
+  /// when e - D does (the sum of what was sent overflows), the payload carries kFlagNonFinite, is
+  /// otherwise valid, and e_next must not be committed.
   /// The call reads step() and does not advance it: the same call writes the same bytes.
   virtual void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                         Context& context) = 0;
