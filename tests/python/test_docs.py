@@ -81,6 +81,14 @@ assert exchange.stats()["committed"] and exchange.stats()["bytes_sent"] < 600
 batches = [(own, own[:, :4].argmax(1))] * 60
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
 """, SAME, ranks=2),
+    ("docs/torch.md", "Gradients of FSDP2"): Stage(
+        DDP, """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+for step in range(60):
+    loss(model(own), own[:, :4].argmax(1)).backward()
+    optimizer.step(), optimizer.zero_grad()
+assert exchange.step == 60 and exchange.stats()["bytes_sent"] < 1200
+""" + SAME, ranks=2),
     ("docs/torch.md", "Optimizers"): Stage(
         MODEL + "batches *= 6  # the rate grows for 300 steps\n",
         LEARNED + "assert optimizer.state_dict()['state']"),

@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
 from .attach import Attached, attach
 from .carrier import transport
 from .ddp import DDPHook, register
+from .fsdp import FSDPExchange, register_fsdp
 from .local_steps import DiLoCo
 from .onebit import OneBitAdam, OneBitLAMB
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
@@ -31,10 +32,12 @@ __all__ = [
     "Attached",
     "DDPHook",
     "DiLoCo",
+    "FSDPExchange",
     "OneBitAdam",
     "OneBitLAMB",
     "Optimizer",
     "attach",
     "register",
+    "register_fsdp",
     "transport",
 ]

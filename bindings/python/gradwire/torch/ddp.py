@@ -13,7 +13,7 @@ from .._core import Plan, parse_spec
 from ..errors import InvalidArgument
 from .exchange import DTYPES, GradientExchange, RefusedByAll
 
-__all__ = ["DDPHook", "register"]
+__all__ = ["DDPHook", "after_backward", "register"]
 
 _STEPS_UNTIL_REBUILT = 2  # DDP's first step has other buckets than those after it
 
@@ -191,7 +191,7 @@ class DDPHook(GradientExchange):
             for each in waiting:
                 if each.buffer.layout == torch.strided:
                     each.buffer.fill_(float("nan"))
-            _after_backward(lambda: _throw(failed))
+            after_backward(lambda: _throw(failed))
         for each in waiting:
             each.future.set_result(each.buffer)
 
@@ -213,7 +213,7 @@ class DDPHook(GradientExchange):
                 each.buffer.mul_(self._scale)
         if committed and self.find_unused:
             means = [(each.buffer, each.mapped.parameters) for each in waiting]
-            _after_backward(lambda: self._give_to_unused(means))
+            after_backward(lambda: self._give_to_unused(means))
         if self._begun_steps >= _STEPS_UNTIL_REBUILT:
             travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
             self._travel_in(travelled)
@@ -258,7 +258,8 @@ def _throw(error: BaseException) -> None:
     raise error
 
 
-def _after_backward(call: Callable[[], None]) -> None:
-    # Behind DDP's own end of backward, which is queued once the hook has returned.
+def after_backward(call: Callable[[], None]) -> None:
+    """Queues a call behind what DDP and FSDP do at the end of backward. Inside a backward."""
+    # Twice: DDP queues its own end once the hook has returned.
     queue = torch.autograd.Variable._execution_engine.queue_callback
     queue(lambda: queue(call))

@@ -20,7 +20,7 @@ from .meeting import check_group, gloo_transport
 from .scaling import Scaler, check_scaler, find_scaler
 from .writers import write_scalars
 
-__all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
+__all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll", "join"]
 
 Named = Iterable[Tuple[str, torch.Tensor]]
 
@@ -86,7 +86,7 @@ class GradientExchange:
         if dist.get_world_size(process_group) == 1:
             _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
             return
-        self._transport = _join(process_group, carrier, timeout)
+        self._transport = join(process_group, carrier, timeout)
         self._reducer = Reducer(
             made,
             self._transport,
@@ -285,7 +285,8 @@ class GradientExchange:
         raise InvalidArgument(f"name: '{name}' is no parameter that is exchanged")
 
 
-def _join(process_group: Any, carrier: str, timeout: float) -> _core.Transport:
+def join(process_group: Any, carrier: str, timeout: float) -> _core.Transport:
+    """A transport of the ranks of a process group; carrier as of register(). Collective."""
     known = ("auto", "gloo", "torch")
     if carrier not in known:
         raise InvalidArgument(f"carrier: is '{carrier}', must be one of {', '.join(known)}")

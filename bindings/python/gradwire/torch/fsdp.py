@@ -1,0 +1,336 @@
+"""Gradients of FSDP2 (fully_shard) through gradwire: a reduce-scatter of compressed slices."""
+
+import logging
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from .. import _core
+from .._core import parse_spec, payload_info
+from ..errors import InvalidArgument, NonFiniteGradient
+from ..feedback import Feedback
+from .ddp import after_backward
+from .exchange import DTYPES, join
+from .meeting import check_group
+from .scaling import Scaler, check_scaler, find_scaler
+from .sharded_checkpoint import agree, compare, load_slices, state_of
+from .sharded_groups import Group, checked_mesh, groups_of, share_of, viewed
+from .writers import write_scalars
+
+__all__ = ["FSDPExchange", "register_fsdp"]
+
+_WORDS = 256  # bytes a rank may say about what was not finite
+_LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers are looked for
+
+_log = logging.getLogger("gradwire")
+
+
+def register_fsdp(module: torch.nn.Module, spec: str, **options: Any) -> "FSDPExchange":
+    """Reduces the gradients of a module under fully_shard by gradwire from now on. Collective.
+
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        exchange = gradwire.torch.register_fsdp(model, "topk:1%,int4")
+
+    Each rank compresses its unsharded gradients in slices, one for each rank, and sends slice d to
+    rank d alone, which adds up those of all ranks in rank order. What a slice leaves out is kept
+    here and sent later. A backward that reduces gradients is one commit of the residuals; where some
+    rank's gradient holds NaN or infinity nothing is committed on any.
+
+    Args:
+        module: fully_shard has been applied to it, or to modules in it, over one mesh of one
+            dimension on the CPU; gradients are reduced in float32, float16 or bfloat16
+            (MixedPrecisionPolicy.reduce_dtype); no other custom reduce-scatter.
+        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none', of all parameters; not powersgd
+            and not ef21, whose ranks must see all payloads, and with float32 residuals.
+        carrier, timeout, scaler, on_nonfinite, threads: as of register().
+        seed: of what compressors draw, the same on all ranks.
+
+    Returns:
+        The exchange: residual(), stats(), write_to(), state_dict(), load_state_dict(), close().
+
+    Raises:
+        InvalidArgument: what is not as above, or ranks differ in it.
+        TransportError: ranks did not come.
+    """
+    return FSDPExchange(module, spec, **options)
+
+
+class FSDPExchange:
+    """What register_fsdp() returns."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        spec: str,
+        *,
+        carrier: str = "auto",
+        timeout: float = 1800.0,
+        scaler: Scaler = None,
+        on_nonfinite: Optional[str] = None,
+        threads: Optional[int] = None,
+        seed: int = 0,
+    ) -> None:
+        check_group(None)
+        self._spec = _checked_spec(spec)
+        if on_nonfinite not in (None, "error", "skip"):
+            raise InvalidArgument(f"on_nonfinite: is '{on_nonfinite}', must be 'error' or 'skip'")
+        self._skip = (on_nonfinite or ("skip" if scaler else "error")) == "skip"
+        found = groups_of(module)
+        names = {id(p): name for name, p in module.named_parameters()}
+        self._groups = [Group(self._reduce, name, group, names) for name, (_, group) in found.items()]
+        process_group = checked_mesh(self._groups)
+        check_scaler(scaler, [p.sharded_param for g in self._groups for p in g.group.fsdp_params])
+        self._check_dtypes(bool(scaler))
+        self._scaler: Any = scaler or None
+        self._look_for_scalers = scaler is None
+        self._scale = 1.0  # of the gradients of the step in progress
+        self._pending: List[Group] = []  # reduced in this backward
+        self._backward: Optional[int] = None  # torch's number of that at whose end _end() is called
+        self._begun_steps = 0
+        self._seed = seed
+        self._threads = torch.get_num_threads() if threads is None else threads
+        self._closed = False
+        self._stats: Dict[str, float] = {}
+        self._counted = (0.0, 0.0)  # when the step began
+        self._transport: Optional[_core.Transport] = None
+        if dist.get_world_size(process_group) == 1:
+            _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
+            return
+        for group in self._groups:
+            rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
+            group.slices = self._make_slices(group, rank, size)
+        self._transport = join(process_group, carrier, timeout)
+        try:
+            same = [self._spec, seed, bool(scaler), self._skip]
+            groups = [[g.name, str(g.dtype), [p[:2] for p in g.parameters]] for g in self._groups]
+            compare(self._transport, [same, groups])
+        except BaseException:
+            self._transport.close()
+            raise
+        for group, (wrapped, _) in zip(self._groups, found.values()):
+            wrapped.set_custom_reduce_scatter(group)
+        module.register_forward_pre_hook(self._before_forward)
+
+    @property
+    def spec(self) -> str:
+        """Of the compressor, as it was given."""
+        return self._spec
+
+    @property
+    def transport(self) -> Optional[_core.Transport]:
+        """What carries the exchange; None in a group of one rank."""
+        return self._transport
+
+    @property
+    def step(self) -> int:
+        """Commits so far."""
+        return next((each.step for group in self._groups for each in group.slices), 0)
+
+    def residual(self, name: str) -> Optional[torch.Tensor]:
+        """A copy of what an unsharded parameter's gradients on this rank still owe to all ranks.
+
+        Args:
+            name: as module.named_parameters() has it.
+
+        Returns:
+            float32, in the shape of the whole parameter; None without feedback.
+        """
+        for group in self._groups:
+            begin = 0
+            for parameter in group.parameters:
+                end = begin + parameter.slice_numel
+                if parameter.name == name:
+                    return parameter.whole([each.residual for each in group.slices], begin)
+                begin = end
+        raise InvalidArgument(f"name: '{name}' is no parameter that is exchanged")
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank keeps between steps, for its checkpoint: residuals and counters.
+
+        Plain tensors and numbers, for torch.save() and weights_only loading. Between steps. Every
+        rank has its own, of the size of the unsharded gradients.
+        """
+        rank, size = self._place()
+        slices = {group.name: group.slices for group in self._groups}
+        return state_of(slices, self._spec, rank, size)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Continues bit for bit where state_dict() was called on this rank. Collective, between steps.
+
+        Raises:
+            InvalidArgument: on every rank, when one finds its state missing something, or of another
+                rank, number of ranks, spec, module or step; nothing has changed then.
+        """
+        if self._transport is None:
+            raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
+        rank, size = self._place()
+        fresh = {g.name: self._make_slices(g, rank, size) for g in self._groups}
+        agree(
+            self._transport,
+            lambda: load_slices(state, fresh, self._spec, rank, size),
+            "state",
+        )
+        for group in self._groups:
+            group.slices = fresh[group.name]
+
+    def stats(self) -> Dict[str, float]:
+        """Of the last step: what it sent, and what it cost.
+
+        Returns:
+            'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
+            unsharded gradients) and 'exposed_us' (compression and exchange, for which backward
+            waits). Empty before the first step.
+        """
+        return dict(self._stats)
+
+    def write_to(self, writer: Any, step: Optional[int] = None) -> None:
+        """Hands stats() to TensorBoard (add_scalar) or wandb (log), as that of register() does."""
+        write_scalars(writer, self.stats(), step)
+
+    def close(self) -> None:
+        """Leaves the group; steps after it raise. Nothing when closed already."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # What a step is made of.
+
+    def _reduce(self, group: Group, output: torch.Tensor, input: torch.Tensor, op: Any) -> None:
+        if self._closed:
+            raise InvalidArgument("gradwire: the exchange has been closed, must be open")
+        assert self._transport is not None
+        started = time.perf_counter()
+        try:
+            self._begin(group)
+            share = share_of(op, len(group.slices))
+            if input.numel() != group.numel * len(group.slices) or input.dtype != group.dtype:
+                raise InvalidArgument(
+                    f"gradients of '{group.name}': are {input.numel()} of {input.dtype}, must be "
+                    f"{group.numel * len(group.slices)} of {group.dtype}: parameters that a backward "
+                    "does not reach need set_reduce_scatter_unused_params(True)"
+                )
+            if self._scale != 1.0:
+                input.mul_(1.0 / self._scale)
+            parts = input.view(len(group.slices), -1)
+            sent = [each.compress(viewed(part)) for each, part in zip(group.slices, parts)]
+            group.finite = all(payload_info(payload)["finite"] for payload in sent)
+            self._pending.append(group)
+            capacity = group.slices[0].compressor.capacity_bytes
+            what = f"slices of '{group.name}'"
+            got = self._transport.all_to_all(sent, capacity=capacity, what=what)
+            if all(payload_info(payload)["finite"] for payload in got):
+                mine = group.slices[self._transport.rank]
+                mine.decompress(got, share * self._scale, viewed(output))
+            else:
+                output.fill_(float("nan"))
+        except Exception as error:
+            self._transport.abort(f"{type(error).__name__}: {error}")
+            raise
+        self._stats["exposed_us"] += (time.perf_counter() - started) * 1e6
+        self._stats["dense_bytes"] += float(input.numel() * input.element_size())
+
+    def _begin(self, group: Group) -> None:
+        if group in self._pending:
+            raise InvalidArgument(
+                f"gradients of '{group.name}': are reduced twice in one backward, must be once; after "
+                "a backward that broke off a forward pass must come first"
+            )
+        # Checkpointing with use_reentrant has backward passes within one, each with an end.
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            after_backward(self._end)
+            self._backward = backward
+        if self._pending:
+            return
+        self._begun_steps += 1
+        if self._look_for_scalers and self._begun_steps <= _LOOK_FOR_SCALERS:
+            find_scaler()
+        self._scale = self._scaler.get_scale() if self._scaler else 1.0
+        self._stats = {"step": float(self.step), "exposed_us": 0.0, "dense_bytes": 0.0}
+        self._counted = self._counters()
+
+    def _before_forward(self, *_: Any) -> None:
+        # A backward that broke off has left groups behind. Not one that is just computing again.
+        if torch._C._current_graph_task_id() == -1:
+            self._pending, self._backward = [], None
+
+    def _end(self) -> None:
+        assert self._transport is not None
+        started = time.perf_counter()
+        pending, self._pending, self._backward = self._pending, [], None
+        if not pending:
+            return
+        bad = next((group for group in pending if not group.finite), None)
+        words = b"" if bad is None else f"'{bad.name}'".encode()[-_WORDS:]
+        told = self._transport.all_gather(words, capacity=_WORDS, what="end of backward")
+        wrong = [(rank, bytes(said).decode()) for rank, said in enumerate(told) if len(said) > 0]
+        for group in pending if not wrong else []:
+            for each in group.slices:
+                each.commit()
+        sent, received = self._counters()
+        self._stats["committed"] = float(not wrong)
+        self._stats["bytes_sent"] = sent - self._counted[0]
+        self._stats["bytes_received"] = received - self._counted[1]
+        self._stats["exposed_us"] += (time.perf_counter() - started) * 1e6
+        if wrong:
+            self._fill_with_nan()
+            if not self._skip:
+                rank, name = wrong[0]
+                raise NonFiniteGradient(
+                    f"backward: rank {rank}'s gradients of {name} hold NaN or infinity, expected "
+                    "finite values; nothing was committed on any rank"
+                )
+
+    def _fill_with_nan(self) -> None:
+        for group in self._groups:
+            for parameter in group.group.fsdp_params:
+                gradient = parameter.sharded_param.grad
+                if gradient is not None:
+                    gradient.to_local().fill_(float("nan"))
+
+    def _place(self) -> Tuple[int, int]:
+        return (0, 1) if self._transport is None else (self._transport.rank, self._transport.world_size)
+
+    def _counters(self) -> Tuple[float, float]:
+        assert self._transport is not None
+        counted = self._transport.counters()
+        return float(counted["bytes_sent"]), float(counted["bytes_received"])
+
+    def _make_slices(self, group: Group, rank: int, size: int) -> List[Feedback]:
+        # Seeds differ by group and by slice: the ranks' draws for one slice differ by rank.
+        first = self._seed + self._groups.index(group) * size
+        shapes = [parameter.slice_shape for parameter in group.parameters]
+        return [
+            Feedback(
+                self._spec, group.numel, DTYPES[group.dtype], first + d, rank, self._threads, size,
+                shapes=shapes,
+            )
+            for d in range(size)
+        ]
+
+    def _check_dtypes(self, scaled: bool) -> None:
+        for group in self._groups:
+            if group.dtype not in DTYPES:
+                raise InvalidArgument(
+                    f"gradients of '{group.name}': are reduced in {group.dtype}, must be float32, "
+                    "float16 or bfloat16"
+                )
+            if scaled and group.dtype == torch.float16:
+                raise InvalidArgument(
+                    f"scaler: gradients of '{group.name}' are reduced in torch.float16, which cannot "
+                    "hold them unscaled; use MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+                )
+
+
+def _checked_spec(spec: str) -> str:
+    parsed = parse_spec(spec)
+    if parsed.ef21 or parsed.rank > 0 or parsed.rounds > 1:
+        raise InvalidArgument(
+            f"spec: is '{spec}', must be one whose payloads are decoded by one rank alone: not "
+            "powersgd and not ef21"
+        )
+    return spec

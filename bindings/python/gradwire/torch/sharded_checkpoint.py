@@ -1,0 +1,100 @@
+"""A rank's compressed slices as a state_dict, and what ranks must agree on about them."""
+
+import hashlib
+import json
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+import numpy as np
+import torch
+
+from .. import _core
+from ..errors import InvalidArgument
+from ..feedback import Feedback
+
+__all__ = ["agree", "compare", "load_slices", "state_of"]
+
+Slices = Mapping[str, List[Feedback]]  # by group: one for each rank
+
+_FORMAT = 1
+_WORDS = 512  # bytes a rank may say about what is wrong
+
+
+def state_of(slices: Slices, spec: str, rank: int, world_size: int) -> Dict[str, Any]:
+    """'format', 'spec', 'rank', 'world_size', and 'slices': by group, those of Feedback.state_dict()
+    with tensors in the place of arrays."""
+    kept = {name: [_tensors(each.state_dict()) for each in parts] for name, parts in slices.items()}
+    return {"format": _FORMAT, "spec": spec, "rank": rank, "world_size": world_size, "slices": kept}
+
+
+def load_slices(
+    state: Mapping[str, Any], into: Slices, spec: str, rank: int, world_size: int
+) -> List[int]:
+    """Fills slices that are new. Returns their steps.
+
+    Raises:
+        InvalidArgument: the state is not of this rank, spec and module.
+    """
+    wanted = {"format": _FORMAT, "spec": spec, "rank": rank, "world_size": world_size}
+    for key, mine in wanted.items():
+        if key not in state:
+            raise InvalidArgument(f"state['{key}']: is missing, must be there")
+        if state[key] != mine:
+            raise InvalidArgument(f"state['{key}']: is {state[key]!r}, must be {mine!r}")
+    kept = state.get("slices")
+    if not isinstance(kept, Mapping) or set(kept) != set(into):
+        raise InvalidArgument(
+            f"state['slices']: must hold those of {', '.join(repr(name) for name in into)}"
+        )
+    for name, parts in into.items():
+        if len(kept[name]) != len(parts):
+            raise InvalidArgument(
+                f"state['slices']['{name}']: holds {len(kept[name])}, must hold {len(parts)}"
+            )
+        for saved, part in zip(kept[name], parts):
+            part.load_state_dict(_arrays(saved))
+    return [part.step for parts in into.values() for part in parts]
+
+
+def agree(transport: _core.Transport, load: Callable[[], Any], what: str) -> None:
+    """Calls load() and compares what it returned over ranks. Collective.
+
+    Raises:
+        InvalidArgument: on every rank, where load() raised on some or returned different values.
+    """
+    problem: Optional[Exception] = None
+    try:
+        words = b"+" + hashlib.sha256(json.dumps(load()).encode()).digest()
+    except Exception as error:
+        problem = error
+        words = f"-{type(error).__name__}: {error}".encode()[:_WORDS]
+    told = transport.all_gather(words, capacity=_WORDS, what=what)
+    if problem is not None:
+        raise problem
+    for rank, said in enumerate(map(bytes, told)):
+        if said.startswith(b"-"):
+            reason = said[1:].decode(errors="replace")
+            raise InvalidArgument(f"{what}: rank {rank} cannot use its own: {reason}")
+        if said != words:
+            raise InvalidArgument(
+                f"{what}: rank {rank}'s differs from that of rank {transport.rank}, must be of the "
+                "same step of the same run"
+            )
+
+
+def compare(transport: _core.Transport, mine: Any) -> None:
+    """Raises InvalidArgument on every rank where ranks have been given different things."""
+    digest = hashlib.sha256(json.dumps(mine).encode()).digest()
+    for rank, other in enumerate(transport.all_gather(digest, what="arguments")):
+        if bytes(other) != digest:
+            raise InvalidArgument(
+                f"register_fsdp: rank {rank} has another module, spec, seed, scaler or on_nonfinite "
+                f"than rank {transport.rank}, must be the same"
+            )
+
+
+def _tensors(state: Dict[str, Any]) -> Dict[str, Any]:
+    return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in state.items()}
+
+
+def _arrays(state: Mapping[str, Any]) -> Dict[str, Any]:
+    return {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in state.items()}

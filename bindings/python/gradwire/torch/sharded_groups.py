@@ -1,0 +1,145 @@
+"""FSDP2's parameter groups, whose gradients travel as one slice for each rank."""
+
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+
+from ..errors import InvalidArgument
+from ..feedback import Feedback
+
+__all__ = ["Group", "checked_mesh", "groups_of", "share_of", "viewed"]
+
+
+class Parameter(NamedTuple):
+    name: str
+    slice_shape: List[int]  # padded: what a slice has of it, in this order
+    shape: List[int]  # unsharded
+    dim: int  # along which it is sharded
+
+    @property
+    def slice_numel(self) -> int:
+        return math.prod(self.slice_shape)
+
+    def whole(self, slices: Sequence[Any], begin: int) -> Optional[torch.Tensor]:
+        """Of NumPy arrays of a group's slices, in which it begins there; None where one is None."""
+        if any(each is None for each in slices):
+            return None
+        end = begin + self.slice_numel
+        parts = [torch.tensor(each[begin:end]).view(self.slice_shape) for each in slices]
+        return torch.cat(parts, dim=self.dim).narrow(self.dim, 0, self.shape[self.dim])
+
+
+Reduce = Callable[["Group", torch.Tensor, torch.Tensor, Any], None]  # output, input, operation
+
+
+class Group(ReduceScatter):
+    """The reduce-scatter of one FSDP parameter group."""
+
+    def __init__(self, reduce: Reduce, name: str, group: Any, names: Dict[int, str]):
+        self.reduce, self.name, self.group = reduce, name, group
+        policy = group.mp_policy
+        trained = [p for p in group.fsdp_params if p.sharded_param.requires_grad]
+        own = trained[0].sharded_param.dtype if trained else torch.float32
+        self.dtype: torch.dtype = policy.reduce_dtype or policy.param_dtype or own
+        self.parameters = [
+            Parameter(
+                names[id(p.sharded_param)],
+                list(p.padded_sharded_param_size),
+                list(p._orig_size),
+                p.fsdp_placement.dim,
+            )
+            for p in trained
+        ]
+        self.numel = sum(p.slice_numel for p in self.parameters)
+        self.slices: List[Feedback] = []  # by the rank they are sent to
+        self.finite = True  # all of what this rank sent last
+
+    def allocate(self, size: Sequence[Any], *, dtype: Any, device: Any) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Called by FSDP; done when it returns, which FSDP does not tell from a Work that is."""
+        self.reduce(self, output_tensor, input_tensor, op)
+
+
+def groups_of(module: torch.nn.Module) -> Dict[str, Tuple[FSDPModule, Any]]:
+    """FSDP's parameter groups that have something to train, by the name of their module."""
+    found: Dict[int, Tuple[str, FSDPModule, Any]] = {}
+    for name, part in module.named_modules():
+        if isinstance(part, FSDPModule):
+            groups = part._get_fsdp_state()._fsdp_param_groups
+            if len(groups) > 1:
+                raise InvalidArgument(
+                    f"module '{name}': its parameters lie on {len(groups)} meshes, must be on one"
+                )
+            for group in groups:
+                if any(p.sharded_param.requires_grad for p in group.fsdp_params):
+                    found.setdefault(id(group), (name, part, group))
+    if not found:
+        raise InvalidArgument(
+            f"module: is a {type(module).__name__} without parameters under fully_shard that train, "
+            "must have some; for DistributedDataParallel there is gradwire.torch.register()"
+        )
+    for name, _, group in found.values():
+        comm = group._reduce_scatter_comm
+        if type(comm) is not DefaultReduceScatter:
+            raise InvalidArgument(
+                f"module '{name}': has a {type(comm).__name__} as its reduce-scatter already, must "
+                "have none"
+            )
+    return {name: (part, group) for name, part, group in found.values()}
+
+
+def checked_mesh(groups: Sequence[Group]) -> Any:
+    """The process group over which all of them are sharded."""
+    for each in groups:
+        for parameter in each.group.fsdp_params:
+            mesh, device = parameter.sharded_param.device_mesh, parameter.sharded_param.device
+            if mesh.ndim != 1 or not hasattr(each.group.mesh_info, "shard_process_group"):
+                raise InvalidArgument(
+                    f"module '{each.name}': its mesh has {mesh.ndim} dimensions, must have one, of "
+                    "sharding: with a second one (HSDP) FSDP all-reduces what slices became before "
+                    "it calls set_all_reduce_hook(), so that it cannot be compressed"
+                )
+            if device.type != "cpu":
+                raise InvalidArgument(
+                    f"module '{each.name}': is on {device}, must be on the CPU: exchanges of GPU "
+                    "memory from Python are not built yet"
+                )
+    found = {id(g): g for g in (each.group._reduce_scatter_process_group for each in groups)}
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"module: is sharded over {len(found)} process groups, must be over one"
+        )
+    return next(iter(found.values()))
+
+
+def share_of(op: Any, world_size: int) -> float:
+    """What the sum over ranks is multiplied by."""
+    if op == dist.ReduceOp.AVG:
+        return 1.0 / world_size
+    if op == dist.ReduceOp.SUM:
+        return 1.0
+    raise InvalidArgument(
+        f"op: is {op}, must be AVG or SUM: with set_gradient_divide_factor() also call "
+        "set_force_sum_reduction_for_comms(True)"
+    )
+
+
+def viewed(tensor: torch.Tensor) -> Any:
+    """As NumPy has it, without a copy; bfloat16 as its bits."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy()
+    return tensor.numpy()
