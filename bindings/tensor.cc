@@ -1,6 +1,7 @@
 #include "gradwire/bindings/tensor.h"
 
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -86,18 +87,42 @@ bool numpy_hears_of_read_only() {
   return py::bool_(version.attr("__ge__")("2.1.0"));
 }
 
+// As an object's own __array__ gives it, for dtypes that neither the buffer protocol nor DLPack
+// hands to NumPy (JAX's bfloat16); nothing where that is a copy or fails. To be read only: what
+// writing to it does is not known.
+std::optional<Layout> inspect_by_array(py::handle object) {
+  if (!py::hasattr(object, "__array__")) {
+    return std::nullopt;
+  }
+  try {
+    const py::array array(py::module_::import("numpy").attr("asarray")(object));
+    if (array.owndata()) {
+      return std::nullopt;
+    }
+    Layout layout = layout_of(array);
+    layout.writable = false;
+    return layout;
+  } catch (const py::error_already_set&) {
+    return std::nullopt;  // the caller has the reason that DLPack gave
+  }
+}
+
 // An array of another library, as NumPy views it.
 Layout inspect_dlpack(py::handle object, std::string_view what) {
   constexpr int kCpu = 1, kPinned = 3;  // DLDeviceType
   const auto [type, index] = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
   check(type == kCpu || type == kPinned, what, ": is on a device (DLPack's type ", type,
-        ", number ", index, "), must be in CPU memory");
+        ", number ", index, "), must be in CPU memory: from Python nothing reads a GPU's yet",
+        " (cupy.asnumpy and jax.device_get make a copy)");
   try {
     const auto numpy = py::module_::import("numpy");
     Layout layout = layout_of(py::array(numpy.attr("from_dlpack")(object)));
     layout.writable = layout.writable && numpy_hears_of_read_only();
     return layout;
   } catch (const py::error_already_set& error) {
+    if (std::optional<Layout> layout = inspect_by_array(object)) {
+      return std::move(*layout);
+    }
     throw InvalidArgument(concat(what, ": is a ", Py_TYPE(object.ptr())->tp_name,
                                  ", which NumPy cannot view: ", std::string(py::str(error.value())),
                                  " (bfloat16 must be viewed as uint16)"));
@@ -116,7 +141,14 @@ Layout inspect(py::handle object, std::string_view what) {
   }
   Layout layout;
   layout.owner = py::reinterpret_borrow<py::object>(object);
-  layout.buffer = py::reinterpret_borrow<py::buffer>(object).request();
+  try {
+    layout.buffer = py::reinterpret_borrow<py::buffer>(object).request();
+  } catch (const py::error_already_set& error) {
+    // JAX has the protocol for every array, but not for every dtype and device.
+    check(py::hasattr(object, "__dlpack__"), what, ": is a ", Py_TYPE(object.ptr())->tp_name,
+          ", whose memory cannot be viewed: ", std::string(py::str(error.value())));
+    return inspect_dlpack(object, what);
+  }
   const py::buffer_info& buffer = layout.buffer;
   layout.data = buffer.ptr;
   layout.shape = buffer.shape;

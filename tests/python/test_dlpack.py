@@ -86,6 +86,9 @@ def test_memory_of_a_device_is_refused():
     with pytest.raises(gradwire.InvalidArgument,
                        match=r"gradient: is on a device \(DLPack's type 2, number 3\)"):
         gradwire.Compressor("none", NUMEL).compress(Exporter(floats(), (2, 3)))
+    functional = gradwire.FunctionalOptimizer("sgd", [floats()], 0.1)
+    with pytest.raises(gradwire.InvalidArgument, match=r"gradients\[0\]: is on a device .*type 2"):
+        functional.update([Exporter(floats(), (2, 3))])
 
 
 def test_what_cannot_be_viewed_is_refused_in_words():
@@ -100,3 +103,39 @@ def test_what_cannot_be_viewed_is_refused_in_words():
     bits = torch.ones(NUMEL, dtype=torch.bfloat16).view(torch.uint16)
     sixteen = gradwire.Compressor("none", NUMEL, "bfloat16")
     assert sixteen.compress(bits).nbytes > 2 * NUMEL
+
+
+def test_bfloat16_of_jax_is_read_where_it_is():
+    of = with_jax()
+    bits = (floats().view(np.uint32) >> 16).astype(np.uint16)
+    values = of(bits.view(pytest.importorskip("ml_dtypes").bfloat16))
+    compressor = gradwire.Compressor("topk:1%", NUMEL, "bfloat16")
+    np.testing.assert_array_equal(compressor.compress(values), compressor.compress(bits))
+    with pytest.raises(gradwire.InvalidArgument, match="out: is read-only"):
+        compressor.decompress([compressor.compress(bits).copy()], 1.0, out=values)
+    with pytest.raises(gradwire.InvalidArgument, match="dtype is bfloat16, must be float32"):
+        gradwire.Compressor("none", NUMEL).compress(values)
+
+
+def test_verbs_read_arrays_of_jax_and_never_write_them():
+    of = with_jax()
+    transport = gradwire.make_transport("in_process")
+    whole, ones = np.arange(6, dtype=np.int32), np.ones(6, np.float32)
+    for got in (transport.all_gather(of(whole)), transport.all_to_all([of(whole)])):
+        np.testing.assert_array_equal(got[0].view(np.int32), whole)
+    np.testing.assert_array_equal(transport.reduce_scatter(of(ones)), ones)
+    reducer = gradwire.Reducer(gradwire.make_plan([("w", (6,))], "none"), transport.split(0))
+    for refused in (lambda: transport.all_reduce_sum(of(ones)),
+                    lambda: transport.broadcast(of(whole)),
+                    lambda: transport.reduce_scatter(ones, out=of(ones)),
+                    lambda: reducer.bucket_ready(0, of(ones))):  # fmt: skip
+        with pytest.raises(gradwire.InvalidArgument, match="is read-only, must be writable"):
+            refused()
+    reducer.accumulate(0, of(ones))
+    reducer.accumulate(0, of(ones))
+    reducer.grad_ready(0)
+    reducer.wait()
+    np.testing.assert_array_equal(reducer.gradient(0), 2 * ones)
+    feedback = gradwire.Feedback("topk:50%", 6)
+    kept = feedback.decompress([feedback.compress(of(ones))])
+    np.testing.assert_array_equal(kept + (kept == 0), ones)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rank_processes import needs_torch
 
+needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -77,3 +78,15 @@ def test_numpy_alone():
 
 def test_minimal():
     assert "bytes became" in run([sys.executable, str(EXAMPLES / "minimal.py")])
+
+
+@needs_torch
+@needs_jax
+def test_jax_ranks_under_torchrun():
+    assert "4 ranks" in torchrun("jax_ranks.py")
+
+
+@needs_jax
+def test_jax_alone(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    assert "1 ranks" in run([sys.executable, str(EXAMPLES / "jax_ranks.py")])

@@ -4,23 +4,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
+from .arrays import viewed
 from .errors import InvalidArgument
 from .optim import Optimizer, ParamGroup
 from .registries import optimizers
 
 __all__ = ["FunctionalOptimizer"]
-
-
-def _viewed(array: Any, what: str) -> np.ndarray:
-    """As NumPy sees it, without a copy; InvalidArgument where it cannot."""
-    try:
-        view = np.asarray(array)
-    except (TypeError, RuntimeError) as error:  # of a GPU's memory, of tensors that require gradients
-        kind = type(array).__name__
-        raise InvalidArgument(f"{what}: is a {kind}, which NumPy cannot view: {error}") from error
-    if not view.flags.c_contiguous:
-        raise InvalidArgument(f"{what}: is not contiguous, must be in C order")
-    return view
 
 
 class FunctionalOptimizer:
@@ -62,7 +51,7 @@ class FunctionalOptimizer:
                 f"spec: is {spec!r}, must be of an optimizer that steps on gradients alone: this one's "
                 "prepare() writes to them"
             )
-        self._values = [np.array(_viewed(p, f"parameters[{i}]")) for i, p in enumerate(parameters)]
+        self._values = [np.array(viewed(p, f"parameters[{i}]")) for i, p in enumerate(parameters)]
         self._convert = convert
         # Whose memory is never read: update() says where gradients are.
         unused = [np.zeros(v.shape, np.float32) for v in self._values]
@@ -110,7 +99,7 @@ class FunctionalOptimizer:
             raise InvalidArgument(
                 f"gradients: holds {len(gradients)} arrays, must hold {len(self._values)}, one per parameter"
             )
-        views = [_viewed(g, f"gradients[{i}]") for i, g in enumerate(gradients)]
+        views = [viewed(g, f"gradients[{i}]") for i, g in enumerate(gradients)]
         self._optimizer.step_on(views, lr, gradient_scale=gradient_scale, known_finite=known_finite)
         return self.parameters()
 

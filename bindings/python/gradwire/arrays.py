@@ -1,0 +1,32 @@
+"""Arrays of any library as NumPy sees them, where Python code looks at them itself."""
+
+from typing import Any
+
+import numpy as np
+
+from .errors import InvalidArgument
+
+__all__ = ["viewed"]
+
+_CPU, _PINNED = 1, 3  # of DLPack's devices, those whose memory the CPU reads
+
+
+def viewed(array: Any, what: str) -> np.ndarray:
+    """As NumPy sees it, without a copy; InvalidArgument, which begins with `what`, where it cannot."""
+    if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack_device__"):
+        # NumPy would copy what JAX keeps on a GPU, without a word.
+        kind, number = array.__dlpack_device__()
+        if kind not in (_CPU, _PINNED):
+            raise InvalidArgument(
+                f"{what}: is on a device (DLPack's type {int(kind)}, number {number}), must be in CPU "
+                "memory: from Python nothing reads a GPU's yet (cupy.asnumpy and jax.device_get make a "
+                "copy)"
+            )
+    try:
+        view = np.asarray(array)
+    except (TypeError, RuntimeError) as error:  # of tensors that require gradients, for one
+        name = type(array).__name__
+        raise InvalidArgument(f"{what}: is a {name}, which NumPy cannot view: {error}") from error
+    if not view.flags.c_contiguous:
+        raise InvalidArgument(f"{what}: is not contiguous, must be in C order")
+    return view
