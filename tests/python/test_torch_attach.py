@@ -158,6 +158,100 @@ def test_models_that_lie_elsewhere_are_refused(tmp_path):
     check(2, _elsewhere, tmp_path)
 
 
+def _closures(world):
+    model, plain = Net(), ddp()
+    optimizers = sgd(model), sgd(plain)
+    _, exchange = _attached(model, "none", optimizer=optimizers[0])
+    for step in range(4):
+        for one, optimizer in zip((model, plain), optimizers):
+            def closure(one=one, optimizer=optimizer, step=step):
+                optimizer.zero_grad()
+                loss = loss_of(one, world.rank, step)
+                loss.backward()
+                return loss
+            if step % 2:
+                optimizer.step(closure=closure)
+            else:
+                optimizer.step(closure)
+    assert torch.equal(parameters(model), parameters(plain))
+
+
+def test_the_optimizer_waits_behind_its_closure(tmp_path):
+    check(2, _closures, tmp_path)
+
+
+def _changed_before_wait(world):
+    model, exchange = _attached()
+    loss_of(model, world.rank, 0).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(gradwire.InvalidArgument, match="'first.weight' was changed or removed|"
+                                                       "was changed or removed behind backward"):
+        exchange.wait()
+    model, exchange = _attached()
+    loss_of(model, world.rank, 0).backward()
+    model.zero_grad()
+    with pytest.raises(gradwire.InvalidArgument, match="was changed or removed behind backward"):
+        exchange.wait()
+    scaler = torch.amp.GradScaler("cpu")
+    for arguments, text in ((dict(optimizer=sgd(model), scaler=scaler), "together with a scaler"),
+                            (dict(foo=1), "foo: is no argument here"),
+                            (dict(spec=5), "spec: is a int")):
+        with pytest.raises(gradwire.InvalidArgument, match=text):
+            gradwire.torch.attach(Net(), arguments.pop("spec", "none"), **arguments)
+    with pytest.raises(gradwire.InvalidArgument, match="an exchange has its gradients already"):
+        _attached(model)
+    with pytest.raises(gradwire.InvalidArgument, match="there is gradwire.torch.register"):
+        gradwire.torch.attach(ddp(), "none")
+    exchange.close()
+    _attached(model)  # what is closed has none
+
+
+def test_gradients_changed_before_they_were_exchanged_are_refused(tmp_path):
+    check(2, _changed_before_wait, tmp_path)
+
+
+class _Stop(Exception):
+    pass
+
+
+def _abandons(world):
+    model, exchange = _attached()
+    loss_of(model, world.rank, 0).backward()
+    exchange.wait()
+    residual = exchange.residual("maybe.weight")
+
+    def stop(_):
+        raise _Stop
+
+    handle = model.maybe.weight.register_hook(stop)
+    with pytest.raises(_Stop):
+        loss_of(model, world.rank, 1).backward()
+    handle.remove()
+    exchange.abandon()
+    assert torch.equal(exchange.residual("maybe.weight"), residual)
+    model.zero_grad()
+    loss_of(model, world.rank, 2).backward()
+    assert exchange.wait()
+    assert_ranks_agree(flat(p.grad for p in model.parameters()))
+
+
+def test_a_backward_that_raised_is_abandoned(tmp_path):
+    check(2, _abandons, tmp_path)
+
+
+def _one_lacks_a_gradient(world):
+    model, exchange = _attached()
+    loss_of(model, world.rank, 0, use=world.rank == 0).backward()
+    error = gradwire.InvalidArgument if world.rank == 1 else gradwire.TransportError
+    with pytest.raises(error):
+        exchange.wait()
+    dist.barrier()  # both are there all the time
+
+
+def test_peers_hear_of_a_missing_gradient_at_once(tmp_path):
+    check(2, _one_lacks_a_gradient, tmp_path, deadline=25)  # of a timeout of 30 s
+
+
 def _alone(world):
     model, exchange = _attached()
     plain = Net()

@@ -1,5 +1,6 @@
 """gradwire.torch.register(): scalers, changed compressors, checkpoints, what is reported."""
 
+import copy
 import io
 import json
 
@@ -276,3 +277,99 @@ def test_tensorboard_shows_what_was_sent(tmp_path):
     events = EventAccumulator(str(tmp_path / "0")).Reload().Scalars("gradwire/bytes_sent")
     assert [event.step for event in events] == [0, 1]
     assert all(0 < event.value < 8000 for event in events)
+
+
+def _disabled_scaler(world):
+    model = ddp()
+    gradwire.torch.register(model, "topk:10%", scaler=torch.amp.GradScaler("cpu", enabled=False))
+    with pytest.raises(gradwire.NonFiniteGradient):
+        (loss_of(model, world.rank, 0) * float("nan")).backward()
+
+
+def test_a_disabled_scaler_is_none(tmp_path):
+    check(2, _disabled_scaler, tmp_path)
+
+
+def _norms_under_scaler(world):
+    model, scaler = ddp(), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    exchange = gradwire.torch.register(model, "none", scaler=scaler)
+    optimizer = sgd(model)
+    scaler.scale(loss_of(model, world.rank, 0)).backward()
+    before = exchange.stats(norms=True)["gradient_norm"]
+    scaler.unscale_(optimizer)
+    norm = flat(p.grad for p in model.parameters()).norm().item()
+    assert before == pytest.approx(norm, rel=1e-5)
+    assert exchange.stats(norms=True)["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+def test_norms_are_of_unscaled_gradients(tmp_path):
+    check(2, _norms_under_scaler, tmp_path)
+
+
+def _freezes(world):
+    model = ddp(find_unused_parameters=True)
+    exchange = gradwire.torch.register(model, "tensortopk:10%", exempt_1d="never")
+    train(model, sgd(model), 0, 3)
+    model.module.maybe.weight.requires_grad_(False)
+    model.zero_grad()
+    loss_of(model, world.rank, 3, use=False).backward()
+    assert model.module.maybe.weight.grad is None
+    assert model.module.maybe.bias.grad is not None  # what ranks owe to it
+    assert exchange.stats()["committed"] == 1
+
+
+def test_a_parameter_that_was_frozen_stays(tmp_path):
+    check(2, _freezes, tmp_path)
+
+
+def _refused_states(world):
+    model, exchange = registered("tensortopk:10%,int4")
+    train(model, sgd(model), 0, 4)
+    state, plan = exchange.state_dict(), str(exchange.plan)
+    cut = dict(state, reducer=state["reducer"][:100], buckets=[[0, 1, 2, 3, 4, 5]])
+    for bad in (None, 5, [5, 5], dict(state, buckets=5), dict(state, buckets=[["x"]]), cut):
+        with pytest.raises(gradwire.InvalidArgument):
+            exchange.load_state_dict(bad if world.rank == 0 or bad is cut else state)
+        assert str(exchange.plan) == plan
+    exchange.load_state_dict(state)
+    train(model, sgd(model), 4, 6)
+    assert_ranks_agree(parameters(model))
+
+
+def test_states_refused_on_one_rank_change_nothing_on_any(tmp_path):
+    check(2, _refused_states, tmp_path)
+
+
+def _refused_specs(world):
+    model, exchange = registered("tensortopk:10%")
+    train(model, sgd(model), 0, 4)
+    plan = str(exchange.plan)
+    exchange.set_spec("int8" if world.rank == 0 else "int4")
+    with pytest.raises(gradwire.InvalidArgument):
+        loss_of(model, world.rank, 4).backward()
+    assert exchange.spec == "tensortopk:10%" and str(exchange.plan) == plan
+    train(model, sgd(model), 5, 8)
+    assert exchange.state_dict()["buckets"] == [[p for group in row["groups"]
+                                                 for p in group["parameters"]]
+                                                for row in exchange.plan.layout]
+
+
+def test_ranks_that_disagree_keep_their_compressor(tmp_path):
+    check(2, _refused_specs, tmp_path)
+
+
+def _copies(world):
+    model, exchange = registered()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    train(model, sgd(model), 0, 3)
+    average.update_parameters(model)
+    copied = copy.deepcopy(model)
+    assert torch.equal(parameters(copied), parameters(model))
+    with pytest.raises(gradwire.InvalidArgument, match="cannot be pickled"):
+        torch.save(model, io.BytesIO())
+    train(model, sgd(model), 3, 5)
+    assert_ranks_agree(parameters(model))
+
+
+def test_a_model_with_a_hook_can_be_copied(tmp_path):
+    check(2, _copies, tmp_path)

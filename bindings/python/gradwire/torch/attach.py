@@ -2,12 +2,14 @@
 
 import contextlib
 import time
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InvalidArgument, NonFiniteGradient, TransportError
 from .exchange import DTYPES, GradientExchange, Named
+from .scaling import is_enabled
 
 __all__ = ["Attached", "attach"]
 
@@ -31,8 +33,9 @@ def attach(
     Args:
         module: parameters of float32, float16 or bfloat16 on the CPU, which stay its own.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
-        optimizer: calls wait() at the begin of its step(). With a GradScaler call wait() yourself,
-            before scaler.step() or scaler.unscale_().
+        optimizer: its step() calls wait(), behind the closure where there is one. Not together with
+            a scaler, which looks at gradients before: call wait() yourself, before scaler.step(),
+            scaler.unscale_() and clipping.
         broadcast: begins with the parameters and buffers of the group's rank 0 on all ranks.
         unused: what wait() does about parameters that a backward has not reached: 'error', or
             'zero': their gradient is zero on this rank, and stays None where no rank reached them.
@@ -47,6 +50,16 @@ def attach(
         InvalidArgument: what is not as above.
         TransportError: ranks did not come.
     """
+    if not isinstance(module, torch.nn.Module) or isinstance(module, DistributedDataParallel):
+        raise InvalidArgument(
+            f"module: is a {type(module).__name__}, must be a torch.nn.Module, and none that exchanges "
+            "itself: for DistributedDataParallel there is gradwire.torch.register()"
+        )
+    if optimizer is not None and is_enabled(options.get("scaler")):
+        raise InvalidArgument(
+            "optimizer: is given together with a scaler, which looks at gradients before step(); "
+            "expected wait() before scaler.step() and scaler.unscale_() in their place"
+        )
     exchange = Attached(list(module.named_parameters()), spec, **options)
     if broadcast:
         exchange.broadcast([*module.parameters(), *module.buffers()])
@@ -63,6 +76,7 @@ class Attached(GradientExchange):
     def __init__(self, named: Named, spec: str, **options: Any) -> None:
         super().__init__(named, spec, **options)
         self._hooks: List[Any] = []
+        self._ready_as: Dict[int, Tuple[torch.Tensor, int]] = {}  # .grad as it was, of each
 
     def hook(self, optimizer: Optional[torch.optim.Optimizer]) -> None:
         """Called by attach()."""
@@ -106,20 +120,26 @@ class Attached(GradientExchange):
 
         Raises:
             NonFiniteGradient: on all ranks; .grad is NaN. The next step goes on.
-            InvalidArgument: a parameter has no gradient, and unused is 'error'; or no backward was.
+            InvalidArgument: a gradient was changed behind backward (clip what wait() has written);
+                or no backward was. Or a parameter has no gradient, and unused is 'error': then the
+                group is finished.
             TransportError: a rank was lost.
         """
         if self._reducer is None:
             return True
         if not self._in_step:
             raise InvalidArgument("wait: no gradient has appeared since the last step")
+        self._check_unchanged()
         try:
             committed = self._reducer.wait()
-        except (NonFiniteGradient, TransportError):  # by any other the step can go on
-            self._in_step = False
+        except (NonFiniteGradient, TransportError):
+            self._end_step()
             self._fill_with_nan()
             raise
-        self._in_step = False
+        except InvalidArgument as error:
+            self._tell_peers(error)
+            raise
+        self._end_step()
         started = time.perf_counter()
         if committed:
             self._take_means()
@@ -128,15 +148,67 @@ class Attached(GradientExchange):
         self.seconds += time.perf_counter() - started
         return committed
 
+    def abandon(self) -> None:
+        """Drops the step in progress, where backward has raised. Collective.
+
+        Nothing is committed on any rank, unless all gradients of all of them had left already. The
+        next backward begins a new step.
+
+        Raises:
+            TransportError: a rank was lost.
+        """
+        if self._reducer is None or not self._in_step:
+            return
+        for i, (_, parameter) in enumerate(self._named):
+            if i not in self._ready_as:  # not finite on this rank, so that none commits
+                none = torch.full((parameter.numel(),), float("nan"))
+                self._reducer.give_from([i], none.data_ptr(), "float32")
+        self._end_step()
+        with contextlib.suppress(NonFiniteGradient):
+            self._reducer.wait()
+        self._fill_with_nan()
+
     def detach(self) -> None:
         """Removes the hooks: gradients are the rank's own again. Then close() leaves the group."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, _: Any, args: Tuple[Any, ...], named: Dict[str, Any]) -> Any:
+        # args begin with the optimizer itself. A closure runs backward: what it left is waited for.
+        closure = args[1] if len(args) > 1 else named.get("closure")
+        if closure is None:
+            self._wait_if_begun()
+            return None
+        waiting = self._with_wait(closure)
+        if len(args) > 1:
+            return (args[0], waiting, *args[2:]), named
+        return args, {**named, "closure": waiting}
+
+    def _with_wait(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def waiting() -> Any:
+            result = closure()
+            self._wait_if_begun()
+            return result
+
+        return waiting
+
+    def _wait_if_begun(self) -> None:
         if self._in_step:
             self.wait()
+
+    def _end_step(self) -> None:
+        self._in_step = False
+        self._ready_as.clear()
+
+    def _check_unchanged(self) -> None:
+        for i, (gradient, version) in self._ready_as.items():
+            name, parameter = self._named[i]
+            if parameter.grad is not gradient or gradient._version != version:
+                raise InvalidArgument(
+                    f"wait: the gradient of '{name}' was changed or removed behind backward, which has "
+                    "handed it over already; expected clipping and zero_grad() behind wait()"
+                )
 
     def _ready(self, parameter: torch.Tensor) -> None:
         if self._passes > 0:
@@ -153,10 +225,9 @@ class Attached(GradientExchange):
                 f"parameter '{self._named[i][0]}': its gradient is {gradient.dtype}, "
                 f"{gradient.layout}, must be dense and float32, float16 or bfloat16"
             )
-        gradient = gradient.contiguous()
-        self._reducer.give_from(
-            [i], gradient.data_ptr(), DTYPES[gradient.dtype], 1.0 / self._scale
-        )
+        dense = gradient.contiguous()
+        self._reducer.give_from([i], dense.data_ptr(), DTYPES[dense.dtype], 1.0 / self._scale)
+        self._ready_as[i] = gradient, gradient._version
         self.seconds += time.perf_counter() - started
 
     @torch.no_grad()
@@ -172,6 +243,8 @@ class Attached(GradientExchange):
             self._reducer.write_means([i], mean.data_ptr(), DTYPES[mean.dtype], self._scale)
             if gradient is None:
                 # All ranks decide alike: an optimizer may leave out a parameter without gradient.
+                if not parameter.requires_grad:
+                    continue  # frozen since
                 if not self._reducer.unused_everywhere(i) or bool(mean.any()):
                     parameter.grad = mean
             elif not direct:

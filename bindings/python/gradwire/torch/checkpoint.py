@@ -42,7 +42,10 @@ def state_of(
 
 
 def lookup_of(states: States, transport: _core.Transport) -> Lookup:
-    """The state of each old rank; of one state, where there are as many ranks as there were."""
+    """The state of each old rank; of one state, where there are as many ranks as there were.
+
+    What is wrong with them is said when one is asked for.
+    """
     if callable(states):
         return states
     if isinstance(states, Mapping):
@@ -50,6 +53,8 @@ def lookup_of(states: States, transport: _core.Transport) -> Lookup:
         if "reducer" in known:
             return lambda rank: _own(known, transport)
         return lambda rank: known.get(rank)
+    if not isinstance(states, Sequence) or isinstance(states, (str, bytes)):
+        return lambda rank: _refused(states)
     in_order = list(states)
     return lambda rank: in_order[rank] if rank < len(in_order) else None
 
@@ -69,8 +74,10 @@ def agreed_buckets(lookup: Lookup, transport: _core.Transport, parameters: int) 
             raise InvalidArgument("states: there is none of rank 0, must be there")
         _check(state)
         buckets = _buckets_of(state, parameters)
-    except Exception as error:
+    except InvalidArgument as error:
         problem = error
+    except Exception as error:
+        problem = InvalidArgument(f"states: {type(error).__name__}: {error}")
     digest = hashlib.sha256(json.dumps(buckets).encode()).digest()
     words = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()[:_WORDS]
     told = transport.all_gather(digest + words, capacity=len(digest) + _WORDS, what="states")
@@ -101,6 +108,13 @@ def bytes_of(state: Optional[State], rank: int) -> Optional[bytes]:
     return kept
 
 
+def _refused(states: Any) -> State:
+    raise InvalidArgument(
+        f"states: is a {type(states).__name__}, must be a state_dict(), those of all ranks in a list "
+        "or a dict, or a function of the rank"
+    )
+
+
 def _own(state: State, transport: _core.Transport) -> State:
     _check(state)
     if state["world_size"] != transport.world_size:
@@ -111,7 +125,9 @@ def _own(state: State, transport: _core.Transport) -> State:
     return state
 
 
-def _check(state: State) -> None:
+def _check(state: Any) -> None:
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"states: holds a {type(state).__name__}, must be a state_dict()")
     for key in ("format", "rank", "world_size", "buckets", "reducer"):
         if key not in state:
             raise InvalidArgument(f"states: '{key}' is missing, must be there")

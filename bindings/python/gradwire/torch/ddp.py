@@ -3,6 +3,7 @@
 # DDP compares the hook's annotations as objects: no `from __future__ import annotations` here.
 
 import time
+import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
@@ -57,6 +58,11 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
             f"ddp: is a {type(ddp).__name__}, must be a DistributedDataParallel; for scripts "
             "without it there is gradwire.torch.attach()"
         )
+    if getattr(ddp, "mixed_precision", None) is not None:
+        raise InvalidArgument(
+            "ddp: has mixed_precision, which is a communication hook of its own, must have none; "
+            "autocast goes with gradwire's"
+        )
     if getattr(ddp, "_comm_hooks", None):
         raise InvalidArgument(
             "ddp: has a communication hook already, must have none; the compressor of gradwire's "
@@ -67,7 +73,7 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
     ignored = set(ddp.parameters_to_ignore)
     named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
     hook = DDPHook(named, spec, **options)
-    hook.find_unused = bool(ddp.find_unused_parameters or ddp.static_graph)
+    hook.watch(ddp)
     ddp.register_comm_hook(hook, _hook)
     return hook
 
@@ -98,13 +104,20 @@ class DDPHook(GradientExchange):
 
     __doc__ = f"{__doc__}\n\n{GradientExchange.__doc__}"
 
-    find_unused = False
-
     def __init__(self, named: Any, spec: str, **options: Any) -> None:
         super().__init__(named, spec, **options)
         self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
         self._waiting: List[_Waiting] = []
         self._error: Optional[BaseException] = None
+        self._ddp: Any = lambda: None
+
+    def watch(self, ddp: DistributedDataParallel) -> None:
+        """Called by register(): whose buckets will come."""
+        self._ddp = weakref.ref(ddp)
+
+    def _may_leave_out(self) -> bool:
+        ddp = self._ddp()  # asked anew: a static graph may be declared later
+        return ddp is not None and bool(ddp.find_unused_parameters or ddp.static_graph)
 
     def take(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
         """Called by DDP for each bucket in turn; the last one ends the step."""
@@ -151,8 +164,6 @@ class DDPHook(GradientExchange):
                 mapped.parameters, buffer.data_ptr(), DTYPES[buffer.dtype], 1.0 / self._scale
             )
             return mapped
-        if self._scale != 1.0:
-            buffer.mul_(1.0 / self._scale)
         self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
         return mapped
 
@@ -172,7 +183,8 @@ class DDPHook(GradientExchange):
 
     def _bucket_like(self, ids: List[int], buffer: torch.Tensor) -> Optional[int]:
         assert self._reducer is not None
-        if DTYPES[buffer.dtype] != self._dtype:
+        # Under a scaler means are kept apart from what it will unscale.
+        if DTYPES[buffer.dtype] != self._dtype or self._scaler is not None:
             return None
         for b, row in enumerate(self._reducer.plan.layout):
             if [p for group in row["groups"] for p in group["parameters"]] == ids:
@@ -209,9 +221,7 @@ class DDPHook(GradientExchange):
                     DTYPES[each.buffer.dtype],
                     self._scale,
                 )
-            elif self._scale != 1.0:
-                each.buffer.mul_(self._scale)
-        if committed and self.find_unused:
+        if committed and self._may_leave_out():
             means = [(each.buffer, each.mapped.parameters) for each in waiting]
             after_backward(lambda: self._give_to_unused(means))
         if self._begun_steps >= _STEPS_UNTIL_REBUILT:
@@ -230,17 +240,13 @@ class DDPHook(GradientExchange):
                 parameter = self._named[i][1]
                 mean = buffer[begin : begin + parameter.numel()].to(parameter.dtype)
                 begin += parameter.numel()
-                if i not in owed:
+                if i not in owed or not parameter.requires_grad:  # frozen since: it stays
                     continue
                 if parameter.grad is None:
                     if bool(mean.any()):
                         parameter.grad = mean.clone().view_as(parameter)
                 elif not torch.equal(parameter.grad.reshape(-1), mean):
                     parameter.grad.copy_(mean.view_as(parameter))
-
-    def _tell_peers(self, error: Exception) -> None:
-        if self._transport is not None and not self._closed:
-            self._transport.abort(f"{type(error).__name__}: {error}")
 
 
 def _with_feedback(plan: Plan) -> Set[int]:

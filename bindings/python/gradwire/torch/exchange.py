@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import weakref
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -16,19 +17,20 @@ from ..reducer import Reducer
 from ..registries import transports
 from .carrier import transport as torch_transport
 from .checkpoint import States, agreed_buckets, bytes_of, lookup_of, state_of
+from .checks import DTYPES, check_options, common_dtype
 from .meeting import check_group, gloo_transport
-from .scaling import Scaler, check_scaler, find_scaler
+from .scaling import Scaler, check_scaler, find_scaler, is_enabled
 from .writers import write_scalars
 
 __all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll", "join"]
 
 Named = Iterable[Tuple[str, torch.Tensor]]
 
-DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _MIB = 1 << 20
 _LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers are looked for
 
 _log = logging.getLogger("gradwire")
+_live: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
 
 
 class RefusedByAll(Exception):
@@ -65,37 +67,42 @@ class GradientExchange:
         **plan: Any,
     ) -> None:
         check_group(process_group)
+        check_options(spec, plan)
         self._named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
         check_scaler(scaler, [p for _, p in self._named])
-        self._dtype = _common_dtype(self._named)
+        self._dtype = common_dtype(self._named)
         self._ids = {id(p): i for i, (_, p) in enumerate(self._named)}
         self._spec = spec
         self._options = dict(plan)
         self._bucket_bytes = bucket_bytes
         self._buckets: Optional[List[List[int]]] = None  # None: filled to bucket_bytes
         self._plan_to_set: Optional[_core.Plan] = None
-        self._scaler: Any = scaler or None
+        # One that is not enabled scales nothing, and skips nothing.
+        self._scaler: Any = scaler if is_enabled(scaler) else None
         self._look_for_scalers = scaler is None
         self._scale = 1.0  # of the gradients of the step in progress
         self._begun_steps = 0
         self._closed = False
         self.seconds = 0.0  # spent in the last step handing over and taking back, not waiting
+        self._in_use = self._wanted()
         made = self._make_plan()
         self._transport: Optional[_core.Transport] = None
         self._reducer: Optional[Reducer] = None
         if dist.get_world_size(process_group) == 1:
             _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
             return
+        self._refuse_second()
         self._transport = join(process_group, carrier, timeout)
         self._reducer = Reducer(
             made,
             self._transport,
-            on_nonfinite=on_nonfinite or ("skip" if scaler else "error"),
+            on_nonfinite=on_nonfinite or ("skip" if self._scaler else "error"),
             unused=unused,
             threads=torch.get_num_threads() if threads is None else threads,
             streams=streams,
             trace_steps=trace_steps,
         )
+        _live.add(self)
 
     @property
     def spec(self) -> str:
@@ -124,9 +131,12 @@ class GradientExchange:
             spec, **plan: as of register(); what is not given stays.
 
         Raises:
-            InvalidArgument: the plan cannot be made so; nothing has changed. When ranks ask for
-                different plans, the next backward raises it on all.
+            InvalidArgument: the plan cannot be made so; nothing has changed. When all ranks ask,
+                but for different plans, the next backward raises it on all, and the compressor
+                stays. When some have not asked the next backward raises a TransportError: the
+                group is finished.
         """
+        check_options(spec, plan)
         before = self._spec, self._options
         self._spec, self._options = spec, {**self._options, **plan}
         try:
@@ -165,13 +175,17 @@ class GradientExchange:
             raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
         assert self._transport is not None
         lookup = lookup_of(states, self._transport)
+        before = self._buckets
         # The same buckets, so that what compressors learned of them is of use.
         self._travel_in(agreed_buckets(lookup, self._transport, len(self._named)))
         try:
             self._set_waiting_plan()
+            self._reducer.load(lambda rank: bytes_of(lookup(rank), rank))
         except RefusedByAll as refused:
             raise refused.error from None
-        self._reducer.load(lambda rank: bytes_of(lookup(rank), rank))
+        except InvalidArgument:  # on all ranks
+            self._travel_in(before)
+            raise
 
     def stats(self, norms: bool = False) -> Dict[str, float]:
         """Of the last step: what it sent, and what it cost.
@@ -182,16 +196,16 @@ class GradientExchange:
         Returns:
             'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
             gradients), 'exposed_us' (the end of backward waited so long), 'codec_us',
-            'transfer_us', 'hook_us' (handing over and taking back, without waiting); with norms
+            'transfer_us', 'buckets', 'hook_us' (handing over and taking back, without waiting); with norms
             'residual_norm', 'gradient_norm' (of the means in .grad) and 'compression_error',
-            the first over the second. Empty before the first step.
+            the first over the second: ask for them in the thread that trains. Empty before the
+            first step.
         """
         steps = [] if self._reducer is None else self._reducer.trace()
         if not steps:
             return {}
         found = {key: float(value) for key, value in steps[-1].items()}
-        size = {"float32": 4, "float16": 2, "bfloat16": 2}[self._dtype]
-        found["dense_bytes"] = float(sum(p.numel() for _, p in self._named) * size)
+        found["dense_bytes"] = float(sum(p.numel() * p.element_size() for _, p in self._named))
         found["hook_us"] = self.seconds * 1e6
         if norms:
             found.update(self._norms())
@@ -215,10 +229,38 @@ class GradientExchange:
     def close(self) -> None:
         """Leaves the group; steps after it raise. Nothing when closed already."""
         self._closed = True
+        _live.discard(self)
         if self._transport is not None:
             self._transport.close()
 
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "GradientExchange":
+        return self  # a copied model, as averages of weights are kept in, exchanges nothing itself
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "gradwire: an exchange cannot be pickled, and a DDP model that has one neither; expected "
+            "ddp.module, or its state_dict(), beside exchange.state_dict()"
+        )
+
     # What a step is made of.
+
+    def _wanted(self) -> Tuple[Any, ...]:
+        return self._spec, self._options, self._buckets
+
+    def _refuse_second(self) -> None:
+        for other in list(_live):
+            shared = self._ids.keys() & other._ids.keys()
+            if shared and not other._closed:
+                name = self._named[self._ids[min(shared)]][0]
+                raise InvalidArgument(
+                    f"parameter '{name}': an exchange has its gradients already, expected one (its "
+                    "set_spec() changes the compressor, close() ends it)"
+                )
+
+    def _tell_peers(self, error: Exception) -> None:
+        """They would wait for this rank until their deadline. Ends the group."""
+        if self._transport is not None and not self._closed:
+            self._transport.abort(f"{type(error).__name__}: {error}")
 
     def _make_plan(self) -> _core.Plan:
         shapes = [(_plain(name), tuple(p.shape)) for name, p in self._named]
@@ -255,7 +297,9 @@ class GradientExchange:
             try:
                 self._reducer.set_plan(plan)
             except InvalidArgument as error:
+                self._spec, self._options, self._buckets = self._in_use
                 raise RefusedByAll(error) from error
+            self._in_use = self._wanted()
             self._forget_places()
 
     def _forget_places(self) -> None:
@@ -269,14 +313,23 @@ class GradientExchange:
 
     def _norms(self) -> Dict[str, float]:
         residuals = [r for name, _ in self._named if (r := self.residual(name)) is not None]
-        gradients = [p.grad for _, p in self._named if p.grad is not None]
-        residual, gradient = _norm(residuals), _norm(gradients) / self._scale
+        if self._scaler is not None:  # which may have unscaled .grad by now, or not
+            gradients = [self._mean(i) for i in range(len(self._named))]
+        else:
+            gradients = [p.grad for _, p in self._named if p.grad is not None]
+        residual, gradient = _norm(residuals), _norm(gradients)
         error = residual / gradient if gradient > 0 else float("inf" if residual > 0 else "nan")
         return {
             "residual_norm": residual,
             "gradient_norm": gradient,
             "compression_error": error if residual > 0 else 0.0,
         }
+
+    def _mean(self, i: int) -> torch.Tensor:
+        assert self._reducer is not None
+        mean = torch.empty(self._named[i][1].numel())
+        self._reducer.write_means([i], mean.data_ptr(), "float32")
+        return mean
 
     def _index_of(self, name: str) -> int:
         for i, (known, _) in enumerate(self._named):
@@ -294,28 +347,6 @@ def join(process_group: Any, carrier: str, timeout: float) -> _core.Transport:
     if carrier == "gloo" or (carrier == "auto" and there):
         return gloo_transport(process_group, timeout)
     return torch_transport(process_group, timeout=timeout)
-
-
-def _common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
-    if not named:
-        raise InvalidArgument("parameters: none requires a gradient, at least one must")
-    devices = sorted({str(p.device) for _, p in named})
-    if len(devices) > 1:
-        raise InvalidArgument(
-            f"parameters: lie on {' and '.join(devices)}, must be on one device"
-        )
-    for name, p in named:
-        if p.dtype not in DTYPES:
-            raise InvalidArgument(
-                f"parameter '{name}': is {p.dtype}, must be float32, float16 or bfloat16"
-            )
-        if p.device.type != "cpu":
-            raise InvalidArgument(
-                f"parameter '{name}': is on {p.device}, must be on the CPU: exchanges of GPU memory "
-                "from Python are not built yet"
-            )
-    dtypes = {DTYPES[p.dtype] for _, p in named}
-    return dtypes.pop() if len(dtypes) == 1 else "float32"
 
 
 def _plain(name: str) -> str:

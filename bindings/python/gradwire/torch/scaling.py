@@ -7,7 +7,7 @@ import torch
 
 from ..errors import InvalidArgument
 
-__all__ = ["Scaler", "check_scaler", "find_scaler"]
+__all__ = ["Scaler", "check_scaler", "find_scaler", "is_enabled"]
 
 # The scaler of the loss; False: there is none, or it is that of other losses; None: not known.
 Scaler = Union["torch.amp.GradScaler", bool, None]
@@ -25,6 +25,11 @@ def check_scaler(scaler: Any, parameters: Sequence[torch.Tensor]) -> None:
                 "scaler: there are parameters of float16, whose gradients GradScaler does not "
                 "unscale; keep parameters in float32 and use torch.autocast"
             )
+
+
+def is_enabled(scaler: Any) -> bool:
+    """Whether it scales: GradScaler(enabled=False) is how scripts do without."""
+    return bool(scaler) and bool(scaler.is_enabled())
 
 
 def find_scaler() -> None:

@@ -1,0 +1,46 @@
+"""What can be exchanged: arguments of register() and attach(), and parameters."""
+
+from typing import Any, Dict, Sequence, Tuple
+
+import torch
+
+from ..errors import InvalidArgument
+
+__all__ = ["DTYPES", "check_options", "common_dtype"]
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_PLAN_OPTIONS = ("rules", "exempt_1d", "exchange", "seed", "ranks_per_node")
+
+
+def check_options(spec: Any, plan: Dict[str, Any]) -> None:
+    """Raises InvalidArgument for what gradwire.make_plan() would not take."""
+    if not isinstance(spec, str):
+        raise InvalidArgument(f"spec: is a {type(spec).__name__}, must be a text such as 'topk:1%'")
+    unknown = sorted(set(plan) - set(_PLAN_OPTIONS))
+    if unknown:
+        raise InvalidArgument(
+            f"{unknown[0]}: is no argument here; of plans there are {', '.join(_PLAN_OPTIONS)}"
+        )
+
+
+def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
+    """Of the gradients of a plan. Raises InvalidArgument for parameters that cannot be exchanged."""
+    if not named:
+        raise InvalidArgument("parameters: none requires a gradient, at least one must")
+    devices = sorted({str(p.device) for _, p in named})
+    if len(devices) > 1:
+        raise InvalidArgument(
+            f"parameters: lie on {' and '.join(devices)}, must be on one device"
+        )
+    for name, p in named:
+        if p.dtype not in DTYPES:
+            raise InvalidArgument(
+                f"parameter '{name}': is {p.dtype}, must be float32, float16 or bfloat16"
+            )
+        if p.device.type != "cpu":
+            raise InvalidArgument(
+                f"parameter '{name}': is on {p.device}, must be on the CPU: exchanges of GPU memory "
+                "from Python are not built yet"
+            )
+    dtypes = {DTYPES[p.dtype] for _, p in named}
+    return dtypes.pop() if len(dtypes) == 1 else "float32"
