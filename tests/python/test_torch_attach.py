@@ -136,7 +136,7 @@ def _fails(world):
     loss_of(model, world.rank, 1).backward()
     assert exchange.wait()
     loss_of(model, world.rank, 2).backward()
-    with pytest.raises(gradwire.InvalidArgument, match="already ready"):
+    with pytest.raises(gradwire.InvalidArgument, match=r"has left already; expected wait\(\)"):
         loss_of(model, world.rank, 3).backward()
 
 

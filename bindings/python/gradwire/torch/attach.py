@@ -225,6 +225,12 @@ class Attached(GradientExchange):
                 f"parameter '{self._named[i][0]}': its gradient is {gradient.dtype}, "
                 f"{gradient.layout}, must be dense and float32, float16 or bfloat16"
             )
+        if i in self._ready_as:
+            raise InvalidArgument(
+                f"parameter '{self._named[i][0]}': its gradient has left already; expected wait() (or "
+                "abandon(), where a backward has raised) before the next backward, or no_sync() around "
+                "all passes but the last"
+            )
         dense = gradient.contiguous()
         self._reducer.give_from([i], dense.data_ptr(), DTYPES[dense.dtype], 1.0 / self._scale)
         self._ready_as[i] = gradient, gradient._version

@@ -7,6 +7,7 @@ import torch
 from ..errors import InvalidArgument
 from ..local_steps import DiLoCo as _Arrays
 from ..reducer import Reducer
+from .plain_state import as_arrays, as_tensors
 
 __all__ = ["DiLoCo"]
 
@@ -91,8 +92,9 @@ class DiLoCo:
         return True
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint of this rank needs besides parameters and the reducer's residuals."""
-        return {"steps": self._steps, "outer": self._outer.state_dict()}
+        """What a checkpoint of this rank needs besides parameters and the reducer's residuals: tensors
+        and numbers, for weights_only loading."""
+        return {"steps": self._steps, "outer": as_tensors(self._outer.state_dict())}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Takes over what state_dict() returned.
@@ -103,6 +105,6 @@ class DiLoCo:
         for key in ("steps", "outer"):
             if key not in state:
                 raise InvalidArgument(f"state['{key}']: is missing, must be there")
-        self._outer.load_state_dict(state["outer"])
+        self._outer.load_state_dict(as_arrays(state["outer"]))
         self._steps = int(state["steps"])
         self.lr = self._outer.lr

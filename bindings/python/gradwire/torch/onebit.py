@@ -12,6 +12,7 @@ from ..onebit import OneBitLAMB as _LambArrays
 from ..optim import Optimizer as _Arrays
 from ..reducer import Reducer
 from .local_steps import check_floats
+from .plain_state import as_arrays, as_tensors
 
 __all__ = ["OneBitAdam", "OneBitLAMB"]
 
@@ -120,8 +121,10 @@ class _OneBit:
             self._exchanged = exchanged
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint needs besides parameters and the reducer's residuals."""
-        return self._optimizer.state_dict()
+        """What a checkpoint needs besides parameters and the reducer's residuals: tensors and numbers,
+        for weights_only loading."""
+        state: Dict[str, Any] = as_tensors(self._optimizer.state_dict())
+        return state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Takes over what state_dict() returned, and the plan that goes with it. Collective: call it
@@ -130,7 +133,7 @@ class _OneBit:
         Raises:
             InvalidArgument: the state is of something else; nothing was changed.
         """
-        self._optimizer.load_state_dict(state)
+        self._optimizer.load_state_dict(as_arrays(state))
         self._follow()
 
 
