@@ -7,6 +7,7 @@ starts in a moment although torch is large.
 import importlib.util
 import multiprocessing
 import os
+import socket
 import threading
 import time
 import traceback
@@ -100,6 +101,23 @@ def in_threads(world_size, body, *, deadline=60.0):
     hung = [rank for rank in range(world_size) if threads[rank].is_alive()]
     assert not hung, f"ranks {hung} have not ended by {deadline} s"
     return ends
+
+
+def free_port_pair():
+    """A port for torchrun's ranks, whose next one, where gradwire's ranks meet, is free as well.
+
+    Below the ports that connections take by themselves, which could take the second in between.
+    """
+    first = 20_000 + os.getpid() * 7 % 9_000
+    for port in range(first, first + 3_000, 2):
+        try:
+            with socket.socket() as one, socket.socket() as next_one:
+                one.bind(("127.0.0.1", port))
+                next_one.bind(("127.0.0.1", port + 1))
+            return port
+        except OSError:
+            continue
+    raise AssertionError(f"no two free ports from {first} on")
 
 
 class TorchWorld:

@@ -6,14 +6,13 @@ import os
 import pkgutil
 import pydoc
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from rank_processes import HAS_TORCH
+from rank_processes import HAS_TORCH, free_port_pair
 
 import gradwire
 
@@ -151,10 +150,7 @@ def run(code, ranks, folder):
     """Runs the code in a process per rank with torchrun's variables; returns what each printed."""
     script = folder / "block.py"
     script.write_text(code)
-    with socket.socket() as one, socket.socket() as next_one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        next_one.bind(("127.0.0.1", port + 1))  # gradwire's own ranks meet there
+    port = free_port_pair()
     running = []
     try:
         for rank in range(ranks):

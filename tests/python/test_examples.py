@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rank_processes import needs_torch
+from rank_processes import free_port_pair, needs_torch
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -29,8 +29,10 @@ def run(command, deadline=150):
 
 
 def torchrun(file, *arguments):
-    return run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-                "4", str(EXAMPLES / file), *arguments])
+    # Not --standalone: its port is one of those that connections take, and so is the next.
+    return run([sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1",
+                "--master-port", str(free_port_pair()), "--nproc-per-node", "4",
+                str(EXAMPLES / file), *arguments])
 
 
 @needs_torch
