@@ -274,3 +274,13 @@ def _alone(world):
 
 def test_one_rank_has_nothing_to_exchange(tmp_path):
     check(1, _alone, tmp_path)
+
+
+def _disabled_scaler(world):
+    model, _ = registered(SPEC, scaler=torch.amp.GradScaler("cpu", enabled=False))
+    with pytest.raises(gradwire.NonFiniteGradient):
+        (loss_of(model, world.rank, 0) * float("nan")).backward()
+
+
+def test_a_disabled_scaler_is_none(tmp_path):
+    check(2, _disabled_scaler, tmp_path)

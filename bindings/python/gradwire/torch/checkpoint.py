@@ -1,8 +1,6 @@
 """A rank's exchange as a state_dict."""
 
-import hashlib
 import io
-import json
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
@@ -10,6 +8,7 @@ import torch
 from .. import _core
 from ..errors import InvalidArgument
 from ..reducer import Reducer
+from .agreement import agree
 
 __all__ = ["States", "agreed_buckets", "bytes_of", "lookup_of", "state_of"]
 
@@ -19,7 +18,6 @@ Buckets = Optional[List[List[int]]]
 Lookup = Callable[[int], Optional[State]]
 
 _FORMAT = 1
-_WORDS = 512  # bytes a rank may say about what is wrong with its states
 
 
 def state_of(
@@ -65,33 +63,16 @@ def agreed_buckets(lookup: Lookup, transport: _core.Transport, parameters: int) 
     Raises:
         InvalidArgument: on every rank, where some rank's states are none or have other buckets.
     """
-    buckets: Buckets = None
-    problem: Optional[Exception] = None
-    try:
+
+    def find() -> Buckets:
         # Its own, or that of rank 0 where it is new: as the Reducer asks for them.
         state = lookup(transport.rank) or lookup(0)
         if state is None:
             raise InvalidArgument("states: there is none of rank 0, must be there")
         _check(state)
-        buckets = _buckets_of(state, parameters)
-    except InvalidArgument as error:
-        problem = error
-    except Exception as error:
-        problem = InvalidArgument(f"states: {type(error).__name__}: {error}")
-    digest = hashlib.sha256(json.dumps(buckets).encode()).digest()
-    words = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()[:_WORDS]
-    told = transport.all_gather(digest + words, capacity=len(digest) + _WORDS, what="states")
-    if problem is not None:
-        raise problem
-    for rank, said in enumerate(told):
-        theirs, why = bytes(said[: len(digest)]), bytes(said[len(digest) :]).decode(errors="replace")
-        if why:
-            raise InvalidArgument(f"states: rank {rank} cannot use its own: {why}")
-        if theirs != digest:
-            raise InvalidArgument(
-                f"states: buckets of rank {rank}'s differ from those of rank {transport.rank}'s, "
-                "must be of one step of one run"
-            )
+        return _buckets_of(state, parameters)
+
+    buckets: Buckets = agree(transport, find, "states")
     return buckets
 
 

@@ -11,11 +11,12 @@ from .. import _core
 from .._core import parse_spec, payload_info
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..feedback import Feedback
+from .agreement import agree
 from .ddp import after_backward
 from .exchange import DTYPES, join
 from .meeting import check_group
-from .scaling import Scaler, check_scaler, find_scaler
-from .sharded_checkpoint import agree, compare, load_slices, state_of
+from .scaling import Scaler, check_scaler, find_scaler, is_enabled
+from .sharded_checkpoint import compare, load_slices, state_of
 from .sharded_groups import Group, checked_mesh, groups_of, share_of, viewed
 from .writers import write_scalars
 
@@ -78,14 +79,15 @@ class FSDPExchange:
         self._spec = _checked_spec(spec)
         if on_nonfinite not in (None, "error", "skip"):
             raise InvalidArgument(f"on_nonfinite: is '{on_nonfinite}', must be 'error' or 'skip'")
-        self._skip = (on_nonfinite or ("skip" if scaler else "error")) == "skip"
+        # One that is not enabled scales nothing, and skips nothing.
+        self._scaler: Any = scaler if is_enabled(scaler) else None
+        self._skip = (on_nonfinite or ("skip" if self._scaler else "error")) == "skip"
         found = groups_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self._groups = [Group(self._reduce, name, group, names) for name, (_, group) in found.items()]
         process_group = checked_mesh(self._groups)
         check_scaler(scaler, [p.sharded_param for g in self._groups for p in g.group.fsdp_params])
-        self._check_dtypes(bool(scaler))
-        self._scaler: Any = scaler or None
+        self._check_dtypes(self._scaler is not None)
         self._look_for_scalers = scaler is None
         self._scale = 1.0  # of the gradients of the step in progress
         self._pending: List[Group] = []  # reduced in this backward
@@ -105,7 +107,7 @@ class FSDPExchange:
             group.slices = self._make_slices(group, rank, size)
         self._transport = join(process_group, carrier, timeout)
         try:
-            same = [self._spec, seed, bool(scaler), self._skip]
+            same = [self._spec, seed, self._scaler is not None, self._skip]
             groups = [[g.name, str(g.dtype), [p[:2] for p in g.parameters]] for g in self._groups]
             compare(self._transport, [same, groups])
         except BaseException:

@@ -2,27 +2,24 @@
 
 import hashlib
 import json
-from typing import Any, Callable, Dict, List, Mapping, Optional
-
-import numpy as np
-import torch
+from typing import Any, Dict, List, Mapping
 
 from .. import _core
 from ..errors import InvalidArgument
 from ..feedback import Feedback
+from .plain_state import as_arrays, as_tensors
 
-__all__ = ["agree", "compare", "load_slices", "state_of"]
+__all__ = ["compare", "load_slices", "state_of"]
 
 Slices = Mapping[str, List[Feedback]]  # by group: one for each rank
 
 _FORMAT = 1
-_WORDS = 512  # bytes a rank may say about what is wrong
 
 
 def state_of(slices: Slices, spec: str, rank: int, world_size: int) -> Dict[str, Any]:
     """'format', 'spec', 'rank', 'world_size', and 'slices': by group, those of Feedback.state_dict()
     with tensors in the place of arrays."""
-    kept = {name: [_tensors(each.state_dict()) for each in parts] for name, parts in slices.items()}
+    kept = {name: [as_tensors(each.state_dict()) for each in parts] for name, parts in slices.items()}
     return {"format": _FORMAT, "spec": spec, "rank": rank, "world_size": world_size, "slices": kept}
 
 
@@ -51,34 +48,8 @@ def load_slices(
                 f"state['slices']['{name}']: holds {len(kept[name])}, must hold {len(parts)}"
             )
         for saved, part in zip(kept[name], parts):
-            part.load_state_dict(_arrays(saved))
+            part.load_state_dict(as_arrays(saved))
     return [part.step for parts in into.values() for part in parts]
-
-
-def agree(transport: _core.Transport, load: Callable[[], Any], what: str) -> None:
-    """Calls load() and compares what it returned over ranks. Collective.
-
-    Raises:
-        InvalidArgument: on every rank, where load() raised on some or returned different values.
-    """
-    problem: Optional[Exception] = None
-    try:
-        words = b"+" + hashlib.sha256(json.dumps(load()).encode()).digest()
-    except Exception as error:
-        problem = error
-        words = f"-{type(error).__name__}: {error}".encode()[:_WORDS]
-    told = transport.all_gather(words, capacity=_WORDS, what=what)
-    if problem is not None:
-        raise problem
-    for rank, said in enumerate(map(bytes, told)):
-        if said.startswith(b"-"):
-            reason = said[1:].decode(errors="replace")
-            raise InvalidArgument(f"{what}: rank {rank} cannot use its own: {reason}")
-        if said != words:
-            raise InvalidArgument(
-                f"{what}: rank {rank}'s differs from that of rank {transport.rank}, must be of the "
-                "same step of the same run"
-            )
 
 
 def compare(transport: _core.Transport, mine: Any) -> None:
@@ -90,11 +61,3 @@ def compare(transport: _core.Transport, mine: Any) -> None:
                 f"register_fsdp: rank {rank} has another module, spec, seed, scaler or on_nonfinite "
                 f"than rank {transport.rank}, must be the same"
             )
-
-
-def _tensors(state: Dict[str, Any]) -> Dict[str, Any]:
-    return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in state.items()}
-
-
-def _arrays(state: Mapping[str, Any]) -> Dict[str, Any]:
-    return {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in state.items()}

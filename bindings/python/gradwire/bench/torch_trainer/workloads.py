@@ -71,7 +71,7 @@ class Gradients:
         return loss
 
     def evaluate(self, rank: int, world_size: int) -> torch.Tensor:
-        raise NotImplementedError("gradients alone reach no accuracy")
+        raise RuntimeError("gradients alone reach no accuracy: there is nothing to evaluate")
 
 
 class _Receivers(nn.Module):
