@@ -21,7 +21,7 @@ fail() { say "$*"; exit 1; }
 
 # The packages a part of the project needs, and nothing a machine without that part would miss.
 packages="g++ make cmake ninja-build python3 python3-venv python3-dev ca-certificates
-          libgloo-dev libopenblas-dev zlib1g-dev iproute2 util-linux"
+          libgloo-dev libopenblas-dev zlib1g-dev nlohmann-json3-dev iproute2 util-linux"
 test_packages="libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin ccache"
 
 install_packages() {

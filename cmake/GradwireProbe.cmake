@@ -58,6 +58,16 @@ gradwire_decide(NCCL GRADWIRE_WITH_CUDA "opened when it is first used"
                 "CUDA is off, whose streams and memory it needs")
 
 set(found OFF)
+if(NOT GRADWIRE_PLANNER STREQUAL "OFF")
+  find_package(nlohmann_json 3.10 CONFIG QUIET)
+  if(nlohmann_json_FOUND)
+    set(found ON)
+  endif()
+endif()
+gradwire_decide(PLANNER found "nlohmann-json ${nlohmann_json_VERSION}"
+                "nlohmann-json >= 3.10 was not found (Debian: nlohmann-json3-dev)")
+
+set(found OFF)
 if(NOT GRADWIRE_PYTHON STREQUAL "OFF")
   # Interpreter and module together, first: a lone Interpreter search breaks pybind11.
   find_package(Python 3.9 QUIET COMPONENTS Interpreter Development.Module)

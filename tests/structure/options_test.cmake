@@ -3,7 +3,7 @@
 
 cmake_minimum_required(VERSION 3.25)
 set(everything_off)
-foreach(option IN ITEMS CUDA GLOO MPI NCCL PYTHON TESTS BENCH)
+foreach(option IN ITEMS CUDA GLOO MPI NCCL PLANNER PYTHON TESTS BENCH)
   list(APPEND everything_off -DGRADWIRE_${option}=OFF)
 endforeach()
 
@@ -37,7 +37,7 @@ endmacro()
 
 configure(off ${SOURCE_DIR})
 expect_success(off)
-foreach(option IN ITEMS CUDA GLOO MPI NCCL PYTHON TESTS BENCH)
+foreach(option IN ITEMS CUDA GLOO MPI NCCL PLANNER PYTHON TESTS BENCH)
   expect_text(off "gradwire: ${option} off (asked)")
 endforeach()
 
