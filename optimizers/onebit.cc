@@ -126,8 +126,10 @@ class OneBit final : public Adam {
     });
     take_rates(options.learning_rate, pool);
     set().for_each_block_backwards(pool, [&](const ParameterSet::Block& block) { update(block); });
-    for (Layer& layer : layers_) {
-      layer.factor = layer.next_factor;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (set().items()[i].present()) {  // of others next_factor is of an older step, or of none
+        layers_[i].factor = layers_[i].next_factor;
+      }
     }
   }
 

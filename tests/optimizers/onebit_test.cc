@@ -263,6 +263,35 @@ TEST_P(OneBitFrozen, AParameterThatComesLateTakesAllBackUntilItIsReady) {
   EXPECT_EQ(state.scalars.at("layer1/variance_step"), 2u);
 }
 
+TEST(OneBitLamb, AParameterThatIsLeftOutOfAStepKeepsItsFactor) {
+  Model model({20, 30});
+  const auto make = [&] {
+    return make_optimizer(parse_optimizer("onebit-lamb:freeze_step=2,factor_threshold=0.5"),
+                          model.parameters());
+  };
+  const auto optimizer = make();
+  for (unsigned t = 0; t < 6; ++t) {
+    model.fill_gradients(t);
+    step(*optimizer, 0.01);
+  }
+  const State before = read_state(*optimizer);
+  const std::vector<float> factor = before.tensors.at("layer1/factor");
+  ASSERT_NE(factor, std::vector<float>{1.0f});
+  const auto restored = make();  // which has made no step of its own with it
+  write_state(*restored, before);
+  std::vector<Binding> places;
+  for (const Parameter& p : model.parameters()) {
+    places.push_back({p.value, p.gradient});
+  }
+  places[1].gradient = {};
+  for (Optimizer* each : {optimizer.get(), restored.get()}) {
+    each->bind(places);
+    model.fill_gradients(6);
+    step(*each, 0.01);
+    EXPECT_EQ(read_state(*each).tensors.at("layer1/factor"), factor);
+  }
+}
+
 // m is 0.1 g after a step with the gradient g, and 0.9 times that and 0.1 times the next.
 TEST_P(OneBitFrozen, ClipsTheRanksOwnGradientsAndTakesThemOf16Bits) {
   std::vector<float> value(4, 1.0f);
