@@ -190,6 +190,20 @@ void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view op
         "', but only ", names_of_rows(&CompressorRow::keeps_velocity), " takes it");
 }
 
+/// A '+' that is not of an exponent, as in 1e+02: what joins the parts on the command line.
+void refuse_joined_by_plus(std::string_view text) {
+  for (size_t at = text.find('+'); at != std::string_view::npos; at = text.find('+', at + 1)) {
+    const bool exponent = at >= 2 && (text[at - 1] == 'e' || text[at - 1] == 'E') &&
+                          (text[at - 2] == '.' || (text[at - 2] >= '0' && text[at - 2] <= '9'));
+    if (!exponent) {
+      std::string with_commas(text);
+      std::ranges::replace(with_commas, '+', ',');
+      throw InvalidArgument(concat("spec: is '", text, "', must be joined by ',', as '",
+                                   with_commas, "': '+' stands for it in --methods alone"));
+    }
+  }
+}
+
 }  // namespace
 
 int value_bits(ValueCodec codec, DType dtype) {
@@ -236,6 +250,7 @@ ValueCodec codec_of_levels(uint32_t levels) {
 }
 
 CompressorSpec parse_spec(std::string_view text) {
+  refuse_joined_by_plus(text);
   std::string_view head = text.substr(0, text.find(','));
   std::string_view options = head.size() < text.size() ? text.substr(head.size() + 1) : "";
   const bool has_options = head.size() < text.size();
