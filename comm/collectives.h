@@ -147,6 +147,7 @@ class Collectives {
   struct FrameHeader header_of(const Call& call, size_t capacity) const;
   std::span<std::byte> frame(size_t index);
   void wait_for(std::span<MessageHandle> messages);
+  void wait_for_last_first(std::span<MessageHandle> messages);
   int engine_rank(int peer) const { return group_.members[static_cast<size_t>(peer)]; }
   void close(std::string_view reason);
   Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }

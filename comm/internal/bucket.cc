@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradwire/comm/exchange/message.h"
+#include "gradwire/comm/exchange/rows.h"
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/ops/elementwise.h"
@@ -109,12 +110,15 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
     begin += room_of(capacity);
   }
   const uint64_t fingerprint = fnv1a(what_, plan_fingerprint);
-  exchange_ = make_exchange(plan.buckets[id].exchange, {.compressors = std::move(compressors),
-                                                        .transport = &groups.whole(),
-                                                        .tag = {fingerprint, what_},
-                                                        .groups = &groups,
-                                                        .ranks_per_node = plan.ranks_per_node,
-                                                        .group_numels = std::move(numels)});
+  adds_gradients_ = adds_gradients(plan.buckets[id].exchange, compressors, groups.whole());
+  ExchangeContext made_from{.compressors = std::move(compressors),
+                            .transport = &groups.whole(),
+                            .tag = {fingerprint, what_},
+                            .groups = &groups,
+                            .ranks_per_node = plan.ranks_per_node,
+                            .group_numels = std::move(numels)};
+  exchange_ = adds_gradients_ ? make_gradient_sum_exchange(std::move(made_from))
+                              : make_exchange(plan.buckets[id].exchange, std::move(made_from));
 }
 
 void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
@@ -123,9 +127,9 @@ void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
     const PlanGroup& group = groups_[g];
     GroupSlot& slot = slots_[g];
     const Gradient own = gradient.subview(group.offset, group.numel);
-    slot.mean = delivery_ == Delivery::kMean ? own : own.subview(0, 0);
-    if (by_node_) {
-      continue;  // the exchange does it, once the node has added up
+    slot.mean = delivery_ == Delivery::kMean || adds_gradients_ ? own : own.subview(0, 0);
+    if (by_node_ || adds_gradients_) {
+      continue;  // the exchange does it, once the node has added up; or nobody
     }
     Workspace::Frame frame(context.workspace);
     const Residuals::Lent lent =
@@ -165,6 +169,9 @@ void Bucket::exchange(size_t parity, Context& context) {
     throw;
   }
   take_back();
+  for (size_t g = 0; adds_gradients_ && delivery_ == Delivery::kPayloads && g < groups_.size(); ++g) {
+    slots_[g].compressor->compress(slots_[g].mean, {}, {}, slots_[g].mine, context);
+  }
 }
 
 void Bucket::add_to_estimates(size_t parity, Context& context) {

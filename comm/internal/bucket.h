@@ -135,6 +135,7 @@ class Bucket {
   std::string what_, label_;
   bool by_node_;                // the exchange adds up by node and compresses
   bool puts_back_;              // it adds to residuals
+  bool adds_gradients_ = false;  // it takes gradients as they are, and nothing is compressed
   bool shows_union_;            // a mean holds what any rank sent
   std::vector<Region> shares_;  // of each group: what this rank compresses
   Buffer gradient_memory_, payload_memory_;

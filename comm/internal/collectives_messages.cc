@@ -34,10 +34,18 @@ void Collectives::exchange(Verb verb, CallTag tag) {
     // there. Nobody waits in a circle: who waits for chunk c of step s has sent its own.
     size_t next = 0;
     for (size_t step = 0; step < incoming_.size(); ++step) {
-      for (size_t c = 0; c < chunk_count(incoming_[step].into.size()); ++c) {
+      const size_t end = next + chunk_count(incoming_[step].into.size());
+      for (size_t c = 0; next < end; ++c) {
         send_chunks(call, step, c + ahead);
+        if (steps_sent_ == outgoing_.size() && end - next <= ahead) {
+          break;
+        }
         engine_->wait(std::exchange(receives_[next++], 0), deadline());
       }
+      // Nothing is left to send, and the rest takes the line a millisecond: who waits for the last
+      // chunk first is woken once.
+      wait_for_last_first(std::span(receives_).subspan(next, end - next));
+      next = end;
       if (incoming_[step].length > kInlineBytes) {
         const Incoming& message = incoming_[step];
         verify_payload(message, message.into.first(message.length), message.checksum);
@@ -71,6 +79,12 @@ void Collectives::wait_for(std::span<MessageHandle> messages) {
     if (message != 0) {
       engine_->wait(std::exchange(message, 0), deadline());
     }
+  }
+}
+
+void Collectives::wait_for_last_first(std::span<MessageHandle> messages) {
+  for (size_t i = messages.size(); i-- > 0;) {
+    engine_->wait(std::exchange(messages[i], 0), deadline());
   }
 }
 

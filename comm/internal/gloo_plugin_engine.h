@@ -83,8 +83,12 @@ struct gradwire_plugin_engine {
       if (!closed_) {
         gloo::transport::UnboundBuffer* const posted = buffer.get();
         *message = keep(std::move(buffer), sends, peer);
+        // Whoever empties the queue has this one too.
+        const bool alone = queue_.empty();
         queue_.push_back({posted, sends, peer, tag});
-        doorbell_->ring();
+        if (alone) {
+          doorbell_->ring();
+        }
         return GRADWIRE_PLUGIN_DONE;
       }
     }
