@@ -17,45 +17,37 @@ struct Terms {
   bool folds;     ///< P is no power of two
 };
 
-struct Path {
-  double steps, bytes;
-
-  double seconds(double alpha_s, double bytes_per_s) const {
-    return steps * alpha_s + bytes / bytes_per_s;
-  }
-};
-
-Path of_gather(const Terms& t) {
+MessagePath of_gather(const Terms& t) {
   return {t.ranks - 1, (t.ranks - 1) * (t.payload + kFrame)};
 }
 
-Path of_all_reduce(const Terms& t) {
+MessagePath of_all_reduce(const Terms& t) {
   return {2 * (t.ranks - 1), (t.ranks - 1) * (2 * t.dense / t.ranks + 2 * kFrame)};
 }
 
-Path of_rabenseifner(const Terms& t) {
+MessagePath of_rabenseifner(const Terms& t) {
   const double cube = std::exp2(t.levels);
-  Path path{2 * t.levels, 2 * t.dense * (cube - 1) / cube + 2 * kFrame * t.levels};
+  MessagePath path{2 * t.levels, 2 * t.dense * (cube - 1) / cube + 2 * kFrame * t.levels};
   if (t.folds) {
-    path.steps += 2;
+    path.messages += 2;
     path.bytes += 2 * (t.dense + kFrame);
   }
   return path;
 }
 
-Path of_two_shot(const Terms& t) {
+MessagePath of_two_shot(const Terms& t) {
   return {2 * (t.ranks - 1),
           (t.ranks - 1) * ((1 + t.growth) * t.payload / t.ranks + 2 * kFrame)};
 }
 
-Path of_gtopk(const Terms& t) {
+MessagePath of_gtopk(const Terms& t) {
   const double steps = t.levels + (t.folds ? 2 : 0);
   return {steps, steps * (t.payload + kFrame)};
 }
 
 struct Formula {
   std::string_view exchange;
-  Path (*path)(const Terms&);
+  MessagePath (*path)(const Terms&);
 };
 
 constexpr Formula kFormulas[] = {
@@ -67,7 +59,7 @@ constexpr Formula kFormulas[] = {
 
 constexpr std::string_view kByNode = "hierarchical";
 
-Path (*path_of(std::string_view exchange))(const Terms&) {
+MessagePath (*path_of(std::string_view exchange))(const Terms&) {
   std::vector<std::string_view> known;
   for (const Formula& formula : kFormulas) {
     if (formula.exchange == exchange) {
@@ -94,27 +86,40 @@ Terms terms_of(const ExchangeLoad& load, int world_size, double share) {
           .folds = !std::has_single_bit(ranks)};
 }
 
-double seconds_by_node(const ExchangeLoad& load) {
+ExchangePath path_by_node(const ExchangeLoad& load) {
   const double per_node = load.ranks_per_node;
-  const Path within{2 * (per_node - 1),
-                    (per_node - 1) * (2 * sizeof(float) * static_cast<double>(load.numel) / per_node +
-                                      2 * kFrame + sizeof(int32_t))};
-  const Path between = path_of(load.between_nodes)(
-      terms_of(load, load.world_size / load.ranks_per_node, 1 / per_node));
-  return within.seconds(load.node_alpha_s, load.node_bytes_per_s) +
-         between.seconds(load.alpha_s, load.bytes_per_s);
+  return {
+      .between = path_of(load.between_nodes)(
+          terms_of(load, load.world_size / load.ranks_per_node, 1 / per_node)),
+      .within = {2 * (per_node - 1),
+                 (per_node - 1) * (2 * sizeof(float) * static_cast<double>(load.numel) / per_node +
+                                   2 * kFrame + sizeof(int32_t))}};
+}
+
+ExchangePath unchecked_path(std::string_view exchange, const ExchangeLoad& load) {
+  if (exchange == kByNode) {
+    return path_by_node(load);
+  }
+  const MessagePath one = path_of(exchange)(terms_of(load, load.world_size, 1));
+  return {.between = {load.rounds * one.messages, load.rounds * one.bytes}, .within = {}};
 }
 
 double seconds_of(std::string_view exchange, const ExchangeLoad& load) {
-  return exchange == kByNode ? seconds_by_node(load)
-                             : load.rounds * path_of(exchange)(terms_of(load, load.world_size, 1))
-                                                 .seconds(load.alpha_s, load.bytes_per_s);
+  const ExchangePath path = unchecked_path(exchange, load);
+  double seconds = path.between.seconds(load.alpha_s, load.bytes_per_s);
+  if (exchange == kByNode) {
+    seconds += path.within.seconds(load.node_alpha_s, load.node_bytes_per_s);
+  }
+  return seconds;
 }
 
 void check_nodes(const ExchangeLoad& load) {
   check(load.ranks_per_node >= 1 && load.world_size % load.ranks_per_node == 0,
         "exchange cost: ranks_per_node is ", load.ranks_per_node,
         ", must divide the world size, ", load.world_size);
+}
+
+void check_line_within(const ExchangeLoad& load) {
   check(std::isfinite(load.node_alpha_s) && load.node_alpha_s >= 0,
         "exchange cost: alpha within a node is ", load.node_alpha_s, " s, must be at least 0");
   check(std::isfinite(load.node_bytes_per_s) && load.node_bytes_per_s > 0,
@@ -122,11 +127,14 @@ void check_nodes(const ExchangeLoad& load) {
         " bytes/s, must be positive");
 }
 
-void check_load(const ExchangeLoad& load) {
+void check_line(const ExchangeLoad& load) {
   check(std::isfinite(load.alpha_s) && load.alpha_s >= 0, "exchange cost: alpha is ", load.alpha_s,
         " s, must be at least 0");
   check(std::isfinite(load.bytes_per_s) && load.bytes_per_s > 0, "exchange cost: rate is ",
         load.bytes_per_s, " bytes/s, must be positive");
+}
+
+void check_load(const ExchangeLoad& load) {
   check(load.world_size >= 1, "exchange cost: world_size is ", load.world_size,
         ", must be at least 1");
   check(load.rounds >= 1, "exchange cost: rounds is ", load.rounds, ", must be at least 1");
@@ -144,10 +152,12 @@ double independent_union(double density, int world_size) {
 
 std::vector<ExchangeCost> exchange_costs(const ExchangeLoad& load,
                                          std::span<const std::string_view> candidates) {
+  check_line(load);
   check_load(load);
   check(!candidates.empty(), "exchange cost: 0 candidates, expected at least one");
   if (std::ranges::find(candidates, kByNode) != candidates.end()) {
     check_nodes(load);
+    check_line_within(load);
   }
   std::vector<ExchangeCost> costs;
   for (const std::string_view candidate : candidates) {
@@ -157,6 +167,14 @@ std::vector<ExchangeCost> exchange_costs(const ExchangeLoad& load,
     return a.seconds < b.seconds;
   });
   return costs;
+}
+
+ExchangePath exchange_path(std::string_view exchange, const ExchangeLoad& load) {
+  check_load(load);
+  if (exchange == kByNode) {
+    check_nodes(load);
+  }
+  return unchecked_path(exchange, load);
 }
 
 std::string_view choose_exchange(std::span<const ExchangeCost> costs, MeanBits allowed) {

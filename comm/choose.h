@@ -28,6 +28,22 @@ struct ExchangeLoad {
   std::string_view between_nodes = {};
 };
 
+/// Messages one after another on the busiest rank's line, and their bytes together.
+struct MessagePath {
+  double messages = 0;
+  double bytes = 0;
+
+  double seconds(double alpha_s, double bytes_per_s) const {
+    return messages * alpha_s + bytes / bytes_per_s;
+  }
+};
+
+/// What an exchange puts on the line, all rounds together, by the formulas of exchange_costs().
+struct ExchangePath {
+  MessagePath between;  ///< ranks, or nodes
+  MessagePath within;   ///< a node; empty but for `hierarchical`
+};
+
 struct ExchangeCost {
   std::string_view exchange;  ///< a row of the exchange registry
   double seconds = 0;
@@ -53,6 +69,11 @@ double independent_union(double density, int world_size);
 /// @throws InvalidArgument for a load out of range, no candidate, or one without a formula.
 std::vector<ExchangeCost> exchange_costs(const ExchangeLoad& load,
                                          std::span<const std::string_view> candidates);
+
+/// The same before it is priced: neither start-ups nor rates are read, so that a caller whose line
+/// is no straight line in the bytes can price messages itself.
+/// @throws InvalidArgument as exchange_costs().
+ExchangePath exchange_path(std::string_view exchange, const ExchangeLoad& load);
 
 /// What a mean that is not of the rank-order sum must save to be chosen, of the other's seconds.
 inline constexpr double kClearGain = 0.1;

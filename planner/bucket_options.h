@@ -1,0 +1,33 @@
+#pragma once
+// The ways to send a bucket on a machine whose costs are known: specs x exchanges x streams.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradwire/planner/bucket_plan.h"
+#include "gradwire/planner/cost.h"
+
+namespace gradwire::planner {
+
+struct BucketOptionRequest {
+  int world_size = 1;
+  /// Compressors to choose from. "none" and "bf16" are added where they are missing: the planner
+  /// must be able to answer "off".
+  std::vector<std::string> specs = {};
+  std::vector<std::string> exchanges = {};  ///< rows to choose from; empty: all that carry the spec
+  std::vector<int> streams = {1};
+  MeanBits mean = MeanBits::kOfRankOrder;  ///< which exchanges are allowed
+};
+
+/// Options of the request, each spec with every exchange that can carry it and every number of
+/// streams, priced by `costs`. Payload bytes are capacities (at most a quarter above the true
+/// ones); loss is the part of the dense bytes that is not sent. Decoding: `gather` decodes one
+/// payload per rank, all others one. A codec without an entry in `costs` is refused, but for
+/// "none", which costs nothing. @throws InvalidArgument for a spec that does not parse or whose
+/// bytes depend on the shapes of parameters (powersgd), costs without it, an exchange that carries
+/// none of the specs, fewer than one rank or stream.
+std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request,
+                                              const Costs& costs);
+
+}  // namespace gradwire::planner
