@@ -1,0 +1,159 @@
+// Uneven, jittering and nested machines, against formulas and naive loops written here.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/predict.h"
+#include "tests/planner/made_up.h"
+
+namespace gradwire::planner {
+namespace {
+
+TEST(Cluster, AnExchangeCostsWhatItsMessagesDo) {
+  Cluster cluster;
+  cluster.workers = 4;
+  cluster.inter = {1e-3, 1e6};
+  // 6 messages of a quarter each: 6 ms, and 1.5 times the bytes.
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 6e-3 + 1.5);
+  // 3 whole messages.
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6, Combine::kGather), 3e-3 + 3.0);
+  // Two machines of two: inside 2 messages of a half, between machines 2 messages, in which the two
+  // workers of a machine together send half of all bytes twice.
+  cluster.gpus_per_node = 2;
+  cluster.intra = {1e-4, 1e8};
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 2e-4 + 0.01 + 2e-3 + 1.0);
+  // One message inside; each of two workers sends two over the machine's link.
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6, Combine::kGather), 1e-4 + 0.01 + 2e-3 + 4.0);
+  cluster.workers = 2;  // one machine: the link between machines is not there
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 2e-4 + 0.01);
+  cluster.workers = 1;
+  EXPECT_EQ(exchange_seconds(cluster, 1e6), 0);
+}
+
+TEST(Cluster, AStreamCarriesItsShare) {
+  Cluster cluster;
+  cluster.workers = 2;
+  cluster.inter = {0, 1e6};
+  cluster.efficiency = 0.8;
+  cluster.stream_bytes_per_s = 2e5;
+  EXPECT_DOUBLE_EQ(stream_share(cluster), 0.25);
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 5);  // at the stream's rate
+  EXPECT_DOUBLE_EQ(exchange_cost(cluster, 1e6).shared_s, 1.25);
+  cluster.measured = [](double bytes) { return 1 + bytes / 1e5; };
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 11);
+  EXPECT_DOUBLE_EQ(exchange_cost(cluster, 1e6).fixed_s, 1);
+}
+
+TEST(Cluster, TheSlowestLinkDecides) {
+  Cluster cluster;
+  cluster.workers = 3;
+  cluster.inter = {1e-3, 1e6};
+  const double even = exchange_seconds(cluster, 3e6);
+  cluster.uneven = {{}, {.link = 2.5}, {.link = 0.5}};
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 3e6), 2.5 * even);
+}
+
+// Of some thousand workers few decide; the step is the same as if all were looked at.
+TEST(Cluster, AStepWaitsForItsSlowestWorkers) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Drawn drawn(seed);
+    const Profile profile = drawn.profile();
+    Cluster cluster = drawn.cluster();
+    double slowest_round = 0, slowest = 0, slowest_input = 0;
+    reference::StepTimes times = times_of(profile, cluster);
+    const double computes = times.forward + reference::sum(times.backward) + times.update;
+    for (size_t w = 0; w < cluster.workers; ++w) {
+      const Worker worker{.compute = drawn.between(0.5, 2), .input = drawn.between(0.5, 2)};
+      cluster.uneven.push_back(worker);
+      slowest = std::max(slowest, worker.compute);
+      slowest_input = std::max(slowest_input, worker.input);
+      slowest_round = std::max(slowest_round, worker.compute * computes +
+                                                  worker.input * (times.io + times.host_to_device));
+    }
+    const double exchange = reference::sum(times.exchange);
+    EXPECT_NEAR(predict(profile, cluster, {.schedule = Schedule::kNaive}).step_s,
+                slowest_round + exchange, 1e-9 * slowest_round)
+        << seed;
+    times.io *= slowest_input;
+    times.host_to_device *= slowest_input;
+    times.forward *= slowest;
+    times.update *= slowest;
+    for (double& backward : times.backward) {
+      backward *= slowest;
+    }
+    const double expected = reference::wfbp_step(times);
+    EXPECT_NEAR(predict(profile, cluster, {.schedule = Schedule::kWfbp}).step_s, expected,
+                1e-9 * expected)
+        << seed;
+  }
+}
+
+TEST(Cluster, JitterMakesTheStepTheMaximumOverWorkers) {
+  Profile profile;
+  profile.model = "one";
+  profile.layers = {{.name = "a", .numel = 1, .forward_s = 1, .backward_s = 1}};
+  Cluster cluster;
+  cluster.workers = 64;
+  cluster.inter = {0, 1e12};
+  cluster.jitter = 0.2;
+  cluster.draws = 2000;
+  const Prediction prediction = predict(profile, cluster);
+  // The mean of the largest of 64 log-normal numbers, drawn by the standard library.
+  std::mt19937_64 random(7);
+  const double variance = std::log(1 + 0.2 * 0.2);
+  std::lognormal_distribution<double> draw(-variance / 2, std::sqrt(variance));
+  double mean = 0;
+  for (int step = 0; step < 4000; ++step) {
+    double most = 0;
+    for (int w = 0; w < 64; ++w) {
+      most = std::max(most, draw(random));
+    }
+    mean += 2 * most / 4000;
+  }
+  EXPECT_NEAR(prediction.step_s, mean, 0.01 * mean);
+  EXPECT_LT(prediction.least_s, prediction.step_s);
+  EXPECT_GT(prediction.most_s, prediction.step_s);
+  EXPECT_EQ(predict(profile, cluster).step_s, prediction.step_s);  // the same seed
+  cluster.seed = 2;
+  EXPECT_NE(predict(profile, cluster).step_s, prediction.step_s);
+  cluster.jitter = 0;
+  EXPECT_NEAR(predict(profile, cluster).step_s, 2, 1e-9);
+}
+
+TEST(Cluster, WhatCannotBeIsRefused) {
+  const auto message = [](const Cluster& cluster) -> std::string {
+    try {
+      validate(cluster);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  Cluster cluster;
+  cluster.inter.bytes_per_s = 0;
+  EXPECT_EQ(message(cluster), "cluster: inter.bytes_per_s: 0, must be above 0");
+  cluster = {};
+  cluster.inter.alpha_s = 100;
+  EXPECT_EQ(message(cluster),
+            "cluster: inter.alpha_s: 100 s, must be at most 60 s; was it written in microseconds?");
+  cluster = {};
+  cluster.workers = 6;
+  cluster.gpus_per_node = 4;
+  EXPECT_EQ(message(cluster),
+            "cluster: 6 workers, must be a multiple of gpus_per_node, 4, or at most as many");
+  cluster = {};
+  cluster.workers = 2;
+  cluster.uneven = {{}};
+  EXPECT_EQ(message(cluster), "cluster: uneven: 1 workers, must be none or all 2");
+  cluster.uneven = {{}, {.compute = 0}};
+  EXPECT_EQ(message(cluster), "cluster: uneven[1].compute: 0, must be above 0");
+  cluster = {};
+  cluster.jitter = -0.5;
+  EXPECT_EQ(message(cluster), "cluster: jitter: -0.5, must be in [0, 10], a share of the mean");
+}
+
+}  // namespace
+}  // namespace gradwire::planner
