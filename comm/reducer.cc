@@ -162,7 +162,7 @@ StepOutcome Reducer::wait() {
     ++s.skipped;
     s.has_parameters = true;
     if (skip) {
-      s.zero_means();
+      s.fill_means();
     }
   }
   const uint64_t step = s.step++;

@@ -28,8 +28,15 @@ enum class StepOutcome : uint8_t {
 /// sent: 0 + e == D + e_next.
 enum class UnusedParameters : uint8_t { kError, kZero };
 
+/// What takes the place of the means where a step is left out: zero, which moves an optimizer as a
+/// zero gradient does, or NaN, which a loss scaler takes for a step to be left out as well.
+enum class MeansLeftOut : uint8_t { kZero, kNaN };
+
 struct ReducerOptions {
   OnNonFinite on_nonfinite = OnNonFinite::kError;
+  /// This rank's own choice. On the CPU it counts under OnNonFinite::kSkip, on a GPU for every step
+  /// that is not committed.
+  MeansLeftOut left_out = MeansLeftOut::kZero;
   /// The same on all ranks. kZero tells ranks from each other's unused parameters by one small
   /// message a step.
   UnusedParameters unused = UnusedParameters::kError;
@@ -85,8 +92,8 @@ struct ReplanOptions {
 /// grad_ready() and wait() enqueue, ordered by events
 /// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
 /// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
-/// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), set_plan(), replan(), save(),
-/// load(), rebuild(), and the exchanges other than dense, gather and two_shot.
+/// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), replan(), rebuild(), and the
+/// exchanges other than dense, gather and two_shot.
 ///
 /// Of parameters with ef21 what gradient() gives is the estimate A_next = A + mean of what all ranks
 /// send, which is kept and committed with the residuals: A is the mean of the ranks' sums. A changed
@@ -149,7 +156,7 @@ class Reducer {
 
   /// Blocks until every bucket of the step is reduced, then commits. Nothing is committed, on any
   /// rank, when some rank's gradient was not finite: kError throws NonFiniteGradient naming rank
-  /// and bucket, kSkip fills the means with zeros and returns kSkipped. Either way the reducer is
+  /// and bucket, kSkip fills the means with zeros (ReducerOptions::left_out) and returns kSkipped. Either way the reducer is
   /// ready for the next step.
   /// @throws InvalidArgument naming the parameters that were never ready, unless their gradients
   /// are zero by UnusedParameters::kZero (the step can go on: nothing was committed);
@@ -157,7 +164,8 @@ class Reducer {
   ///
   /// On a GPU it waits for nothing and returns kEnqueued: what is enqueued on the stream from now on
   /// reads the mean. The commit happens on the GPU, of all buckets or none. Where it does not happen
-  /// means are zero, so that an optimizer moves as after a zero gradient, and a later call tells: a
+  /// means are zero, so that an optimizer moves as after a zero gradient, or NaN, as
+  /// ReducerOptions::left_out says, and a later call tells: a
   /// TransportError, a payload that does not decode (the group is finished), or under kError a
   /// NonFiniteGradient, from when the GPU was seen to have met it. Then nothing is committed on any
   /// rank, and wait() throws after each step it has enqueued, until synchronize(). kSkip leaves out
@@ -191,13 +199,16 @@ class Reducer {
   /// Changes the plan between steps: a new epoch, with residuals and velocities carried over by
   /// parameter (residuals into the next step's gradient where the new plan keeps none). Collective, as
   /// the constructor is.
-  /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays.
+  /// @throws InvalidArgument when parameters differ or a step has begun, or on a GPU when a parameter
+  /// keeps a residual in the old plan alone; the old plan stays. On a GPU it waits, throws as
+  /// synchronize() does, and a step that was captured must be captured anew.
   void set_plan(Plan plan);
 
   /// Writes what this rank keeps between steps (residuals, velocities, counters, what compressors and exchanges
   /// learned), in the format of CHECKPOINT_FORMAT.md: one file per rank; parameters and optimizer
   /// state are the caller's. Between steps, or after a TransportError. Write to a new file and
-  /// rename it: a stream is not atomic. @throws InvalidArgument when the stream does not take it.
+  /// rename it: a stream is not atomic. On a GPU it waits, and the bytes are the CPU's.
+  /// @throws InvalidArgument when the stream does not take it.
   void save(std::ostream& out) const;
 
   /// Opens what rank `rank` saved; null when there was no such rank.
@@ -206,9 +217,11 @@ class Reducer {
   /// Collective: continues where save() was called. With the same world size bit for bit; with
   /// another one rank j takes over what the old ranks i keep with i mod world_size == j,
   /// times new / old world size (CHECKPOINT_FORMAT.md derives it). Reads its own and those only,
-  /// a rank that was not there the header of rank 0's. gradient() stays valid.
+  /// a rank that was not there the header of rank 0's. gradient() stays valid. On a GPU it waits, and
+  /// a step that was captured must be captured anew.
   /// @throws InvalidArgument, on every rank, when one finds its checkpoint missing, damaged, of
-  /// other parameters or of another step than rank 0's; nothing has changed then.
+  /// other parameters or of another step than rank 0's, or on a GPU residuals of parameters that keep
+  /// none in this plan; nothing has changed then.
   void load(const OpenCheckpoint& open);
 
   /// After a TransportError: goes on with the group of the ranks that are left

@@ -65,9 +65,11 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       residuals_(groups_,
                  {.device = start.device,
                   .memory = plan.residual_memory,
-                  .parity = start.state == nullptr ? nullptr : &start.state->words()->parity}),
+                  .parity = start.state == nullptr ? nullptr : &start.state->words()->parity,
+                  .stream = start.stream}),
       gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
       state_(start.state),
+      stream_(start.stream),
       slots_(groups_.size()),
       lent_(groups_.size()),
       unions_(groups_.size()) {

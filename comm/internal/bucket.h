@@ -19,6 +19,7 @@ struct BucketStart {
   uint32_t committed_step = 0;
   Device device{};
   std::shared_ptr<DeviceState> state = nullptr;  ///< on a GPU: of all buckets
+  Stream* stream = nullptr;  ///< on a GPU: for what is read and written between steps
 };
 
 /// Owns the gradient, the payloads and both residual buffers of one bucket. Which of the two
@@ -56,9 +57,10 @@ class Bucket {
   /// On the CPU: whether an estimate overflowed in that, which ranks see alike, as means are the
   /// same. A GPU says it in the step's status.
   bool estimates_overflow() const { return estimates_overflow_; }
-  /// On the CPU, of elements that lie in one group: the committed estimate, the same on every rank;
-  /// empty where that group is without ef21.
-  ConstResidual estimate(size_t offset, size_t numel, size_t parity) const;
+  /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
+  /// that group is without ef21.
+  std::vector<float> estimate(size_t offset, size_t numel, size_t parity) const;
+  bool has_estimate(size_t offset) const { return groups_[group_at(offset)].spec.ef21; }
   /// Makes these what is kept for elements of a group with ef21, bit for bit.
   void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate, size_t parity);
 
@@ -73,7 +75,8 @@ class Bucket {
   void commit();
 
   /// The residual of the elements [offset, offset + numel) of the bucket, which lie in one group;
-  /// empty when that group has no feedback. As it is kept, and, on the CPU, as floats.
+  /// empty when that group has no feedback. As it is kept, and as floats of the host. This and what
+  /// follows is for between steps, and waits on a GPU, where `parity` says which buffer is meant.
   TensorView stored_residual(size_t offset, size_t numel, size_t parity) const;
   std::vector<float> residual(size_t offset, size_t numel, size_t parity) const;
 
@@ -82,7 +85,8 @@ class Bucket {
   /// Makes `values` what is kept for these elements, rounded where residuals are bfloat16: their
   /// residual, or, in a group without feedback or with ef21, what is added to the next gradient.
   /// Nothing when empty. Called on all ranks, as carry_over(): exchanges by node then ask all for
-  /// what lies outside of their shares.
+  /// what lies outside of their shares. @throws InvalidArgument on a GPU for what would have to go
+  /// into the next gradient.
   void set_kept(size_t offset, ConstResidual values, size_t parity);
 
   /// The committed velocity of elements that lie in one group; where other ranks compress them,
@@ -128,6 +132,9 @@ class Bucket {
   /// What waits in this group is its residual; else it is carried to the next gradient.
   bool waits_in_residual(size_t g) const;
   std::span<float> place_to_carry(size_t offset, size_t numel);
+  /// The velocity of elements of a group that this rank compresses, by their place among those.
+  std::vector<float> read_velocity(size_t g, Region part) const;
+  void write_velocity(size_t g, size_t begin, ConstResidual values);
   /// Of a group with ef21, as buffer `parity` has it.
   std::span<float> estimates_of(size_t g, size_t parity) const;
 
@@ -148,6 +155,7 @@ class Bucket {
   std::vector<float> velocity_elsewhere_;  // the same: outside of the shares, until a step commits
   Gradient gradient_;
   std::shared_ptr<DeviceState> state_;  // null on the CPU
+  Stream* stream_;                      // likewise
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;

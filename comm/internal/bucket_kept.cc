@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "gradwire/comm/internal/bucket.h"
+#include "gradwire/comm/internal/host_floats.h"
 
 namespace gradwire {
 namespace {
@@ -49,7 +50,13 @@ void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
   const size_t g = group_at(offset);
   if (waits_in_residual(g)) {
     residuals_.write(g, offset - groups_[g].offset, values, parity);
-  } else {
+    return;
+  }
+  const bool waits = std::ranges::any_of(values, [](float x) { return x != 0; });
+  check(stream_ == nullptr || !waits, label_,
+        ": a residual is left for a group that keeps none, expected none or a plan with error "
+        "feedback there: on a GPU nothing can be added to the next gradient yet");
+  if (stream_ == nullptr) {
     std::ranges::copy(values, place_to_carry(offset, values.size()).begin());
   }
 }
@@ -66,7 +73,6 @@ std::span<float> Bucket::place_to_carry(size_t offset, size_t numel) {
 
 std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
-  const std::span<const float> own = compressors_[g]->velocity();
   if (!keeps_velocity(groups_[g].spec)) {
     return {};
   }
@@ -76,10 +82,41 @@ std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
   }
   const size_t from = std::max(begin, shares_[g].begin);
   const size_t to = std::min(begin + numel, shares_[g].end);
-  for (size_t i = from; i < to; ++i) {
-    values[i - begin] = own[i - shares_[g].begin];
+  if (from < to) {
+    const Region part{from - shares_[g].begin, to - shares_[g].begin};
+    std::ranges::copy(read_velocity(g, part), values.begin() + static_cast<ptrdiff_t>(from - begin));
   }
   return values;
+}
+
+// On a GPU it is read and written as a whole.
+std::vector<float> Bucket::read_velocity(size_t g, Region part) const {
+  if (stream_ == nullptr) {
+    const auto own = compressors_[g]->velocity().subspan(part.begin, part.numel());
+    return {own.begin(), own.end()};
+  }
+  const Buffer copy(shares_[g].numel() * sizeof(float), *stream_);
+  Workspace workspace(*stream_);
+  Context context{*stream_, workspace};
+  compressors_[g]->read_velocity(copy.as<float>(), context);
+  return read_floats({copy.as<float>().data() + part.begin, part.numel(), DType::kFloat32,
+                      copy.device()},
+                     stream_);
+}
+
+void Bucket::write_velocity(size_t g, size_t begin, ConstResidual values) {
+  if (stream_ == nullptr) {
+    std::ranges::copy(values, compressors_[g]->velocity().subspan(begin).begin());
+    return;
+  }
+  std::vector<float> whole = read_velocity(g, {0, shares_[g].numel()});
+  std::ranges::copy(values, whole.begin() + static_cast<ptrdiff_t>(begin));
+  const Buffer copy(whole.size() * sizeof(float), *stream_);
+  write_floats(whole, {copy.data(), whole.size(), DType::kFloat32, copy.device()}, stream_);
+  Workspace workspace(*stream_);
+  Context context{*stream_, workspace};
+  compressors_[g]->write_velocity(copy.as<float>(), context);
+  stream_->wait();
 }
 
 void Bucket::set_velocity(size_t offset, ConstResidual values) {
@@ -87,18 +124,22 @@ void Bucket::set_velocity(size_t offset, ConstResidual values) {
   if (values.empty() || !keeps_velocity(groups_[g].spec) || groups_[g].spec.ef21) {
     return;
   }
-  const std::span<float> own = compressors_[g]->velocity();
-  if (shares_[g].numel() < groups_[g].numel) {
+  const Region share = shares_[g];
+  if (share.numel() < groups_[g].numel) {
     velocity_elsewhere_.resize(gradient_.numel);
   }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const size_t at = begin + i;
-    if (at >= shares_[g].begin && at < shares_[g].end) {
-      own[at - shares_[g].begin] = values[i];
-    } else {
-      velocity_elsewhere_[offset + i] = values[i];
-    }
+  const size_t end = begin + values.size();
+  const size_t from = std::clamp(share.begin, begin, end), to = std::clamp(share.end, from, end);
+  if (from < to) {
+    write_velocity(g, from - share.begin, values.subspan(from - begin, to - from));
   }
+  const auto elsewhere = [&](Region part) {
+    for (size_t at = part.begin; at < part.end; ++at) {
+      velocity_elsewhere_[groups_[g].offset + at] = values[at - begin];
+    }
+  };
+  elsewhere({begin, from});
+  elsewhere({to, end});
 }
 
 void Bucket::set_average(size_t offset, size_t numel, ConstResidual values, size_t parity) {
@@ -106,28 +147,33 @@ void Bucket::set_average(size_t offset, size_t numel, ConstResidual values, size
   if (!groups_[g].spec.ef21 || !keeps_velocity(groups_[g].spec)) {
     return;
   }
-  const auto own = compressors_[g]->velocity().subspan(offset - groups_[g].offset, numel);
+  std::vector<float> average(values.begin(), values.end());
   if (values.empty()) {
-    std::ranges::transform(residual(offset, numel, parity), own.begin(), std::negate<>());
-  } else {
-    std::ranges::copy(values, own.begin());
+    average = residual(offset, numel, parity);
+    std::ranges::transform(average, average.begin(), std::negate<>());
   }
+  write_velocity(g, offset - groups_[g].offset, average);
 }
 
 std::span<float> Bucket::estimates_of(size_t g, size_t parity) const {
   return estimates_[parity].as<float>().subspan(estimate_offsets_[g], groups_[g].numel);
 }
 
-ConstResidual Bucket::estimate(size_t offset, size_t numel, size_t parity) const {
+std::vector<float> Bucket::estimate(size_t offset, size_t numel, size_t parity) const {
   const size_t g = group_at(offset);
-  return groups_[g].spec.ef21 ? estimates_of(g, parity).subspan(offset - groups_[g].offset, numel)
-                              : ConstResidual{};
+  if (!groups_[g].spec.ef21) {
+    return {};
+  }
+  const auto own = estimates_of(g, parity).subspan(offset - groups_[g].offset, numel);
+  return read_floats({own.data(), own.size(), DType::kFloat32, gradient_.device}, stream_);
 }
 
 void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all, size_t parity) {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
   residuals_.write(g, begin, own, parity);
-  std::ranges::copy(of_all, estimates_of(g, parity).subspan(begin).begin());
+  const auto estimates = estimates_of(g, parity).subspan(begin, of_all.size());
+  write_floats(of_all, {estimates.data(), estimates.size(), DType::kFloat32, gradient_.device},
+               stream_);
 }
 
 // Of the residual of a group by node this rank keeps a share. What was carried over or loaded

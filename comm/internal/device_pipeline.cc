@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "gradwire/kernels/ops/parts_cuda.h"
+#include "gradwire/kernels/ops/elementwise_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -19,10 +19,7 @@ DevicePipeline::DevicePipeline(Stream& caller, size_t buckets, size_t lanes)
     : caller_(caller),
       state_(std::make_shared<DeviceState>(caller.device())),
       reports_(kReports * sizeof(cuda::StepWords)) {
-  for (size_t b = 0; b < buckets; ++b) {
-    begun_.push_back(make_event(device()));
-    compressed_.push_back(make_event(device()));
-  }
+  make_events(buckets);
   for (size_t l = 0; l < lanes; ++l) {
     exchanged_.push_back(make_event(device()));
   }
@@ -49,9 +46,10 @@ void DevicePipeline::hand_over(size_t b, Stream& compression, Stream& lane) {
 
 void DevicePipeline::join(size_t l, Stream& lane) { order(*exchanged_[l], lane, caller_); }
 
-void DevicePipeline::conclude(std::span<const Gradient> means, OnNonFinite policy) {
+void DevicePipeline::conclude(std::span<const Gradient> means, OnNonFinite policy,
+                              float left_out) {
   for (const Gradient& mean : means) {
-    cuda::zero_after_fault(state_->words(), mean, caller_);
+    cuda::fill_after_fault(state_->words(), mean, left_out, caller_);
   }
   state_->commit(policy, caller_);
   if (cuda::is_capturing(caller_)) {
@@ -66,8 +64,36 @@ void DevicePipeline::conclude(std::span<const Gradient> means, OnNonFinite polic
   reported_[slot]->record(caller_);
 }
 
+std::shared_ptr<DeviceState> DevicePipeline::make_state(uint64_t committed,
+                                                        uint64_t skipped) const {
+  auto made = std::make_shared<DeviceState>(device());
+  const cuda::StepWords words{.step = static_cast<uint32_t>(committed),
+                              .skipped = static_cast<uint32_t>(skipped)};
+  copy_bytes({reinterpret_cast<std::byte*>(made->words()), sizeof words}, device(),
+             std::as_bytes(std::span(&words, 1)), {}, caller_);
+  caller_.wait();
+  return made;
+}
+
+void DevicePipeline::make_events(size_t buckets) {
+  while (begun_.size() < buckets) {
+    begun_.push_back(make_event(device()));
+    compressed_.push_back(make_event(device()));
+  }
+}
+
+void DevicePipeline::replace_state(std::shared_ptr<DeviceState> by, size_t buckets) {
+  make_events(buckets);
+  state_ = std::move(by);
+  forget_reports();
+}
+
 void DevicePipeline::forget_faults() {
   state_->clear(caller_);
+  forget_reports();
+}
+
+void DevicePipeline::forget_reports() {
   newest_.reset();
   first_ = last_;
 }

@@ -28,6 +28,11 @@ class DevicePipeline {
   Stream& caller() const { return caller_; }
   Device device() const { return caller_.device(); }
   const std::shared_ptr<DeviceState>& state() const { return state_; }
+  /// Another one, of `committed` and `skipped` steps and without a fault, for buckets that are to
+  /// take the place of those there are. Waits.
+  std::shared_ptr<DeviceState> make_state(uint64_t committed, uint64_t skipped) const;
+  /// From now on steps are of this one and of so many buckets; reports until here are read no more.
+  void replace_state(std::shared_ptr<DeviceState> by, size_t buckets);
 
   /// The words, once the caller's stream has come to its end: waits.
   cuda::StepWords read() const { return state_->read(caller_); }
@@ -39,9 +44,9 @@ class DevicePipeline {
   /// The caller's stream goes on behind all that lane number `l` has so far.
   void join(size_t l, Stream& lane);
 
-  /// Enqueues the end of a step: means of a step with a fault become zero, the commit, and the
+  /// Enqueues the end of a step: means of a step with a fault become `left_out`, the commit, and the
   /// report of it.
-  void conclude(std::span<const Gradient> means, OnNonFinite policy);
+  void conclude(std::span<const Gradient> means, OnNonFinite policy, float left_out);
 
   /// Enqueues forgetting what stopped commits; reports of steps until here are read no more.
   void forget_faults();
@@ -50,6 +55,9 @@ class DevicePipeline {
   std::optional<cuda::StepWords> newest();
 
  private:
+  void make_events(size_t buckets);
+  void forget_reports();
+
   /// Steps that can be under way before the oldest one's report is overwritten unread.
   static constexpr size_t kReports = 4;
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "gradwire/comm/internal/agree.h"
 #include "gradwire/comm/internal/checkpoint.h"
 #include "gradwire/comm/internal/reducer_state.h"
 
@@ -104,7 +103,7 @@ Kept next_kept(Sources& sources, size_t numel, double scale) {
 // With another number of ranks what each has sent is lost: all start from the estimate, which the
 // velocity averages towards. Where the plan has ef21 no more nothing waits.
 void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, size_t parity) {
-  if (bucket.estimate(offset, kept.estimate.size(), parity).empty()) {
+  if (!bucket.has_estimate(offset)) {
     return;
   }
   if (!same_size) {
@@ -144,13 +143,13 @@ void read_states(Sources& sources, std::deque<Bucket>& buckets, StatesOf whose) 
 
 void Reducer::save(std::ostream& out) const {
   const State& s = *state_;
-  s.refuse_on_gpu("save");
   check(!s.begun || s.finished, "save: step ", s.step,
         " has begun, expected a call between wait() and the next grad_ready()");
+  const State::Counts counts = s.counts();
   CheckpointWriter writer(out, {.rank = static_cast<uint32_t>(s.transport->rank()),
                                 .world_size = static_cast<uint32_t>(s.transport->world_size()),
-                                .committed = s.committed,
-                                .skipped = s.skipped,
+                                .committed = counts.committed,
+                                .skipped = counts.skipped,
                                 .model = model_fingerprint(s.plan),
                                 .plan = s.plan.fingerprint(),
                                 .parameters = static_cast<uint32_t>(s.plan.parameters.size()),
@@ -159,12 +158,12 @@ void Reducer::save(std::ostream& out) const {
     const auto [bucket, offset] = s.plan.places[p];
     const size_t numel = s.plan.parameters[p].numel();
     const Bucket& from = s.buckets[bucket];
-    const ConstResidual estimate = from.estimate(offset, numel, s.parity);
+    const std::vector<float> estimate = from.estimate(offset, numel, counts.parity);
     const std::vector<float> velocity = from.velocity(offset, numel);
     const bool waits = std::ranges::any_of(from.carried(offset, numel), [](float x) { return x != 0; });
     check(estimate.empty() || !waits, "save: parameter '", s.plan.parameters[p].name,
           "' has a residual of the plan before ef21, expected a call after the step that sends it");
-    writer.parameter({numel, from.kept(offset, numel, s.parity), estimate, velocity});
+    writer.parameter({numel, from.kept(offset, numel, counts.parity), estimate, velocity});
   }
   for (const Bucket& bucket : s.buckets) {
     const auto states = bucket.states();
@@ -178,28 +177,33 @@ void Reducer::save(std::ostream& out) const {
 
 void Reducer::load(const OpenCheckpoint& open) {
   State& s = *state_;
-  s.refuse_on_gpu("load");
   s.throw_if_finished();
   check(!s.begun, "load: step ", s.step,
         " has begun, expected a call between wait() and the next grad_ready()");
   std::deque<Bucket> buckets;
   CheckpointHeader header;
+  std::shared_ptr<DeviceState> device_state;  // in which the first buffer is the committed one
+  const size_t parity = s.gpu == nullptr ? s.parity : 0;
   std::exception_ptr error;
   try {
     Sources sources = open_sources(open, *s.transport);
     check_sources(sources, s.plan);
     header = sources.header;
-    buckets = s.make_buckets(s.plan, s.lanes, header.committed);
+    if (s.gpu != nullptr) {
+      (void)s.gpu->read();  // what works on the buckets there are is over
+      device_state = s.gpu->make_state(header.committed, header.skipped);
+    }
+    buckets = s.make_buckets(s.plan, s.lanes, header.committed, device_state);
     const bool same_size = header.world_size == static_cast<uint32_t>(s.transport->world_size());
     const double scale = same_size ? 1.0 : double(s.transport->world_size()) / header.world_size;
     for (size_t p = 0; p < s.plan.places.size(); ++p) {
       const auto [bucket, offset] = s.plan.places[p];
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
       if (kept.estimate.empty()) {
-        buckets[bucket].set_kept(offset, kept.residual, s.parity);
+        buckets[bucket].set_kept(offset, kept.residual, parity);
         buckets[bucket].set_velocity(offset, kept.velocity);
       } else {
-        take_estimate(kept, buckets[bucket], offset, same_size, s.parity);
+        take_estimate(kept, buckets[bucket], offset, same_size, parity);
       }
     }
     const bool all_have_one =
@@ -216,7 +220,7 @@ void Reducer::load(const OpenCheckpoint& open) {
                             : concat("step ", header.committed, " with ", header.skipped,
                                      " skipped, of ", header.world_size, " ranks\n");
   try {
-    check_agreement("checkpoint", found, *s.transport, s.compression.context);
+    s.transport->agree("checkpoint", found, s.compression.context);
   } catch (const InvalidArgument&) {
     if (!error) {
       throw;
@@ -226,6 +230,9 @@ void Reducer::load(const OpenCheckpoint& open) {
     std::rethrow_exception(error);
   }
   s.replace_buckets(std::move(buckets));
+  if (s.gpu != nullptr) {
+    s.gpu->replace_state(std::move(device_state), s.buckets.size());
+  }
   s.residual_ranks = s.transport->world_size();
   s.has_parameters = true;
   s.committed = header.committed;

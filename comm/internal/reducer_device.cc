@@ -24,6 +24,30 @@ void Reducer::State::refuse_on_gpu(std::string_view call) const {
         ", expected CPU memory: this call is not there on a GPU yet");
 }
 
+Reducer::State::Counts Reducer::State::counts() const {
+  if (gpu == nullptr) {
+    return {committed, skipped, parity};
+  }
+  const cuda::StepWords words = gpu->read();
+  return {words.step, words.skipped, words.parity};
+}
+
+void Reducer::State::check_feedback_stays(const Plan& next) const {
+  const auto waits = [](const Plan& in, size_t p) {
+    const auto [bucket, offset] = in.places[p];
+    const auto& groups = in.buckets[bucket].groups;
+    const auto found = std::find_if(groups.begin(), groups.end(), [&](const PlanGroup& group) {
+      return offset >= group.offset && offset < group.offset + group.numel;
+    });
+    return found != groups.end() && found->spec.error_feedback && !found->spec.ef21;
+  };
+  for (size_t p = 0; p < next.places.size(); ++p) {
+    check(!waits(plan, p) || waits(next, p), "set_plan: parameter '", next.parameters[p].name,
+          "' has error feedback in the old plan alone, expected in both, because on ",
+          name_of(device), " its residual cannot be added to the next gradient yet");
+  }
+}
+
 StepOutcome Reducer::State::end_step_on_device() {
   guarded(buckets.size() - 1, [this] {
     for (size_t l = 0; l < lanes.size(); ++l) {
@@ -33,7 +57,7 @@ StepOutcome Reducer::State::end_step_on_device() {
     for (const Progress& p : progress) {
       means.push_back(p.gradient);
     }
-    gpu->conclude(means, options.on_nonfinite);
+    gpu->conclude(means, options.on_nonfinite, left_out_value());
   });
   if (failure) {
     launched = 0;
@@ -47,7 +71,7 @@ StepOutcome Reducer::State::end_step_on_device() {
   begin_step();
   throw_if_transport_failed();
   if (const auto words = gpu->newest()) {
-    throw_faults(*words, "; nothing has been committed since, and means are zero: call synchronize() "
+    throw_faults(*words, "; nothing has been committed since, and no mean came: call synchronize() "
                          "after the same step on every rank to go on");
   }
   return StepOutcome::kEnqueued;

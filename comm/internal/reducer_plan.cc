@@ -268,7 +268,6 @@ void Reducer::replan(ReplanOptions options) {
 
 void Reducer::set_plan(Plan plan) {
   State& s = *state_;
-  s.refuse_on_gpu("set_plan");
   s.throw_if_finished();
   check(!s.begun, "set_plan: step ", s.step,
         " has begun, expected a call between wait() and the next grad_ready()");
@@ -276,23 +275,31 @@ void Reducer::set_plan(Plan plan) {
       same_parameters(s.plan, plan),
       "set_plan: the new plan's parameters or dtype differ from the old one's, expected the same");
   s.check_everywhere(plan, *s.transport);
-  std::deque<Bucket> buckets = s.make_buckets(plan, s.lanes, s.committed);
+  const State::Counts now = s.counts();
+  std::shared_ptr<DeviceState> device_state;  // in which the first buffer is the committed one
+  const size_t parity = s.gpu == nullptr ? s.parity : 0;
+  if (s.gpu != nullptr) {
+    s.check_feedback_stays(plan);
+    synchronize();
+    device_state = s.gpu->make_state(now.committed, now.skipped);
+  }
+  std::deque<Bucket> buckets = s.make_buckets(plan, s.lanes, now.committed, device_state);
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const size_t numel = plan.parameters[p].numel();
     const auto [old_bucket, old_offset] = s.plan.places[p];
     const auto [bucket, offset] = plan.places[p];
     const Bucket& from = s.buckets[old_bucket];
-    const std::vector<float> residual = from.residual(old_offset, numel, s.parity);
-    const ConstResidual estimate = from.estimate(old_offset, numel, s.parity);
+    const std::vector<float> residual = from.residual(old_offset, numel, now.parity);
+    const std::vector<float> estimate = from.estimate(old_offset, numel, now.parity);
     const std::vector<float> velocity = from.velocity(old_offset, numel);
     if (estimate.empty()) {
-      buckets[bucket].carry_over(offset, residual, s.parity);
+      buckets[bucket].carry_over(offset, residual, parity);
       buckets[bucket].set_velocity(offset, velocity);
-    } else if (!buckets[bucket].estimate(offset, numel, s.parity).empty()) {
-      buckets[bucket].set_estimate(offset, residual, estimate, s.parity);
-      buckets[bucket].set_average(offset, numel, velocity, s.parity);
+    } else if (buckets[bucket].has_estimate(offset)) {
+      buckets[bucket].set_estimate(offset, residual, estimate, parity);
+      buckets[bucket].set_average(offset, numel, velocity, parity);
     }
-    buckets[bucket].carry_over(offset, from.carried(old_offset, numel), s.parity);
+    buckets[bucket].carry_over(offset, from.carried(old_offset, numel), parity);
   }
   for (const Bucket& from : s.buckets) {
     const auto states = from.states();
@@ -302,6 +309,9 @@ void Reducer::set_plan(Plan plan) {
   }
   s.plan = std::move(plan);
   s.buckets = std::move(buckets);
+  if (s.gpu != nullptr) {
+    s.gpu->replace_state(std::move(device_state), s.buckets.size());
+  }
   s.begin_plan();
 }
 

@@ -46,9 +46,8 @@ std::vector<std::vector<float>> newest_estimates(const Plan& plan, const std::de
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
     const size_t numel = plan.parameters[p].numel();
-    const ConstResidual own = buckets[bucket].estimate(offset, numel, parity);
-    estimates[p].assign(own.begin(), own.end());
-    if (!own.empty()) {
+    estimates[p] = buckets[bucket].estimate(offset, numel, parity);
+    if (!estimates[p].empty()) {
       transport.broadcast(std::as_writable_bytes(std::span(estimates[p])),
                           static_cast<int>(newest), {fnv1a("estimate"), "estimate"}, context);
     }
@@ -107,7 +106,7 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   plan.ranks_per_node = 1;  // nodes are not whole any more
   s.check_everywhere(plan, survivors);
   std::vector<Lane> lanes = s.make_lanes(survivors);
-  std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed);
+  std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed, nullptr);
 
   const auto estimates = newest_estimates(s.plan, s.buckets, s.parity, survivors, newest,
                                           s.compression.context);
@@ -149,7 +148,7 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
   std::vector<float> scaled;
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
-    if (!into[bucket].estimate(offset, plan.parameters[p].numel(), parity).empty()) {
+    if (into[bucket].has_estimate(offset)) {
       continue;
     }
     const std::vector<float> kept =

@@ -1,7 +1,7 @@
 #include "gradwire/comm/internal/reducer_state.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 
 namespace gradwire {
 namespace {
@@ -51,7 +51,7 @@ Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions th
   if (device.type == DeviceType::kCuda) {
     gpu = std::make_unique<DevicePipeline>(*options.stream, plan.buckets.size(), lanes.size());
   }
-  buckets = make_buckets(plan, lanes, committed);
+  buckets = make_buckets(plan, lanes, committed, gpu == nullptr ? nullptr : gpu->state());
   begin_plan();
 }
 
@@ -85,14 +85,17 @@ int64_t Reducer::State::now_us() const {
 }
 
 std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<const Lane> over,
-                                                uint64_t committed_steps) const {
+                                                uint64_t committed_steps,
+                                                const std::shared_ptr<DeviceState>& device_state)
+    const {
   std::deque<Bucket> made_buckets;
   const uint64_t fingerprint = from.fingerprint();
   for (BucketId b = 0; b < from.buckets.size(); ++b) {
     made_buckets.emplace_back(from, fingerprint, b, *over[b % over.size()].groups,
                               BucketStart{.committed_step = static_cast<uint32_t>(committed_steps),
                                           .device = device,
-                                          .state = gpu == nullptr ? nullptr : gpu->state()});
+                                          .state = device_state,
+                                          .stream = options.stream});
   }
   return made_buckets;
 }
@@ -258,9 +261,15 @@ void Reducer::State::commit() {
   has_parameters = true;
 }
 
-void Reducer::State::zero_means() {
+float Reducer::State::left_out_value() const {
+  return options.left_out == MeansLeftOut::kNaN ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+}
+
+void Reducer::State::fill_means() const {
   for (const Progress& p : progress) {
-    std::memset(p.gradient.data, 0, p.gradient.size_bytes());
+    dispatch(p.gradient.dtype, [&]<class T>() {
+      std::ranges::fill(p.gradient.as<T>(), from_float<T>(left_out_value()));
+    });
   }
 }
 

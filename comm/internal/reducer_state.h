@@ -70,8 +70,10 @@ struct Reducer::State {
   void check_everywhere(const Plan& candidate, Transport& over);
   /// Collective: one lane for each exchange in flight.
   std::vector<Lane> make_lanes(Transport& over);
+  /// `device_state`: of all of them on a GPU, null on the CPU.
   std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
-                                  uint64_t committed_steps) const;
+                                  uint64_t committed_steps,
+                                  const std::shared_ptr<DeviceState>& device_state) const;
   void scale_kept(std::deque<Bucket>& into, double scale, Bucket::Learnt learnt) const;
   /// Of each parameter, empty without ef21; every rank is given the same.
   void restart_estimates(std::deque<Bucket>& into,
@@ -107,11 +109,22 @@ struct Reducer::State {
   void record();
   const Bucket* first_nonfinite() const;
   void commit();
-  void zero_means();
+  /// What ReducerOptions::left_out puts in the place of means.
+  float left_out_value() const;
+  void fill_means() const;
 
   // On a GPU (reducer_device.cc).
   void check_device_options() const;
   void refuse_on_gpu(std::string_view call) const;
+  /// What the host knows, or the GPU, for which it waits then.
+  struct Counts {
+    uint64_t committed, skipped;
+    size_t parity;
+  };
+  Counts counts() const;
+  /// @throws InvalidArgument where a parameter with feedback has none in `next`: on a GPU nothing can
+  /// be added to the next gradient yet.
+  void check_feedback_stays(const Plan& next) const;
   StepOutcome end_step_on_device();
   void throw_if_transport_failed();
   /// What the words of a step that is over say; `advice` goes behind it.

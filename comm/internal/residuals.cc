@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradwire/comm/exchange/message.h"
+#include "gradwire/comm/internal/host_floats.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/cast_cuda.h"
 
@@ -67,14 +68,11 @@ TensorView Residuals::kept(size_t g, Region region, size_t parity) const {
 }
 
 std::vector<float> Residuals::read(size_t g, Region region, size_t parity) const {
-  const TensorView from = kept(g, region, parity);
-  std::vector<float> values(from.numel);
-  cpu::widen(from, values);
-  return values;
+  return read_floats(kept(g, region, parity), place_.stream);
 }
 
 void Residuals::write(size_t g, size_t begin, ConstResidual values, size_t parity) const {
-  cpu::narrow(values, kept(g, {begin, begin + values.size()}, parity));
+  write_floats(values, kept(g, {begin, begin + values.size()}, parity), place_.stream);
 }
 
 bool Residuals::is_worked_on_in_place(size_t g) const {

@@ -18,6 +18,7 @@ struct ResidualPlace {
   Device device{};  ///< of the bucket
   ResidualMemory memory = ResidualMemory::kDevice;
   const uint32_t* parity = nullptr;  ///< on a GPU: the word there that says which is committed
+  Stream* stream = nullptr;          ///< on a GPU: on which read() and write() copy
 };
 
 class Residuals {
@@ -27,7 +28,8 @@ class Residuals {
   /// Elements of group g as they are kept in buffer `parity`; none without feedback. In the GPU's
   /// memory or the CPU's, as the view says.
   TensorView kept(size_t g, Region region, size_t parity) const;
-  /// On the CPU: the same as floats, and floats rounded to what is kept.
+  /// The same as floats of the host, and floats rounded to what is kept. Between steps: on a GPU
+  /// they wait.
   std::vector<float> read(size_t g, Region region, size_t parity) const;
   void write(size_t g, size_t begin, ConstResidual values, size_t parity) const;
 

@@ -5,11 +5,14 @@
 // their own.
 
 #include <algorithm>
+#include <cstring>
 
 #include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/factor_layout.h"
+#include "gradwire/kernels/compress/internal/factor_state.h"
+#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/core/thread_pool.h"
 #include "gradwire/kernels/ops/lowrank_cuda.h"
 
@@ -71,6 +74,14 @@ class CudaLowRank final : public CudaCompressor {
   void take_first(std::span<const ConstPayload> parts, float scale, Context& context) override;
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) override;
 
+  std::vector<uint64_t> state() const override;
+  void set_state(std::span<const uint64_t> state) override {
+    take([state](Compressor& on_cpu) { on_cpu.set_state(state); });
+  }
+  void learn_from(std::span<const uint64_t> state) override {
+    take([state](Compressor& on_cpu) { on_cpu.learn_from(state); });
+  }
+
  protected:
   bool has_records() const override { return false; }
   void encode(const Encoding& what, Context& context) override;
@@ -88,6 +99,13 @@ class CudaLowRank final : public CudaCompressor {
     ThreadPool one(1);
     cpu::orthonormalise(layout_.matrices(), spec().rank, side, factors.data(), one);
     return table_of<float>(factors);
+  }
+  /// The factors of the next step become what teach(on_cpu) makes of a CPU compressor that has them.
+  template <class Teach>
+  void take(const Teach& teach);
+  /// Of factors that the step before has left.
+  FactorSide side_learned(uint32_t step) const {
+    return spec().rounds == 1 ? side_of_step(step - 1) : FactorSide::kRight;
   }
   /// Of which side what a call writes or decodes is, where the step does not say it.
   std::optional<FactorSide> side_of_round(bool second) const {
@@ -138,6 +156,51 @@ class CudaLowRank final : public CudaCompressor {
   Buffer tiles_, tile_sums_;
   size_t sums_ = 0;  // floats of all tiles
 };
+
+std::vector<uint64_t> CudaLowRank::state() const {
+  const cuda::StepWords words = read_words();
+  cuda::FactorTag tags[2];
+  read_memory(tags_.bytes(), std::as_writable_bytes(std::span(tags)));
+  const cuda::FactorTag tag = tags[words.parity];
+  // Where there is no matrix no kernel writes a tag: every step leaves the factors of none.
+  const bool known = layout_.matrices().empty()
+                         ? words.step > 0
+                         : tag.step == words.step && tag.epoch == words.epoch;
+  if (!known) {
+    return {};
+  }
+  std::vector<float> factors(either_);
+  read_memory(factors_[words.parity].bytes(), std::as_writable_bytes(std::span(factors)));
+  return pack_factors(layout_, spec().rank, side_learned(words.step), factors);
+}
+
+// What is right of a state is known there.
+template <class Teach>
+void CudaLowRank::take(const Teach& teach) {
+  CompressorShape shape_on_cpu = shape();
+  shape_on_cpu.device = {};
+  const auto on_cpu = make_low_rank(spec(), shape_on_cpu);
+  const cuda::StepWords words = read_words();
+  on_cpu->set_step(words.step);
+  on_cpu->set_state(state());
+  teach(*on_cpu);
+  const std::vector<uint64_t> learned = on_cpu->state();
+  if (learned.empty()) {
+    return;
+  }
+  const FactorSide side = side_learned(words.step);
+  const std::vector<const uint64_t*> places = find_factors(learned, layout_, spec().rank);
+  std::vector<float> factors(either_);
+  for (size_t m = 0; m < places.size(); ++m) {
+    const LowRankMatrix& matrix = layout_.matrices()[m];
+    std::memcpy(factors.data() + matrix.at(side), places[m],
+                size_t{spec().rank} * matrix.length(side) * sizeof(float));
+  }
+  write_memory(std::as_bytes(std::span(factors)), factors_[words.parity].bytes());
+  const cuda::FactorTag tag{words.step, words.epoch};
+  write_memory(std::as_bytes(std::span(&tag, 1)),
+               tags_.bytes().subspan(words.parity * sizeof tag, sizeof tag));
+}
 
 std::span<const cuda::FactorPart> CudaLowRank::open(std::span<const cuda::DevicePart> table,
                                                     cuda::PartSide side, Workspace::Frame& frame,

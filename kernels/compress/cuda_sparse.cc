@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
+#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/select_blocks_cuda.h"
@@ -73,6 +75,36 @@ class CudaSelecting final : public CudaCompressor {
 
   std::optional<cuda::ReadFormat> read_format() const override {
     return cuda::ReadFormat{.kind = cuda::BodyKind::kEntries, .format = format_};
+  }
+
+  // Of all these a threshold alone is learned; a slot of another step or epoch says nothing.
+  std::vector<uint64_t> state() const override {
+    if (choice_ != Choice::kAboveThreshold) {
+      return {};
+    }
+    const cuda::StepWords words = read_words();
+    cuda::ThresholdSlot slot;
+    read_memory(thresholds_.bytes().subspan(words.parity * sizeof slot, sizeof slot),
+                std::as_writable_bytes(std::span(&slot, 1)));
+    const bool known = slot.step == words.step && slot.epoch == words.epoch;
+    const ThresholdState kept = known ? slot.state : ThresholdState{};
+    return {std::bit_cast<uint32_t>(kept.tau), kept.age};
+  }
+  void set_state(std::span<const uint64_t> state) override {
+    if (choice_ != Choice::kAboveThreshold) {
+      CudaCompressor::set_state(state);
+      return;
+    }
+    CompressorShape shape_on_cpu = shape();
+    shape_on_cpu.device = {};
+    make_threshold(spec(), shape_on_cpu)->set_state(state);  // refuses what is none
+    const cuda::StepWords words = read_words();
+    const cuda::ThresholdSlot slot{{std::bit_cast<float>(static_cast<uint32_t>(state[0])),
+                                    static_cast<uint32_t>(state[1])},
+                                   words.step,
+                                   words.epoch};
+    write_memory(std::as_bytes(std::span(&slot, 1)),
+                 thresholds_.bytes().subspan(words.parity * sizeof slot, sizeof slot));
   }
 
  protected:

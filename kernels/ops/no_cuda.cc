@@ -2,6 +2,7 @@
 
 #include "gradwire/kernels/ops/cast_cuda.h"
 #include "gradwire/kernels/ops/drawn_cuda.h"
+#include "gradwire/kernels/ops/elementwise_cuda.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/ops/lowrank_cuda.h"
 #include "gradwire/kernels/ops/norms_cuda.h"
@@ -61,8 +62,12 @@ void clear_headers(std::span<std::byte>, size_t, Stream&) {
   throw_unavailable("cuda::clear_headers");
 }
 
-void zero_after_fault(const StepWords*, TensorView, Stream&) {
-  throw_unavailable("cuda::zero_after_fault");
+void multiply(ConstTensorView, const Factor&, TensorView, Stream&) {
+  throw_unavailable("cuda::multiply");
+}
+
+void fill_after_fault(const StepWords*, TensorView, float, Stream&) {
+  throw_unavailable("cuda::fill_after_fault");
 }
 
 void commit_step(StepWords*, bool, Stream&) { throw_unavailable("cuda::commit_step"); }

@@ -92,6 +92,28 @@ TEST(ReducerFaults, SkipModeGivesZeroMeansAndCounts) {
   }
 }
 
+TEST(ReducerFaults, SkipModeGivesNaNWhereThatIsAskedFor) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const auto ends = run_ranks(2, [dtype](Transport& transport) {
+      PlanOptions how;
+      how.dtype = dtype;
+      const std::vector<ParamInfo> parameters{{"w", {70}}};
+      Reducer reducer(make_plan(parameters, how), transport,
+                      {.on_nonfinite = OnNonFinite::kSkip, .left_out = MeansLeftOut::kNaN});
+      const Gradient place = reducer.gradient(0);
+      dispatch(dtype, [&]<class T>() {
+        std::ranges::fill(place.as<T>(), from_float<T>(1.0f));
+        place.as<T>()[3] = from_float<T>(transport.rank() == 1 ? NAN : 1.0f);
+        reducer.grad_ready(0);
+        check(reducer.wait() == StepOutcome::kSkipped, "not skipped");
+        check(std::ranges::all_of(place.as<T>(), [](T x) { return std::isnan(to_float(x)); }),
+              "a mean is not NaN");
+      });
+    });
+    EXPECT_EQ(first_message(ends), "");
+  }
+}
+
 TEST(ReducerFaults, MissingGradientsAreNamedAndTheStepGoesOn) {
   const auto ends = run_ranks(2, [&](Transport& transport) {
     Reducer reducer(plan_of("int8"), transport);

@@ -272,6 +272,11 @@ gradwire_simt_mutant(scales_of_a_whole_chunk OPTIMIZERS READS FILE payload_read.
 gradwire_simt_mutant(first_of_a_round OPTIMIZERS READS FILE payload_read.cuh SOURCE step_cuda.cu
   FROM "begins[b] + at - before[b]" TO "begins[b] + at - before[0]"
   TESTS "*CudaPayloadsOf.HaveTheBits*")
+gradwire_simt_mutant(quotient_of_a_scale FILE elementwise.cuh SOURCE elementwise_cuda.cu
+  FROM "by / *factor.on_device" TO "by * *factor.on_device" TESTS "*ElementwiseKernels*")
+gradwire_simt_mutant(fill_of_the_first_block FILE elementwise.cuh SOURCE elementwise_cuda.cu
+  FROM "       first < numel; first += all) {" TO "       first < numel; first += numel) {"
+  TESTS "*ElementwiseKernels.Fill*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

@@ -39,10 +39,24 @@ cuda::CallWords* CudaCompressor::call_words() const {
 
 Buffer CudaCompressor::upload(std::span<const std::byte> source) const {
   Buffer copy(source.size(), shape().device);
-  const auto stream = cuda::make_stream(shape().device.index);
-  copy_bytes(copy.bytes(), shape().device, source, {}, *stream);
-  stream->wait();
+  write_memory(source, copy.bytes());
   return copy;
+}
+
+cuda::StepWords CudaCompressor::read_words() const {
+  return shape().state->read(*cuda::make_stream(shape().device.index));
+}
+
+void CudaCompressor::read_memory(std::span<const std::byte> from, std::span<std::byte> to) const {
+  const auto stream = cuda::make_stream(shape().device.index);
+  copy_bytes(to, {}, from, shape().device, *stream);
+  stream->wait();
+}
+
+void CudaCompressor::write_memory(std::span<const std::byte> from, std::span<std::byte> to) const {
+  const auto stream = cuda::make_stream(shape().device.index);
+  copy_bytes(to, shape().device, from, {}, *stream);
+  stream->wait();
 }
 
 Buffer CudaCompressor::upload_segments() const {

@@ -124,6 +124,11 @@ class CudaCompressor : public Compressor {
   size_t record_bytes() const;
   /// Device memory with the bytes of `source`, for tables that never change.
   Buffer upload(std::span<const std::byte> source) const;
+  /// For state() and its kin, between steps, when no work of the compressor is under way: the words,
+  /// and memory of the device, read and overwritten. They wait.
+  cuda::StepWords read_words() const;
+  void read_memory(std::span<const std::byte> from, std::span<std::byte> to) const;
+  void write_memory(std::span<const std::byte> from, std::span<std::byte> to) const;
   /// The shape's segments in device memory; nothing unless the spec rounds stochastically.
   Buffer upload_segments() const;
   cuda::RoundingSource rounding_source(const Buffer& segments, uint32_t rank_stage) const;

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <iostream>
 #include <optional>
 #include <tuple>
 
@@ -66,6 +65,40 @@ TEST_F(DeviceReducers, LeaveOutAStepThatIsNotFiniteOnAnyRank) {
       const Outcomes outcomes = outcomes_on_device(*self.transport, self.stream(), what);
       EXPECT_EQ(first_difference(outcomes, expected[static_cast<size_t>(self.rank)]), "");
       EXPECT_TRUE(all_zero(outcomes[1].means));
+    });
+  }
+}
+
+TEST_F(DeviceReducers, PutNaNInThePlaceOfWhatIsLeftOutWhereTheyAreAskedTo) {
+  for (const OnNonFinite policy : {OnNonFinite::kSkip, OnNonFinite::kError}) {
+    const DeviceCase what{.spec = "int8",
+                          .exchange = "gather",
+                          .steps = 3,
+                          .options = {.on_nonfinite = policy, .left_out = MeansLeftOut::kNaN},
+                          .gradients_of = one_nan};
+    const std::vector<Outcomes> expected = outcomes_on_cpu(2, what);
+    on_every_gpu(2, [&](NcclRank self) {
+      const auto& should = expected[static_cast<size_t>(self.rank)];
+      const auto reducer = make_reducer(self, what);
+      for (const int step : {0, 1, 2}) {
+        hand_over_on_device(*reducer, one_nan(self.rank, step), self.stream());
+        try {
+          EXPECT_EQ(reducer->wait(), StepOutcome::kEnqueued);
+        } catch (const NonFiniteGradient&) {  // the GPU was faster
+          EXPECT_TRUE(step == 1 && policy == OnNonFinite::kError);
+        }
+        const Outcome outcome = outcome_on_host(*reducer, self.stream());
+        if (step == 1) {
+          EXPECT_TRUE(std::ranges::all_of(outcome.means, [](const std::vector<float>& mean) {
+            return std::ranges::all_of(mean, [](float x) { return std::isnan(x); });
+          }));
+          EXPECT_TRUE(same_bits(outcome.residuals, should[0].residuals));
+          EXPECT_EQ(message_of<NonFiniteGradient>([&] { reducer->synchronize(); }).empty(),
+                    policy == OnNonFinite::kSkip);
+        } else {
+          EXPECT_TRUE(outcome == should[static_cast<size_t>(step)]) << "step " << step;
+        }
+      }
     });
   }
 }
@@ -174,10 +207,7 @@ TEST_F(DeviceReducers, SayWhatIsNotThereOnAGpu) {
     refused("accumulate", [&] { reducer->accumulate(0, reducer->gradient(0)); });
     refused("mark_unused", [&] { reducer->mark_unused(0); });
     refused("deliver", [&] { reducer->deliver(0, Delivery::kPayloads); });
-    refused("set_plan", [&] { reducer->set_plan(plan_of("none")); });
     refused("replan", [&] { reducer->replan({}); });
-    refused("save", [&] { reducer->save(std::cout); });
-    refused("load", [&] { reducer->load([](int) { return nullptr; }); });
     refused("rebuild", [&] { reducer->rebuild(*self.transport); });
 
     std::vector<float> values(reducer->plan().buckets[0].numel);
