@@ -76,15 +76,17 @@ constexpr SumGoal kSum[] = {
 };
 
 /// A step of a float32 parameter, and the bytes of an element that its update must move; LAMB and
-/// LARS read what they take norms of once more.
-enum class StepInput { kWhole, kSlices };
+/// LARS read what they take norms of once more. kPrepared: with prepare(), which writes gradients.
+enum class StepInput { kWhole, kSlices, kPrepared };
 struct StepGoal {
   const char* spec;
   double bytes;
   StepInput input = StepInput::kWhole;
 };
 constexpr StepGoal kStep[] = {
-    {"sgd", 20}, {"adamw", 28}, {"lars", 28}, {"lamb", 40}, {"lamb", 40, StepInput::kSlices}};
+    {"sgd", 20}, {"adamw", 28}, {"lars", 28}, {"lamb", 40}, {"lamb", 40, StepInput::kSlices},
+    {"diloco", 36, StepInput::kPrepared}, {"onebit-adam:freeze_step=1", 36, StepInput::kPrepared},
+    {"onebit-lamb:freeze_step=1", 64, StepInput::kPrepared}};
 
 double goal_at(const Goal& goal, size_t numel) {
   return numel >= kLarge ? goal.at_110m : goal.at_25m;
@@ -222,7 +224,7 @@ constexpr size_t kLayer = 1'000'003;  // elements of a parameter
 const std::function<void(std::span<double>, Stream&)> kOneRank =
     [](std::span<double> values, Stream& on) { cuda::add_parts(values, values, on); };
 
-/// With memory set `set` as the gradients, cut as layers are.
+/// Cut as layers are. Gradients are memory set `set`, and in e_next where they are written.
 Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
   struct Stepped {
     explicit Stepped(Stream& on) : context{on, workspace} {}
@@ -231,22 +233,25 @@ Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
     std::vector<std::unique_ptr<Optimizer>> of_set;
   };
   const bool slices = goal.input == StepInput::kSlices;
-  const auto prepare = [&arena, &stream, spec = goal.spec, slices](Row&) -> Work {
+  const auto prepare = [&arena, &stream, goal, slices](Row&) -> Work {
     auto state = std::make_shared<Stepped>(stream);
     for (int set = 0; set < kSets; ++set) {
+      const auto gradients = goal.input == StepInput::kPrepared ? arena.e_next(set) : arena.g(set);
       std::vector<Parameter> layers;
       for (size_t at = 0; at < arena.numel(); at += kLayer) {
         const size_t numel = std::min(kLayer, arena.numel() - at);
         layers.push_back({concat("layer", layers.size()),
                           {arena.e(set).data() + at, numel, DType::kFloat32, kGpu},
-                          {arena.g(set).data() + at, numel, DType::kFloat32, kGpu}});
+                          {gradients.data() + at, numel, DType::kFloat32, kGpu}});
       }
-      state->of_set.push_back(make_optimizer(parse_optimizer(spec), std::move(layers)));
+      state->of_set.push_back(make_optimizer(parse_optimizer(goal.spec), std::move(layers)));
     }
     return [state, slices](int set) {
       const StepOptions whole{.learning_rate = 1e-6};
       const StepOptions sliced{.learning_rate = 1e-6, .on_device = {.add_up = &kOneRank}};
-      state->of_set[static_cast<size_t>(set)]->apply(slices ? sliced : whole, state->context);
+      const StepOptions& options = slices ? sliced : whole;
+      state->of_set[static_cast<size_t>(set)]->prepare(options, state->context);  // nothing of most
+      state->of_set[static_cast<size_t>(set)]->apply(options, state->context);
     };
   };
   return {{.op = concat("step ", goal.spec, slices ? " of slices" : ""),

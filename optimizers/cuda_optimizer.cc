@@ -35,6 +35,16 @@ class CudaOptimizer final : public Optimizer {
     for (const Parameter& parameter : parameters) {
       check_outer(parameter.name, {parameter.value, parameter.gradient});
     }
+    if (is_onebit()) {
+      (void)onebit_rule(spec);  // throws for bounds that do not fit
+      layers_ = make(items * sizeof(OneBitLayer));
+      averages_ = make(items * sizeof(OneBitCounts));
+      factors_ = make(items * sizeof(FrozenFactors) + items * sizeof(float));
+      ratios_ = make(blocks * sizeof(uint32_t));
+      const std::vector<OneBitLayer> at_first(items);
+      upload(layers_, std::as_bytes(std::span(at_first)), *stream_);
+      host_averages_.resize(items);
+    }
     upload_blocks();
     upload_items();
     take_values(*stream_);
@@ -44,27 +54,44 @@ class CudaOptimizer final : public Optimizer {
   const OptimizerSpec& spec() const override { return spec_; }
 
   Exchanged exchanges() const override {
-    return rule_.outer ? Exchanged::kMoves : Exchanged::kGradients;
+    if (!is_onebit()) {
+      return rule_.outer ? Exchanged::kMoves : Exchanged::kGradients;
+    }
+    std::vector<uint64_t> counts(set_.items().size());
+    copy_bytes(std::as_writable_bytes(std::span(counts)), {}, counts_.bytes(), set_.device(),
+               *stream_);
+    stream_->wait();
+    bool any = false;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const bool present = set_.items()[i].present();
+      if (present && counts[i] < spec_.freeze_step) {
+        return Exchanged::kGradients;
+      }
+      any = any || present;
+    }
+    return any ? Exchanged::kMomentum : Exchanged::kGradients;
   }
 
   using Optimizer::prepare;
-  void prepare(double gradient_scale, Context& context) override {
-    check_gradient_scale(spec_.name, gradient_scale);
+  void prepare(const StepOptions& options, Context& context) override {
+    check_call(options, context);
     if (rule_.outer) {
-      check_scale_of_moves(spec_.name, gradient_scale);
-      check_stream(context);
+      check_scale_of_moves(spec_.name, options);
       set_.check_gradients_in_memory("prepare");
       cuda::write_moves(tables(), context.stream);
+    } else if (is_onebit()) {
+      cuda::prepare_onebit(tables(), {options, rule_, reads_}, onebit_tables(), context.stream);
     }
   }
 
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) override {
-    check_options(spec_.name, options);
-    check(options.add_up == nullptr, spec_.name,
-          ": add_up is given, expected on_device.add_up: the parameters are in memory of a GPU");
-    check_stream(context);
-    cuda::step(tables(), {options, rule_, reads_}, context.stream);
+    check_call(options, context);
+    if (is_onebit()) {
+      cuda::step_onebit(tables(), {options, rule_, reads_}, onebit_tables(), context.stream);
+    } else {
+      cuda::step(tables(), {options, rule_, reads_}, context.stream);
+    }
   }
 
   void bind(std::span<const Binding> places) override {
@@ -88,17 +115,27 @@ class CudaOptimizer final : public Optimizer {
   }
 
   void synchronize(Context& context) override {
-    cuda::OptimizerWords words = read_words(context);
+    check_stream(context);
+    cuda::OptimizerWords words = read_words(context.stream);
     if (words.fault == cuda::StepFault::kNone) {
       return;
     }
     const cuda::OptimizerWords found = words;
     words.fault = cuda::StepFault::kNone;
-    upload(words_, std::as_bytes(std::span(&words, 1)), context.stream);
+    write_words(words, context.stream);
     check(found.fault != cuda::StepFault::kLearningRate, spec_.name,
           ": learning_rate in GPU memory is ", found.fault_value, ", must be finite and >= 0");
     check(found.fault != cuda::StepFault::kLossScale, spec_.name, ": loss_scale in GPU memory is ",
           found.fault_value, ", must be finite and > 0");
+    check(found.fault != cuda::StepFault::kUnprepared, spec_.name,
+          ": apply() without prepare(), expected before the exchange of every step once "
+          "exchanges() says momentum");
+    check(found.fault != cuda::StepFault::kScaled, spec_.name,
+          ": gradient_scale, over the loss scale, is ", found.fault_value, ", must be ",
+          found.fault_wanted, ", as prepare() was given, which has read the gradients");
+    check(found.fault != cuda::StepFault::kUnwritable, "prepare: the gradient of parameter '",
+          name_of_fault(found),
+          "' comes from payloads, expected memory to write what is to be exchanged to");
     check(found.fault != cuda::StepFault::kPayloads, spec_.name, ": the gradient of parameter '",
           name_of_fault(found), "' comes from payloads that failed a check or were never opened");
     check(found.fault != cuda::StepFault::kNotReading, spec_.name, ": the gradient of parameter '",
@@ -113,24 +150,65 @@ class CudaOptimizer final : public Optimizer {
                                    "' holds NaN or infinity, expected finite values"));
   }
 
-  uint64_t skipped_steps(Context& context) override { return read_words(context).skipped; }
+  uint64_t skipped_steps(Context& context) override {
+    check_stream(context);
+    return read_words(context.stream).skipped;
+  }
 
   size_t state_bytes() const override { return state_.size_bytes() + set_.master_bytes(); }
 
   void visit_state(StateVisitor& visitor) override {
     const std::span<uint64_t> counts(host_counts_);
+    const std::span<OneBitCounts> averages(host_averages_);
     copy_bytes(std::as_writable_bytes(counts), {}, counts_.bytes(), set_.device(), *stream_);
+    copy_bytes(std::as_writable_bytes(averages), {}, averages_.bytes(), set_.device(), *stream_);
     stream_->wait();
     for (size_t i = 0; i < host_counts_.size(); ++i) {
       const ParameterSet::Item& item = set_.items()[i];
       visitor.scalar(item.name, "step", host_counts_[i]);
       state_.visit(item, visitor);
       set_.visit_master(item, visitor);
+      if (is_onebit()) {
+        visit_layer(i, visitor);
+      }
     }
     upload(counts_, std::as_bytes(counts), *stream_);
+    upload(averages_, std::as_bytes(averages), *stream_);
+  }
+
+  void state_loaded() override {
+    cuda::OptimizerWords words = read_words(*stream_);
+    words.prepared = 0;
+    write_words(words, *stream_);
   }
 
  private:
+  bool is_onebit() const { return spec_.name.starts_with("onebit-"); }
+
+  void visit_layer(size_t index, StateVisitor& visitor) {
+    const std::string& name = set_.items()[index].name;
+    visitor.scalar(name, "variance_step", host_averages_[index].variance_steps);
+    if (rule_.layerwise) {
+      OneBitLayer& layer = layers_.as<OneBitLayer>()[index];  // in GPU memory
+      const auto one = [&](float* x) { return TensorView{x, 1, DType::kFloat32, set_.device()}; };
+      visitor.scalar(name, "coefficients", host_averages_[index].coefficients);
+      visitor.tensor(name, "coefficient", one(&layer.coefficient));
+      visitor.tensor(name, "factor", one(&layer.factor));
+      visitor.tensor(name, "momentum_scale", one(&layer.momentum_scale));
+    }
+  }
+
+  cuda::OneBitTables onebit_tables() const {
+    auto* const factors = factors_.as<FrozenFactors>().data();
+    const size_t items = set_.items().size();
+    return {.rule = onebit_rule(spec_),
+            .layers = layers_.as<OneBitLayer>().data(),
+            .averages = averages_.as<OneBitCounts>().data(),
+            .factors = factors,
+            .next_factors = reinterpret_cast<float*>(factors + items),
+            .ratios = ratios_.as<uint32_t>().data()};
+  }
+
   void check_outer(std::string_view parameter, const Binding& place) const {
     if (rule_.outer) {
       check_floats(parameter, place);
@@ -143,6 +221,15 @@ class CudaOptimizer final : public Optimizer {
     } else {
       cuda::take_values(tables(), stream);
     }
+  }
+
+  void check_call(const StepOptions& options, const Context& context) const {
+    check_options(spec_.name, options);
+    check(options.add_up == nullptr, spec_.name,
+          ": add_up is given, expected on_device.add_up: the parameters are in memory of a GPU");
+    check(!is_onebit() || options.on_device.add_up == nullptr, spec_.name,
+          ": add_up is given, expected whole parameters on every rank");
+    check_stream(context);
   }
 
   void check_stream(const Context& context) const {
@@ -185,9 +272,10 @@ class CudaOptimizer final : public Optimizer {
       to.remainder = from.remainder.data();
       to.draw_key = from.draw_key;
       for (size_t s = 0; s < state_.names().size(); ++s) {
-        to.state[s] = from.has_codes ? nullptr : state_.floats(from, s).data();
-        to.codes[s] = from.has_codes ? state_.codes(from, s).data() : nullptr;
-        to.scales[s] = from.has_codes ? state_.scales(from, s).data() : nullptr;
+        const bool coded = state_.coded(from, s);
+        to.state[s] = coded ? nullptr : state_.floats(from, s).data();
+        to.codes[s] = coded ? state_.codes(from, s).data() : nullptr;
+        to.scales[s] = coded ? state_.scales(from, s).data() : nullptr;
       }
       to.numel = from.value.numel;
       to.first_block = static_cast<uint32_t>(from.first_block);
@@ -198,13 +286,16 @@ class CudaOptimizer final : public Optimizer {
     upload(items_, std::as_bytes(std::span(host_items_)), *stream_);
   }
 
-  cuda::OptimizerWords read_words(Context& context) const {
-    check_stream(context);
+  cuda::OptimizerWords read_words(Stream& stream) const {
     cuda::OptimizerWords words;
     copy_bytes(std::as_writable_bytes(std::span(&words, 1)), {}, words_.bytes(), set_.device(),
-               context.stream);
-    context.stream.wait();
+               stream);
+    stream.wait();
     return words;
+  }
+
+  void write_words(const cuda::OptimizerWords& words, Stream& stream) const {
+    upload(words_, std::as_bytes(std::span(&words, 1)), stream);
   }
 
   cuda::StepTables tables() const {
@@ -231,8 +322,10 @@ class CudaOptimizer final : public Optimizer {
   const std::unique_ptr<Stream> stream_;  // for tables and counts, while the caller's is idle
   std::vector<cuda::StepItem> host_items_;
   std::vector<uint64_t> host_counts_;
+  std::vector<OneBitCounts> host_averages_;
   Buffer items_, blocks_, steps_, counts_, sums_, words_;
-  bool reads_ = false;  // some gradient comes from payloads
+  Buffer layers_, averages_, factors_, ratios_;  // of 1-bit optimizers
+  bool reads_ = false;                           // some gradient comes from payloads
 };
 
 }  // namespace

@@ -15,6 +15,14 @@ namespace {
 
 void step(const StepTables&, const StepRequest&, Stream&) { throw_unavailable("cuda::step"); }
 
+void prepare_onebit(const StepTables&, const StepRequest&, const OneBitTables&, Stream&) {
+  throw_unavailable("cuda::prepare_onebit");
+}
+
+void step_onebit(const StepTables&, const StepRequest&, const OneBitTables&, Stream&) {
+  throw_unavailable("cuda::step_onebit");
+}
+
 void take_values(const StepTables&, Stream&) { throw_unavailable("cuda::take_values"); }
 
 void take_anchors(const StepTables&, Stream&) { throw_unavailable("cuda::take_anchors"); }

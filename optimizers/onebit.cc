@@ -32,6 +32,7 @@
 #include <optional>
 
 #include "gradwire/optimizers/adam.h"
+#include "gradwire/optimizers/onebit_rule.h"
 #include "gradwire/optimizers/registry.h"
 
 namespace gradwire {
@@ -44,22 +45,19 @@ class OneBit final : public Adam {
   OneBit(const OptimizerSpec& spec, const std::vector<Parameter>& parameters,
          const std::vector<ParamGroup>& groups)
       : Adam(spec, parameters, groups),
+        rule_(onebit_rule(spec)),
         layers_(set().items().size()),
         frozen_(set().items().size()),
-        largest_ratios_(set().blocks().size()) {
-    check(spec.factor_min <= spec.factor_max, spec.name, ": factor_min is ", spec.factor_min,
-          ", must be at most factor_max, ", spec.factor_max);
-    check(spec.max_ratio == 0.0 || spec.min_ratio <= spec.max_ratio, spec.name, ": min_ratio is ",
-          spec.min_ratio, ", must be at most max_ratio, ", spec.max_ratio);
-  }
+        largest_ratios_(set().blocks().size()) {}
 
   Exchanged exchanges() const override {
     return frozen() ? Exchanged::kMomentum : Exchanged::kGradients;
   }
 
   using Optimizer::prepare;
-  void prepare(double gradient_scale, Context& context) override {
-    check_gradient_scale(spec().name, gradient_scale);
+  void prepare(const StepOptions& options, Context& context) override {
+    SteppedOptimizer::prepare(options, context);
+    const double gradient_scale = options.gradient_scale;
     context.stream.enqueue([this, gradient_scale, &pool = context.stream.pool()] {
       prepared_scale_.reset();
       if (frozen()) {
@@ -79,13 +77,7 @@ class OneBit final : public Adam {
   void state_loaded() override { prepared_scale_.reset(); }
 
  private:
-  /// What there is of a parameter beside its elements' state.
-  struct Layer {
-    uint64_t variance_steps = 0;  // of which v is the average
-    uint64_t coefficients = 0;    // of which `coefficient` is
-    float coefficient = 0.0f;
-    float factor = 1.0f;
-    float momentum_scale = 1.0f;
+  struct Layer : OneBitLayer, OneBitCounts {
     float next_factor = 1.0f;  // of the step in progress
     float rate = 0.0f;
   };
@@ -135,14 +127,7 @@ class OneBit final : public Adam {
 
   AdamFactors factors(size_t index, float factor) const override {
     const ParameterSet::Item& item = set().items()[index];
-    AdamFactors f = adam_factors(item, item.steps, factor);
-    f.correction1 = spec().bias_correction ? f.correction1 : 1.0f;
-    f.root_correction2 = root_correction2(item, layers_[index].variance_steps);
-    return f;
-  }
-
-  float root_correction2(const StepSettings& settings, uint64_t steps) const {
-    return spec().bias_correction ? adam_factors(settings, steps, 1.0f).root_correction2 : 1.0f;
+    return onebit_factors(rule_, item, item.steps, layers_[index].variance_steps, factor);
   }
 
   /// Behind a step of AdamW or LAMB, which cannot fail any more.
@@ -164,8 +149,7 @@ class OneBit final : public Adam {
 
   /// Takes v where it is not 0 to variance_floor squared times its mean over the parameter.
   void raise_variances(ThreadPool& pool) {
-    const double floor = spec().variance_floor;
-    if (floor == 0.0) {
+    if (rule_.variance_floor == 0.0) {
       return;
     }
     std::vector<double>& sums = rates_.change_squares;
@@ -179,14 +163,13 @@ class OneBit final : public Adam {
       });
     });
     set().for_each_block(pool, [&](const ParameterSet::Block& block) {
-      const double mean =
-          sum_of_blocks(*block.item, sums) / static_cast<double>(block.item->value.numel);
-      const float least = to_rate(floor * floor * mean);
+      const float least =
+          least_variance(rule_, sum_of_blocks(*block.item, sums), block.item->value.numel);
       block.read([&](const ParameterSet::Piece& piece) {
         Moments scratch;
         const std::span<float> raised = variance(block, piece, scratch);
         for (float& v : raised) {
-          v = v == 0.0f ? v : std::max(v, least);
+          v = raised_variance(v, least);
         }
         states().store(*block.item, piece, {raised}, kVariance);
       });
@@ -199,12 +182,7 @@ class OneBit final : public Adam {
     }
     const LayerNorms norms{std::sqrt(sum_of_blocks(item, rates_.value_squares)),
                            std::sqrt(sum_of_blocks(item, rates_.change_squares))};
-    if (norms.values != 0.0 && norms.change != 0.0) {
-      const double beta = spec().coeff_beta;
-      layer.coefficient = to_rate(beta * static_cast<double>(layer.coefficient) +
-                                  (1.0 - beta) * lamb_rate(rule(), norms, 1.0));
-      ++layer.coefficients;
-    }
+    gradwire::average_ratio(rule_, rule(), norms, layer, layer);
   }
 
   /// v' begins as v, and momenta are measured.
@@ -236,32 +214,12 @@ class OneBit final : public Adam {
                           : 0.0;
   }
 
-  /// In ratio, within what keeps numbers near 1 within float.
-  static float nearest_power_of_two(double x) {
-    int exponent = 0;
-    const double part = std::frexp(x, &exponent);  // in [1/2, 1)
-    return std::ldexp(1.0f, std::clamp(part * part < 0.5 ? exponent - 1 : exponent, -60, 60));
-  }
-
   void take_factors(float factor) {
     for (size_t i = 0; i < frozen_.size(); ++i) {
       const ParameterSet::Item& item = set().items()[i];
       const Layer& layer = layers_[i];
-      const AdamFactors now = adam_factors(item, item.steps, factor);
-      const uint64_t last_variance = std::max<uint64_t>(layer.variance_steps, 1) - 1;
-      frozen_[i] = {.beta1 = now.beta1,
-                    .one_minus_beta1 = now.one_minus_beta1,
-                    .recovery = static_cast<float>(1.0 / (1.0 - item.beta1)),
-                    .beta2 = now.beta2,
-                    .one_minus_beta2 = now.one_minus_beta2,
-                    .correction1 = spec().bias_correction ? now.correction1 : 1.0f,
-                    .root_correction2 = root_correction2(item, last_variance),
-                    .fresh_root_correction2 = root_correction2(item, item.steps),
-                    .epsilon = now.epsilon,
-                    .weight_decay = now.weight_decay,
-                    .scale = layer.momentum_scale,
-                    .unscale = 1.0f / layer.momentum_scale,
-                    .factor = factor};
+      frozen_[i] = frozen_factors(rule_, item, layer.momentum_scale, item.steps,
+                                  layer.variance_steps, factor);
     }
   }
 
@@ -306,38 +264,23 @@ class OneBit final : public Adam {
       }
       Layer& layer = layers_[i];
       const double rate = learning_rate * item.learning_rate_scale;
-      layer.next_factor = item.adapt ? static_cast<float>(factor_of(item, layer)) : layer.factor;
+      layer.next_factor = item.adapt ? factor_of(item, layer) : layer.factor;
       layer.rate =
-          to_rate(item.adapt ? rate * coefficient_of(layer) * static_cast<double>(layer.next_factor)
+          to_rate(item.adapt ? rate * mean_ratio(rule_, layer.coefficient, layer.coefficients) *
+                                   static_cast<double>(layer.next_factor)
                              : rate);
     }
   }
 
-  double coefficient_of(const Layer& layer) const {
-    const auto average = static_cast<double>(layer.coefficient);
-    if (layer.coefficients == 0) {  // no step adapted
-      return 1.0;
-    }
-    return spec().bias_correction ? average / (1.0 - power(spec().coeff_beta, layer.coefficients))
-                                  : average;
-  }
-
-  double factor_of(const ParameterSet::Item& item, const Layer& layer) const {
+  float factor_of(const ParameterSet::Item& item, const Layer& layer) const {
     float largest = 0.0f;
     for (size_t b = item.first_block; b < item.first_block + item.block_count; ++b) {
       largest = std::max(largest, largest_ratios_[b]);
     }
-    auto factor = static_cast<double>(largest);
-    if (item.weight_decay > 0.0f) {
-      // 1 as well where both are 0.
-      const double part = std::min(1.0, std::sqrt(sum_of_blocks(item, rates_.value_squares)) /
-                                            std::sqrt(sum_of_blocks(item, rates_.change_squares)));
-      factor = factor * part + (1.0 - part);
-    }
-    const auto last = static_cast<double>(layer.factor);
-    const double threshold = spec().factor_threshold;
-    factor = std::max(std::min(factor, spec().factor_max), spec().factor_min);
-    return std::max(std::min(factor, last * (1.0 + threshold)), last * (1.0 - threshold));
+    return next_factor(
+        rule_, item, largest,
+        {sum_of_blocks(item, rates_.value_squares), sum_of_blocks(item, rates_.change_squares)},
+        layer.factor);
   }
 
   void update(const ParameterSet::Block& block) {
@@ -366,6 +309,7 @@ class OneBit final : public Adam {
     }
   }
 
+  const OneBitRule rule_;
   std::vector<Layer> layers_;          // per parameter
   std::vector<FrozenFactors> frozen_;  // per parameter
   std::vector<float> largest_ratios_;  // per block

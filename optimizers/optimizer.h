@@ -200,12 +200,16 @@ class Optimizer {
   virtual Exchanged exchanges() const { return Exchanged::kGradients; }
 
   /// Enqueues what must be ready before the exchange: unless exchanges() says kGradients, it writes
-  /// to the gradients' memory what is to be exchanged. Once a step. Where that is momentum,
-  /// `gradient_scale` is what gradients are multiplied by as they are read, as in StepOptions, and
-  /// apply() is to be given the same. What is not finite stays so: the exchange's flag, or apply(),
-  /// then leaves out the step on every rank.
-  /// @throws InvalidArgument at once unless gradient_scale is in (0, 1], of moves 1.
-  virtual void prepare(double gradient_scale, Context& context) = 0;
+  /// to the gradients' memory what is to be exchanged. Once a step, with the options that apply()
+  /// is to be given. Where momentum is exchanged its gradient_scale, and on a GPU
+  /// on_device.loss_scale, are those of the gradients, and of no use to apply() any more but that
+  /// it refuses others. What is not finite stays so: the exchange's flag, or apply(), then leaves
+  /// out the step on every rank. On a GPU it can be captured in a CUDA graph.
+  /// @throws InvalidArgument at once as apply() does, and where moves are to be scaled.
+  virtual void prepare(const StepOptions& options, Context& context) = 0;
+  void prepare(double gradient_scale, Context& context) {
+    prepare(StepOptions{.learning_rate = 0.0, .gradient_scale = gradient_scale}, context);
+  }
   void prepare(Context& context) { prepare(1.0, context); }
 
   /// Enqueues the update of all parameters from their gradients. When a gradient holds NaN or

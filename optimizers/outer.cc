@@ -39,8 +39,9 @@ class Outer final : public SteppedOptimizer {
   Exchanged exchanges() const override { return Exchanged::kMoves; }
 
   using Optimizer::prepare;
-  void prepare(double gradient_scale, Context& context) override {
-    check_scale_of_moves(spec().name, gradient_scale);
+  void prepare(const StepOptions& options, Context& context) override {
+    SteppedOptimizer::prepare(options, context);
+    check_scale_of_moves(spec().name, options);
     context.stream.enqueue([this, &pool = context.stream.pool()] {
       set().check_gradients_in_memory("prepare");
       set().for_each_block(pool, [this](const ParameterSet::Block& block) {

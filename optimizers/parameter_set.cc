@@ -284,17 +284,16 @@ void store_gradient(const ParameterSet::Item& item, size_t begin, std::span<cons
 void check_options(std::string_view optimizer, const StepOptions& options) {
   check(options.learning_rate >= 0.0 && options.learning_rate <= std::numeric_limits<float>::max(),
         optimizer, ": learning_rate is ", options.learning_rate, ", must be finite and >= 0");
-  check_gradient_scale(optimizer, options.gradient_scale);
+  check(options.gradient_scale > 0.0 && options.gradient_scale <= 1.0, optimizer,
+        ": gradient_scale is ", options.gradient_scale, ", must be in (0, 1]");
 }
 
-void check_gradient_scale(std::string_view optimizer, double scale) {
-  check(scale > 0.0 && scale <= 1.0, optimizer, ": gradient_scale is ", scale,
-        ", must be in (0, 1]");
-}
-
-void check_scale_of_moves(std::string_view optimizer, double scale) {
-  check(scale == 1.0, optimizer, ": gradient_scale is ", scale,
-        ", must be 1: what values were moved by has none");
+void check_scale_of_moves(std::string_view optimizer, const StepOptions& options) {
+  constexpr const char* kWhy = ": what values were moved by has none";
+  check(options.gradient_scale == 1.0, optimizer, ": gradient_scale is ", options.gradient_scale,
+        ", must be 1", kWhy);
+  check(options.on_device.loss_scale == nullptr, optimizer, ": loss_scale is given, expected none",
+        kWhy);
 }
 
 std::vector<ParamGroup> assign_groups(std::span<Parameter> parameters,

@@ -217,10 +217,8 @@ void ParameterSet::Block::read_gradient(const Body& body) const {
   }
 }
 
-/// @throws InvalidArgument unless it is in (0, 1].
-void check_gradient_scale(std::string_view optimizer, double scale);
-/// @throws InvalidArgument unless it is 1.
-void check_scale_of_moves(std::string_view optimizer, double scale);
+/// @throws InvalidArgument where gradients are to be scaled.
+void check_scale_of_moves(std::string_view optimizer, const StepOptions& options);
 /// @throws InvalidArgument unless the learning rate is one that float can hold and >= 0, and the
 /// gradients' scale in (0, 1].
 void check_options(std::string_view optimizer, const StepOptions& options);

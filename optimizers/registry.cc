@@ -2,7 +2,6 @@
 
 #include "gradwire/optimizers/registry.h"
 
-#include "gradwire/kernels/core/device_name.h"
 #include "gradwire/optimizers/parameter_checks.h"
 #include "gradwire/optimizers/spec.h"
 
@@ -182,9 +181,6 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
   }
   const Device device = device_of(parameters);
   const bool on_gpu = device.type == DeviceType::kCuda;
-  check(!on_gpu || row.exchanges != Exchanged::kMomentum, spec.name,
-        ": the parameters are in memory of ", name_of(device),
-        ", expected CPU memory: it is not there on a GPU");
   return (on_gpu ? make_cuda_optimizer : row.make)(spec, std::move(parameters), std::move(groups));
 }
 

@@ -9,6 +9,7 @@
 #include "gradwire/optimizers/step_cuda.h"
 #include "gradwire/optimizers/step_gradient.cuh"
 #include "gradwire/optimizers/step_memory.cuh"
+#include "gradwire/optimizers/step_options.cuh"
 #include "gradwire/optimizers/step_state.cuh"
 
 namespace gradwire::cuda {
@@ -52,8 +53,9 @@ __global__ void __launch_bounds__(kStepThreads, kMeasuresAtOnce<kChange, kReads>
   const StepBlock block = t.blocks[blockIdx.x];
   const ReadOnce<kReads, StepItem> item = t.items[block.item];
   const bool sums = kChange == Change::kClip || (layerwise && item.adapt);
-  const bool going = kChange == Change::kClip || t.words->going != 0;
-  if (!going || !is_present(item) || !(sums || alone)) {
+  const bool going = kChange == Change::kClip || t.words->going == kStep;
+  const bool readable = kReads ? is_present(item) : item.gradient != nullptr;
+  if (!going || !readable || !(sums || alone)) {
     return;
   }
   const size_t begin = size_t{block.place} * kStepBlock;
@@ -127,30 +129,6 @@ __device__ __forceinline__ double sum_of_item(const StepItem& item, const double
   return warp_sum_in_order(sums + item.first_block, item.block_count);
 }
 
-/// What the host or device memory asks for, and whether it may be done. One thread.
-__device__ inline void take_options(OptimizerWords& words, const StepOptions& options,
-                                    double squares, double max_grad_norm) {
-  const StepOptions::OnDevice& from = options.on_device;
-  constexpr double kLargest = std::numeric_limits<float>::max();
-  const double rate = from.learning_rate != nullptr ? *from.learning_rate : options.learning_rate;
-  const float loss_scale = from.loss_scale != nullptr ? *from.loss_scale : 1.0f;
-  const bool skips = from.found_inf != nullptr && *from.found_inf != 0.0f;
-  if (words.fault == StepFault::kNone && !skips) {
-    const bool rate_fits = rate >= 0.0 && rate <= kLargest;
-    const bool scale_fits = loss_scale > 0.0f && loss_scale <= std::numeric_limits<float>::max();
-    words.fault = !rate_fits    ? StepFault::kLearningRate
-                  : !scale_fits ? StepFault::kLossScale
-                                : StepFault::kNone;
-    words.fault_value = !rate_fits ? rate : static_cast<double>(loss_scale);
-  }
-  words.going = words.fault == StepFault::kNone && !skips ? 1 : 0;
-  words.skipped += skips ? 1 : 0;
-  words.learning_rate = rate;
-  const double scale = options.gradient_scale / static_cast<double>(loss_scale);
-  words.factor = static_cast<float>(
-      max_grad_norm == 0.0 ? scale : clipped_scale(scale, squares, max_grad_norm));
-}
-
 /// One thread block: the sum of squares of all gradients, for the first warp.
 __device__ inline double sum_of_items(const StepTables& t) {
   for (size_t i = warp_index(); i < t.item_count; i += kBeginThreads / kWarp) {
@@ -172,8 +150,9 @@ __global__ void __launch_bounds__(kBeginThreads) sum_of_slices_kernel(StepTables
 }
 
 /// One thread block, and a barrier: a fault where a gradient comes from payloads that cannot be
-/// read.
-__device__ inline void refuse_payloads(const StepTables& t, bool reads) {
+/// read; `unread` where none can.
+__device__ inline void refuse_payloads(const StepTables& t, bool reads,
+                                       StepFault unread = StepFault::kNotReading) {
   const auto refused = [&](size_t i) {
     const PayloadSource* const source = t.items[i].source;
     return source != nullptr && (!reads || source->usable == 0);
@@ -188,7 +167,7 @@ __device__ inline void refuse_payloads(const StepTables& t, bool reads) {
       ++first;
     }
     t.words->going = 0;
-    t.words->fault = reads ? StepFault::kPayloads : StepFault::kNotReading;
+    t.words->fault = reads ? StepFault::kPayloads : unread;
     t.words->fault_item = first;
   }
   __syncthreads();
@@ -243,6 +222,21 @@ __global__ void __launch_bounds__(kStepThreads)
 /// Behind an exchange that failed: the next step begins anew.
 __global__ void forget_step_kernel(OptimizerWords* words) { words->bad_block = 0; }
 
+/// One thread, once all blocks have been looked at: whether the step is made.
+__device__ inline void end_decision(const StepTables& t, OptimizerWords& words, bool skips,
+                                    bool summed) {
+  const bool elsewhere = words.elsewhere != 0 || (summed && t.slice_sums[2 * t.item_count] != 0.0);
+  if (words.going != 0 && (words.bad_block != 0 || elsewhere)) {
+    words.going = 0;
+    words.skipped += skips ? 1 : 0;
+    if (!skips) {
+      words.fault = StepFault::kNonFinite;
+      words.fault_item = words.bad_block != 0 ? t.blocks[~words.bad_block].item : kElsewhere;
+    }
+  }
+  words.bad_block = 0;
+}
+
 /// Rates, a warp for each parameter. The last thread block decides whether the step is made and
 /// counts it. `summed`: squares_of_slices_kernel's are the sums over ranks.
 __global__ void __launch_bounds__(kStepThreads)
@@ -277,17 +271,7 @@ __global__ void __launch_bounds__(kStepThreads)
     return;
   }
   if (threadIdx.x == 0) {
-    const bool elsewhere =
-        words.elsewhere != 0 || (summed && t.slice_sums[2 * t.item_count] != 0.0);
-    if (words.going != 0 && (words.bad_block != 0 || elsewhere)) {
-      words.going = 0;
-      words.skipped += skips ? 1 : 0;
-      if (!skips) {
-        words.fault = StepFault::kNonFinite;
-        words.fault_item = words.bad_block != 0 ? t.blocks[~words.bad_block].item : kElsewhere;
-      }
-    }
-    words.bad_block = 0;
+    end_decision(t, words, skips, summed);
   }
   __syncthreads();
   for (size_t k = threadIdx.x; words.going != 0 && k < t.item_count; k += kStepThreads) {
@@ -299,15 +283,16 @@ __global__ void __launch_bounds__(kStepThreads)
 /// block, where the step is made and the item's state is codes, or is not: a kernel of both has no
 /// registers for it. Last block first: the end of what was read before may be in the cache still.
 /// With kCodes by whole warps, of which the last threads may begin behind the parameter's end.
-template <bool kCodes, bool kReads, class Body>
+template <bool kCodes, bool kReads, uint32_t kGoing = kStep, class Body>
 __device__ __forceinline__ void for_each_eight(const StepTables& t, const Body& body) {
   GRADWIRE_SHARED(room, typename Gradients<kReads>::Room);
+  constexpr bool kFull = kReads || kGoing == kFrozenStep;  // no registers for an item either
   const StepBlock block = t.blocks[t.block_count - 1 - blockIdx.x];
-  const ReadOnce<kReads, StepItem> item = t.items[block.item];
-  if (t.words->going == 0 || !is_present(item) || (item.codes[0] != nullptr) != kCodes) {
+  const ReadOnce<kFull, StepItem> item = t.items[block.item];
+  if (t.words->going != kGoing || !is_present(item) || (item.codes[0] != nullptr) != kCodes) {
     return;
   }
-  const ReadOnce<kReads, ItemStep> step = t.steps[block.item];
+  const ReadOnce<kFull, ItemStep> step = t.steps[block.item];
   const size_t begin = size_t{block.place} * kStepBlock;
   const auto count = static_cast<unsigned>(block_end(item, block) - begin);
   Gradients<kReads> gradients(room);

@@ -1,3 +1,4 @@
+#include "gradwire/optimizers/step_freeze.cuh"
 #include "gradwire/optimizers/step_outer.cuh"
 
 namespace gradwire::cuda {
@@ -79,7 +80,62 @@ void enqueue_step(const StepTables& t, const StepRequest& r, Stream& stream) {
   }
 }
 
+/// A step of either kind, and what the freeze takes.
+template <bool kReads>
+void enqueue_onebit(const StepTables& t, const StepRequest& r, const OneBitTables& o,
+                    Stream& stream) {
+  const LaunchShape blocks{t.block_count, kStepThreads, stream};
+  const LaunchShape items{(t.item_count + kItemsOfBlock - 1) / kItemsOfBlock, kStepThreads, stream};
+  const bool layerwise = r.rule.layerwise, alone = !r.options.known_finite;
+  if (r.rule.max_grad_norm != 0.0) {
+    GRADWIRE_LAUNCH((measure_kernel<Change::kClip, kReads>), blocks, t, false, false);
+  }
+  GRADWIRE_LAUNCH(begin_onebit_kernel, (LaunchShape{1, kBeginThreads, stream}), t, r, o);
+  if (layerwise || looks_at_all(r)) {
+    measure<kReads>(t, r, stream);
+  }
+  if (layerwise && r.rule.has_codes) {
+    GRADWIRE_LAUNCH((measure_frozen_kernel<true>), blocks, t, o, layerwise, alone);
+  } else if (layerwise || alone) {
+    GRADWIRE_LAUNCH((measure_frozen_kernel<false>), blocks, t, o, layerwise, alone);
+  }
+  GRADWIRE_LAUNCH(decide_onebit_kernel, items, t, r.rule, o,
+                  r.options.on_non_finite == OnNonFinite::kSkip);
+  update<false, kReads>(t, r.rule, blocks);
+  GRADWIRE_LAUNCH((frozen_update_kernel<false>), blocks, t, o, layerwise);
+  if (r.rule.has_codes) {
+    update<true, kReads>(t, r.rule, blocks);
+    GRADWIRE_LAUNCH((frozen_update_kernel<true>), blocks, t, o, layerwise);
+  }
+  if (o.rule.variance_floor != 0.0) {
+    GRADWIRE_LAUNCH(sum_variances_kernel, (LaunchShape{t.block_count, kWarp, stream}), t);
+  }
+  if (layerwise || o.rule.variance_floor != 0.0) {
+    GRADWIRE_LAUNCH(freeze_kernel, blocks, t, o, layerwise);
+  }
+}
+
 }  // namespace
+
+void prepare_onebit(const StepTables& t, const StepRequest& r, const OneBitTables& o,
+                    Stream& stream) {
+  check_cuda_stream("cuda::prepare_onebit", stream);
+  const LaunchShape blocks{t.block_count, kStepThreads, stream};
+  if (r.rule.max_grad_norm != 0.0) {
+    GRADWIRE_LAUNCH((measure_kernel<Change::kClip, false>), blocks, t, false, false);
+  }
+  GRADWIRE_LAUNCH(prepare_onebit_kernel, (LaunchShape{1, kBeginThreads, stream}), t, r, o);
+  GRADWIRE_LAUNCH(local_momentum_kernel, blocks, t, o);
+}
+
+void step_onebit(const StepTables& t, const StepRequest& r, const OneBitTables& o, Stream& stream) {
+  check_cuda_stream("cuda::step_onebit", stream);
+  if (r.reads) {
+    enqueue_onebit<true>(t, r, o, stream);
+  } else {
+    enqueue_onebit<false>(t, r, o, stream);
+  }
+}
 
 void step(const StepTables& t, const StepRequest& r, Stream& stream) {
   check_cuda_stream("cuda::step", stream);

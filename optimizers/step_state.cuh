@@ -55,6 +55,21 @@ __device__ __forceinline__ float state_at(const StepItem& item, int place, size_
                                 code_base<kSigned>(item.scales[place][i / kCodeBlock]));
 }
 
+/// Of eight elements from `first`, whatever the parameter has.
+template <bool kSigned>
+__device__ __forceinline__ void load_state(const StepItem& item, int place, size_t first,
+                                           float (&x)[kPerThread]) {
+  if (item.codes[place] == nullptr) {
+    load_floats<float>(as_bytes(item.state[place]), first, item.numel, x);
+    return;
+  }
+  const StateOfEight<true, kSigned> codes(item, place, first);
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    x[k] = codes[k];
+  }
+}
+
 template <bool kCodes>
 __device__ __forceinline__ PhiloxCounter state_draws(const StepItem& item, const ItemStep& step,
                                                      size_t first) {

@@ -22,12 +22,16 @@ SteppedOptimizer::SteppedOptimizer(const OptimizerSpec& spec,
   }
 }
 
-void SteppedOptimizer::apply(const StepOptions& options, Context& context) {
+void SteppedOptimizer::check_on_cpu(const StepOptions& options) const {
   check_options(spec_.name, options);
   const StepOptions::OnDevice& on_device = options.on_device;
   check(on_device.learning_rate == nullptr && on_device.loss_scale == nullptr &&
             on_device.found_inf == nullptr && on_device.add_up == nullptr,
         spec_.name, ": on_device has a pointer, expected none: the parameters are in CPU memory");
+}
+
+void SteppedOptimizer::apply(const StepOptions& options, Context& context) {
+  check_on_cpu(options);
   context.stream.enqueue([this, options, &pool = context.stream.pool()] {
     set_.take_values(true, pool);  // what was loaded since this optimizer was made
     try {

@@ -14,9 +14,7 @@ class SteppedOptimizer : public Optimizer {
  public:
   const OptimizerSpec& spec() const final { return spec_; }
   using Optimizer::prepare;
-  void prepare(double gradient_scale, Context&) override {
-    check_gradient_scale(spec_.name, gradient_scale);
-  }
+  void prepare(const StepOptions& options, Context&) override { check_on_cpu(options); }
   using Optimizer::apply;
   void apply(const StepOptions& options, Context& context) final;
   void visit_state(StateVisitor& visitor) final;
@@ -58,6 +56,8 @@ class SteppedOptimizer : public Optimizer {
                const MomentumFactors& factors) const;
 
  private:
+  /// @throws InvalidArgument unless these are options of a step on the CPU.
+  void check_on_cpu(const StepOptions& options) const;
   /// @throws NonFiniteGradient where an element is NaN or infinite, here or on another rank.
   void check_gradients(const StepOptions& options, ThreadPool& pool);
   /// Applies one step, or throws and changes nothing.

@@ -7,7 +7,7 @@
 
 namespace gradwire {
 
-/// Every row that is there on a GPU as well, as it is, and rows whose options take another path.
+/// Every row whose steps need no prepare(), as it is, and rows whose options take another path.
 inline std::vector<OptimizerSpec> all_specs() {
   std::vector<OptimizerSpec> specs;
   for (const OptimizerRow& row : optimizer_registry()) {

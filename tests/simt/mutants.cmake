@@ -249,6 +249,23 @@ gradwire_simt_mutant(bad_block_kept OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "{ words->bad_block = 0; }" TO "{ words->arrived = 0; }" TESTS "*CudaSlices.Change*")
 gradwire_simt_mutant(norm_of_a_slice OPTIMIZERS FILE step.cuh SOURCE step_cuda.cu
   FROM "squares = t.slice_sums[0];" TO "squares = sum_of_items(t);" TESTS "*CudaSlices.Have*grad_norm*")
+gradwire_simt_mutant(factor_uncommitted OPTIMIZERS FILE step_onebit.cuh SOURCE step_cuda.cu
+  FROM "o.layers[k].factor = o.next_factors[k];" TO "" TESTS "*CudaOneBit.Has*")
+gradwire_simt_mutant(frozen_again OPTIMIZERS FILE step_onebit.cuh SOURCE step_cuda.cu
+  FROM "frozen && going != kFrozenStep ? 1 : 0" TO "frozen ? 1 : 0" TESTS "*CudaOneBit.Has*")
+gradwire_simt_mutant(frozen_draws OPTIMIZERS FILE step_onebit.cuh SOURCE step_cuda.cu
+  FROM "t.steps[i].steps = t.counts[i];" TO "" TESTS "*CudaOneBit.Has*")
+gradwire_simt_mutant(other_scale_taken OPTIMIZERS FILE step_onebit.cuh SOURCE step_cuda.cu
+  FROM "scale != words.prepared_scale" TO "false" TESTS "*CudaOneBit.Keeps*")
+gradwire_simt_mutant(prepared_for_ever OPTIMIZERS FILE step_onebit.cuh SOURCE step_cuda.cu
+  FROM "      words.prepared = 0;" TO "" TESTS "*CudaOneBit.Keeps*")
+gradwire_simt_mutant(momenta_without_a_scale OPTIMIZERS FILE step_onebit.cuh SOURCE step_cuda.cu
+  FROM "scales ? factor_of" TO "true ? factor_of" TESTS "*CudaOneBit.ACaptured*")
+gradwire_simt_mutant(variance_of_a_block OPTIMIZERS FILE step_freeze.cuh SOURCE step_cuda.cu
+  FROM "sum_of_item(item, t.change_squares), item.numel)"
+  TO "t.change_squares[blockIdx.x], item.numel)" TESTS "*CudaOneBit.Has*")
+gradwire_simt_mutant(codes_barrier OPTIMIZERS FILE step_freeze.cuh SOURCE step_cuda.cu
+  FROM "__syncthreads();  // codes and scales are there" TO "" TESTS "*CudaOneBit.Has*")
 gradwire_simt_mutant(anchor_forgotten OPTIMIZERS FILE step_outer.cuh SOURCE step_cuda.cu
   FROM "store_floats<float>(as_bytes(item.state[0]), first, item.numel, anchor);" TO ""
   TESTS "*CudaOuter.Has*")

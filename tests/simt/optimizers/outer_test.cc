@@ -142,6 +142,17 @@ TEST_P(CudaOuter, StepsFromPayloads) {
             "write what is to be exchanged to");
 }
 
+TEST(CudaOuterOfScaledMoves, IsRefused) {
+  Side gpu(parse_optimizer("diloco"), {8}, {}, kEmulated);
+  Context c = gpu.context();
+  const float scale = 2.0f;
+  EXPECT_EQ(message_of<InvalidArgument>([&] {
+              gpu.optimizer->prepare({.learning_rate = 0.7, .on_device = {.loss_scale = &scale}},
+                                     c);
+            }),
+            "diloco: loss_scale is given, expected none: what values were moved by has none");
+}
+
 TEST(CudaOuterOfHalves, IsRefused) {
   EXPECT_EQ(
       message_of<InvalidArgument>([] {
