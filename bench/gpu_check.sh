@@ -9,7 +9,7 @@
 #   bench/gpu_check.sh --make-prebuilt DIR             build those programs (no GPU needed)
 #
 # Needs a driver, and unless prebuilt nvcc, cmake, ninja and a C++20 compiler. GoogleTest, torch,
-# compute-sanitizer are used where they are. A stage that fails or runs out of time says so and the
+# the installed package with CuPy, compute-sanitizer are used where they are. A stage that fails or runs out of time says so and the
 # rest goes on. Exit: 0 passed, or there is no GPU; 1 a stage failed; 2 usage; 130 interrupted.
 # No setting of the GPU is changed.
 set -u
@@ -130,6 +130,12 @@ else
   ranks=("${path_of[gradwire-check]}" "${tool[nccl]}")
   [ ! -x "${path_of[nccl_reducer_rank]}" ] || ranks+=("${path_of[nccl_reducer_rank]}")
   stage nccl 120 "$root/bench/nccl_ranks.sh" "${ranks[@]}"
+fi
+missing=$(python_missing)
+if [ -n "$missing" ]; then
+  skip python "$missing"
+else
+  stage python 90 python3 -m pytest -q -p no:cacheprovider "$root"/tests/python/on_gpu/check_*.py
 fi
 if [ "${tool[torch]}" = '' ]; then
   skip peers "torch: ${why_not[torch]}"

@@ -77,6 +77,11 @@ probe_tools() {
   why_not[nccl]="neither Python's nvidia.nccl nor ldconfig has libnccl.so.2"
 }
 
+# Why tests/python/on_gpu cannot run on this GPU; nothing where it can.
+python_missing() {
+  timeout -k 2 60 python3 "$root/tests/python/on_gpu/gpu_arrays.py" 2>&1 | tail -n 1
+}
+
 json_tools() {
   local name comma=''
   for name in "${!tool[@]}"; do

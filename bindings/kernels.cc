@@ -33,7 +33,7 @@ Raises:
 }
 
 constexpr const char* kCompressorDoc =
-    R"(Compresses the gradients of `numel` elements on the CPU; never talks to the network.
+    R"(Compresses the gradients of `numel` elements; never talks to the network.
 
 Args:
     spec: what to do, e.g. 'topk:1%', 'int4', 'fp16' (see gradwire.compressors()).
@@ -47,7 +47,13 @@ Args:
         begins its blocks anew, powersgd sends factors of those with two dimensions and more (rows:
         the first), and stochastic rounding draws by parameter.
 
+    device: where all arrays are and the work is done: 'cpu', 'cuda' (the first GPU) or 'cuda:1'.
+
 Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
+
+On a GPU calls are enqueued on their `stream` (see docs/gpu.md; None: the current one of the array's
+library) and return at once. What is wrong with a payload or a gradient is kept there: commits change
+nothing any more until check() has raised it. Payloads are whole buffers of capacity_bytes.
 
 Raises:
     InvalidArgument: for a bad spec or shape; an unknown name lists the known ones.)";
@@ -84,9 +90,12 @@ Args:
         where it keeps one; with ef21 e - D == next_residual, and the gradient's estimate, the sum
         of all means so far, is the caller's to keep: see Feedback). Without residuals, what the payload leaves out is lost.
     out: uint8 buffer of at least capacity_bytes to write into; a new one by default.
+    stream: on a GPU; there the two residuals are passed in the same order in every step, and which
+        of them is the committed one is decided by commit().
 
 Returns:
-    A view of the first bytes of `out`: as many as the payload has.
+    A view of the first bytes of `out`: as many as the payload has. On a GPU `out`, by default a
+    DeviceArray.
 
 With rounds == 2 it is the payload of the first round, and next_residual means nothing yet: take_first()
 and compress_second() come next.
@@ -142,10 +151,10 @@ void bind_compressor(py::module_& module) {
   using Self = BoundCompressor;
   py::class_<Self>(module, "Compressor", kCompressorDoc)
       .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int, int,
-                    ParameterShapes>(),
+                    ParameterShapes, const std::string&>(),
            py::arg("spec"), py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0,
            py::arg("rank") = 0, py::arg("threads") = 1, py::arg("world_size") = 1, py::kw_only(),
-           py::arg("shapes") = py::none())
+           py::arg("shapes") = py::none(), py::arg("device") = "cpu")
       .def_property_readonly(
           "spec", [](const Self& s) { return to_string(s.compressor().spec()); },
           "The canonical spec text.")
@@ -192,21 +201,43 @@ void bind_compressor(py::module_& module) {
                     "Setting step makes it zero; set it from a checkpoint behind that.")
       .def("compress", &Self::compress, kCompressDoc, py::arg("gradient"),
            py::arg("residual") = py::none(), py::arg("next_residual") = py::none(),
-           py::arg("out") = py::none())
+           py::arg("out") = py::none(), py::arg("stream") = py::none())
       .def("take_first", &Self::take_first, kTakeFirstDoc, py::arg("payloads"),
-           py::arg("scale") = 1.0f)
+           py::arg("scale") = 1.0f, py::arg("stream") = py::none())
       .def("compress_second", &Self::compress_second, kCompressSecondDoc, py::arg("gradient"),
            py::arg("residual") = py::none(), py::arg("next_residual") = py::none(),
-           py::arg("out") = py::none())
+           py::arg("out") = py::none(), py::arg("stream") = py::none())
       .def("compress_accumulated", &Self::compress_accumulated, kAccumulatedDoc, py::arg("values"),
-           py::arg("out") = py::none())
-      .def("restore", &Self::restore, kRestoreDoc, py::arg("payload"), py::arg("values"))
+           py::arg("out") = py::none(), py::arg("stream") = py::none())
+      .def("restore", &Self::restore, kRestoreDoc, py::arg("payload"), py::arg("values"),
+           py::arg("stream") = py::none())
       .def("decompress", &Self::decompress, kDecompressDoc, py::arg("payloads"),
-           py::arg("scale") = 1.0f, py::arg("out") = py::none())
-      .def("commit", &Self::commit,
-           "Makes what the last compress() drew final: its next_residual is now the committed "
-           "one.\n\n"
-           "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity.")
+           py::arg("scale") = 1.0f, py::arg("out") = py::none(), py::arg("stream") = py::none())
+      .def("commit", &Self::commit, py::arg("stream") = py::none(), py::arg("skip") = false,
+           "Makes what the last compress() drew final: its next_residual is now the committed one. "
+           "On "
+           "a GPU it is enqueued (stream None: on the last call's); where the step met NaN or "
+           "infinity "
+           "nothing is committed, with skip in this step alone, else until check().\n\n"
+           "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity (on the CPU).")
+      .def("check", &Self::check_faults, py::arg("stream") = py::none(),
+           "On a GPU waits, raises what stopped commits, and forgets it: the committed state "
+           "stands. "
+           "Call it once in a while. On the CPU calls raise for themselves.\n\n"
+           "Raises:\n    NonFiniteGradient: a gradient of some rank held NaN or infinity.\n"
+           "    InvalidArgument: a payload that does not belong here, naming which and why.")
+      .def_property_readonly(
+          "parity", &Self::parity,
+          "On a GPU which of the two residuals, passed in the same order in every step, is the "
+          "committed one: 0 the first, 1 the second; waits. On the CPU 0.")
+      .def_property_readonly(
+          "device",
+          [](const Self& s) {
+            const Device device = s.compressor().shape().device;
+            return device.type == DeviceType::kCpu ? std::string("cpu")
+                                                   : concat("cuda:", device.index);
+          },
+          "'cpu', or 'cuda:' and the number of the GPU.")
       .def("__repr__", [](const Self& s) {
         const Compressor& c = s.compressor();
         return concat("Compressor('", to_string(c.spec()), "', ", c.shape().numel, ", '",

@@ -95,6 +95,7 @@ PYBIND11_MODULE(_core, module) {
       "when built outside a checkout), 'compiler', 'features' (name -> bool), 'vector_level' (what "
       "the CPU's loops use here: 'avx512', 'avx2' or 'plain'), 'cuda_devices' (usable GPUs) and "
       "'cuda_unavailable_reason' (why that is 0, else '').");
+  bindings::bind_device_array(module);
   bindings::bind_kernels(module);
   bindings::bind_comm(module);
   bindings::bind_carrier(module);

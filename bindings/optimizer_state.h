@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/bindings/device_array.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/optimizers/optimizer.h"
 #include "gradwire/optimizers/saved_state.h"
@@ -39,30 +40,26 @@ inline py::object get(const py::dict& dict, std::string_view name, std::string_v
   return dict[key][piece];
 }
 
-/// Copies all state into {parameter: {name: int}} and {parameter: {name: array}}, or views it.
+/// Copies all state into {parameter: {name: int}} and {parameter: {name: array}} in CPU memory, or
+/// views it where it is.
 class StateReader : public StateVisitor {
  public:
-  // With an owner of the memory the arrays are views of it.
-  explicit StateReader(py::object owner = {}) : owner_(std::move(owner)) {}
+  // With an owner of the memory the arrays are views of it. The counts of steps on a GPU are seen
+  // as they are during the visit.
+  explicit StateReader(py::object owner = {}, bool on_gpu = false)
+      : owner_(std::move(owner)), on_gpu_(on_gpu) {}
 
   void tensor(std::string_view parameter, std::string_view name, TensorView value) override {
-    py::array array;
-    if (value.dtype == DType::kFloat32) {
-      array = array_over(value, {value.numel}, owner_ ? owner_ : py::none());
-    } else {  // halves of numbers: no numbers
-      array = py::array(py::dtype::of<uint16_t>(), {static_cast<py::ssize_t>(value.numel)},
-                        value.data, owner_ ? owner_ : py::none());
-    }
-    put(tensors, parameter, name, owner_ ? array : array.attr("copy")());
+    // Of two bytes: halves of numbers, which are no numbers.
+    const char* const dtype = value.dtype == DType::kFloat32 ? "float32" : "uint16";
+    put(tensors, parameter, name, array_of(dtype, value.data, value.numel, value.device));
   }
   void bytes(std::string_view parameter, std::string_view name, std::span<std::byte> value,
-             Device) override {
-    py::array array(py::dtype::of<uint8_t>(), {static_cast<py::ssize_t>(value.size())},
-                    value.data(), owner_ ? owner_ : py::none());
-    put(tensors, parameter, name, owner_ ? array : array.attr("copy")());
+             Device device) override {
+    put(tensors, parameter, name, array_of("uint8", value.data(), value.size(), device));
   }
   void scalar(std::string_view parameter, std::string_view name, uint64_t& value) override {
-    if (owner_) {
+    if (owner_ && !on_gpu_) {
       put(scalars, parameter, name,
           py::array(py::dtype::of<int64_t>(), py::array::ShapeContainer{}, &value, owner_));
     } else {
@@ -74,7 +71,18 @@ class StateReader : public StateVisitor {
   Tensors tensors;
 
  private:
+  py::object array_of(const char* dtype, void* data, size_t numel, Device device) const {
+    if (device.type == DeviceType::kCuda) {
+      DeviceArray view(dtype, {numel}, {device}, data, owner_);
+      return owner_ ? py::cast(std::move(view)) : py::object(view.to_numpy());
+    }
+    const py::array view(py::dtype(dtype), {static_cast<py::ssize_t>(numel)}, data,
+                         owner_ ? owner_ : py::none());
+    return owner_ ? py::object(view) : view.attr("copy")();
+  }
+
   py::object owner_;
+  const bool on_gpu_;
 };
 
 /// State in dicts of that form, of which codes are what has scales, "exp_avg.scale", beside it.

@@ -5,53 +5,10 @@
 #include <sstream>
 #include <string>
 
+#include "gradwire/bindings/dlpack.h"
+#include "gradwire/bindings/layout.h"
+
 namespace gradwire::bindings {
-
-// What an object says about its memory, whichever interface it speaks.
-struct Layout {
-  void* data = nullptr;
-  std::vector<py::ssize_t> shape;
-  std::vector<py::ssize_t> strides;
-  size_t itemsize = 0;
-  std::string dtype;  // NumPy's name of it
-  bool native = true;
-  bool writable = false;
-  py::object owner;
-  py::buffer_info buffer;
-
-  size_t numel() const {
-    size_t product = 1;
-    for (const py::ssize_t extent : shape) {
-      product *= static_cast<size_t>(extent);
-    }
-    return product;
-  }
-
-  bool contiguous() const {
-    if (numel() == 0) {
-      return true;
-    }
-    py::ssize_t step = static_cast<py::ssize_t>(itemsize);
-    for (size_t i = shape.size(); i-- > 0;) {
-      if (shape[i] != 1 && strides[i] != step) {
-        return false;
-      }
-      step *= shape[i];
-    }
-    return true;
-  }
-
-  Array take(DType type) {
-    Array array;
-    array.data_ = data;
-    array.numel_ = numel();
-    array.size_bytes_ = array.numel_ * itemsize;
-    array.dtype_ = type;
-    array.owner_ = std::move(owner);
-    array.buffer_ = std::move(buffer);
-    return array;
-  }
-};
 
 namespace {
 
@@ -109,11 +66,11 @@ std::optional<Layout> inspect_by_array(py::handle object) {
 
 // An array of another library, as NumPy views it.
 Layout inspect_dlpack(py::handle object, std::string_view what) {
-  constexpr int kCpu = 1, kPinned = 3;  // DLDeviceType
-  const auto [type, index] = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
-  check(type == kCpu || type == kPinned, what, ": is on a device (DLPack's type ", type,
-        ", number ", index, "), must be in CPU memory: from Python nothing reads a GPU's yet",
-        " (cupy.asnumpy and jax.device_get make a copy)");
+  if (const auto device = dlpack_device(object)) {
+    check(device->first == dlpack::kCpu || device->first == dlpack::kPinned, what,
+          ": is on a device (DLPack's type ", device->first, ", number ", device->second,
+          "), must be in CPU memory here (cupy.asnumpy and jax.device_get make a copy)");
+  }
   try {
     const auto numpy = py::module_::import("numpy");
     Layout layout = layout_of(py::array(numpy.attr("from_dlpack")(object)));
@@ -129,7 +86,10 @@ Layout inspect_dlpack(py::handle object, std::string_view what) {
   }
 }
 
-Layout inspect(py::handle object, std::string_view what) {
+Layout inspect(py::handle object, std::string_view what, const Place& place) {
+  if (place.device.type == DeviceType::kCuda) {
+    return layout_on_gpu(object, what, place);
+  }
   if (py::isinstance<py::array>(object)) {
     // Not by the buffer protocol: NumPy does not export ml_dtypes.bfloat16 that way.
     return layout_of(py::reinterpret_borrow<py::array>(object));
@@ -184,8 +144,9 @@ DType dtype_of(const Layout& layout, const Expected& expected) {
                                bits ? " (ml_dtypes) or uint16 holding its bits" : ""));
 }
 
-Layout inspect_elements(py::handle object, const Expected& expected, DType& dtype) {
-  Layout layout = inspect(object, expected.what);
+Layout inspect_elements(py::handle object, const Expected& expected, const Place& place,
+                        DType& dtype) {
+  Layout layout = inspect(object, expected.what, place);
   dtype = dtype_of(layout, expected);
   check_memory(layout, expected.what);
   check(!expected.numel || layout.numel() == *expected.numel, expected.what, ": has ",
@@ -193,8 +154,8 @@ Layout inspect_elements(py::handle object, const Expected& expected, DType& dtyp
   return layout;
 }
 
-Layout inspect_bytes(py::handle object, std::string_view what) {
-  Layout layout = inspect(object, what);
+Layout inspect_bytes(py::handle object, std::string_view what, const Place& place) {
+  Layout layout = inspect(object, what, place);
   check(layout.dtype == "uint8", what, ": dtype is ", layout.dtype, ", must be uint8");
   check_memory(layout, what);
   return layout;
@@ -206,25 +167,26 @@ void check_writable(const Layout& layout, std::string_view what) {
 
 }  // namespace
 
-Array Array::input(py::handle object, const Expected& expected) {
+Array Array::input(py::handle object, const Expected& expected, const Place& place) {
   DType dtype{};
-  Layout layout = inspect_elements(object, expected, dtype);
+  Layout layout = inspect_elements(object, expected, place, dtype);
   return layout.take(dtype);
 }
 
-Array Array::output(py::handle object, const Expected& expected) {
+Array Array::output(py::handle object, const Expected& expected, const Place& place) {
   DType dtype{};
-  Layout layout = inspect_elements(object, expected, dtype);
+  Layout layout = inspect_elements(object, expected, place, dtype);
   check_writable(layout, expected.what);
   return layout.take(dtype);
 }
 
-Array Array::input_bytes(py::handle object, std::string_view what) {
-  return inspect_bytes(object, what).take(DType::kFloat32);
+Array Array::input_bytes(py::handle object, std::string_view what, const Place& place) {
+  return inspect_bytes(object, what, place).take(DType::kFloat32);
 }
 
-Array Array::output_bytes(py::handle object, std::string_view what, size_t least_bytes) {
-  Layout layout = inspect_bytes(object, what);
+Array Array::output_bytes(py::handle object, std::string_view what, size_t least_bytes,
+                          const Place& place) {
+  Layout layout = inspect_bytes(object, what, place);
   check_writable(layout, what);
   check(layout.numel() >= least_bytes, what, ": has ", layout.numel(),
         " bytes, must have at least ", least_bytes);
@@ -232,13 +194,13 @@ Array Array::output_bytes(py::handle object, std::string_view what, size_t least
 }
 
 Array Array::input_memory(py::handle object, std::string_view what) {
-  Layout layout = inspect(object, what);
+  Layout layout = inspect(object, what, {});
   check_memory(layout, what);
   return layout.take(DType::kFloat32);
 }
 
 Array Array::output_memory(py::handle object, std::string_view what) {
-  Layout layout = inspect(object, what);
+  Layout layout = inspect(object, what, {});
   check_memory(layout, what);
   check_writable(layout, what);
   return layout.take(DType::kFloat32);
@@ -258,6 +220,10 @@ DType parse_dtype(py::handle dtype) {
           ? std::string(py::str(dtype))
           : std::string(py::str(
                 py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype)).attr("name")));
+  return parse_dtype_name(name);
+}
+
+DType parse_dtype_name(std::string_view name) {
   for (const DType known : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     if (name == to_string(known)) {
       return known;
@@ -267,18 +233,19 @@ DType parse_dtype(py::handle dtype) {
       concat("dtype: unknown name '", name, "', known: float32, float16, bfloat16"));
 }
 
-namespace {
-
-// bfloat16 is a dtype only where ml_dtypes is installed.
-py::dtype dtype_object(DType dtype) {
-  if (dtype != DType::kBFloat16) {
-    return py::dtype(std::string(to_string(dtype)));
+py::dtype numpy_dtype(const std::string& name) {
+  if (name != to_string(DType::kBFloat16)) {
+    return py::dtype(name);
   }
   const auto find_spec = py::module_::import("importlib.util").attr("find_spec");
   return find_spec("ml_dtypes").is_none()
              ? py::dtype::of<uint16_t>()
              : py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
 }
+
+namespace {
+
+py::dtype dtype_object(DType dtype) { return numpy_dtype(std::string(to_string(dtype))); }
 
 }  // namespace
 

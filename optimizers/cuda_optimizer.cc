@@ -6,6 +6,7 @@
 
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/optimizers/registry.h"
+#include "gradwire/optimizers/staged_upload.h"
 #include "gradwire/optimizers/state_buffers.h"
 #include "gradwire/optimizers/step_cuda.h"
 
@@ -95,18 +96,25 @@ class CudaOptimizer final : public Optimizer {
   }
 
   void bind(std::span<const Binding> places) override {
-    for (size_t i = 0; i < std::min(places.size(), set_.items().size()); ++i) {
-      check_outer(set_.items()[i].name, places[i]);
-    }
-    set_.bind(places);
+    take_places(places);
     upload_items();
   }
 
+  void bind_in_order(std::span<const Binding> places, Context& context) override {
+    check_stream(context);
+    take_places(places);
+    upload_items_in_order(context.stream);
+  }
+
   void set_groups(std::vector<ParamGroup> groups) override {
-    check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
-          " groups, expected ", group_count_, " as before");
-    set_.set_groups(spec_, adjusted_groups(spec_, state_.names(), std::move(groups)));
+    take_groups(std::move(groups));
     upload_items();
+  }
+
+  void set_groups_in_order(std::vector<ParamGroup> groups, Context& context) override {
+    check_stream(context);
+    take_groups(std::move(groups));
+    upload_items_in_order(context.stream);
   }
 
   void values_changed(Context& context) override {
@@ -242,6 +250,19 @@ class CudaOptimizer final : public Optimizer {
     return set_.items()[words.fault_item].name;
   }
 
+  void take_places(std::span<const Binding> places) {
+    for (size_t i = 0; i < std::min(places.size(), set_.items().size()); ++i) {
+      check_outer(set_.items()[i].name, places[i]);
+    }
+    set_.bind(places);
+  }
+
+  void take_groups(std::vector<ParamGroup> groups) {
+    check(groups.size() == group_count_, spec_.name, ": there are ", groups.size(),
+          " groups, expected ", group_count_, " as before");
+    set_.set_groups(spec_, adjusted_groups(spec_, state_.names(), std::move(groups)));
+  }
+
   /// Waits for it: the source may be gone afterwards.
   void upload(const Buffer& to, std::span<const std::byte> source, Stream& stream) const {
     copy_bytes(to.bytes(), set_.device(), source, {}, stream);
@@ -258,6 +279,23 @@ class CudaOptimizer final : public Optimizer {
   }
 
   void upload_items() {
+    fill_items();
+    upload(items_, std::as_bytes(std::span(host_items_)), *stream_);
+  }
+
+  void upload_items_in_order(Stream& stream) {
+    if (cuda::is_capturing(stream)) {  // a replay would read what is staged by then
+      upload_items();
+      return;
+    }
+    fill_items();
+    if (staged_ == nullptr) {
+      staged_ = std::make_unique<StagedUpload>(items_.size_bytes(), set_.device());
+    }
+    staged_->copy(items_, std::as_bytes(std::span(host_items_)), stream);
+  }
+
+  void fill_items() {
     reads_ = false;
     for (size_t i = 0; i < host_items_.size(); ++i) {
       const ParameterSet::Item& from = set_.items()[i];
@@ -283,7 +321,6 @@ class CudaOptimizer final : public Optimizer {
       to.value_type = from.value.dtype;
       to.gradient_type = from.gradient.dtype;
     }
-    upload(items_, std::as_bytes(std::span(host_items_)), *stream_);
   }
 
   cuda::OptimizerWords read_words(Stream& stream) const {
@@ -325,6 +362,7 @@ class CudaOptimizer final : public Optimizer {
   std::vector<OneBitCounts> host_averages_;
   Buffer items_, blocks_, steps_, counts_, sums_, words_;
   Buffer layers_, averages_, factors_, ratios_;  // of 1-bit optimizers
+  std::unique_ptr<StagedUpload> staged_;         // made when it is first needed
   bool reads_ = false;                           // some gradient comes from payloads
 };
 

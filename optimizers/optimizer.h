@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gradwire/kernels/compress/on_non_finite.h"
@@ -236,6 +237,19 @@ class Optimizer {
   /// the optimizer was made, so that there is no state of it, and for another full_state where
   /// state is of 8 bits; then all stays as it was.
   virtual void set_groups(std::vector<ParamGroup> groups) = 0;
+
+  /// bind() and set_groups() in the order of the context's stream, which need not be idle: steps
+  /// enqueued before are not changed. On a GPU nothing waits unless two such changes are still on
+  /// their way; while a graph is captured they are as the two above. On the CPU they wait for the
+  /// stream. Errors as theirs.
+  virtual void bind_in_order(std::span<const Binding> places, Context& context) {
+    context.stream.wait();
+    bind(places);
+  }
+  virtual void set_groups_in_order(std::vector<ParamGroup> groups, Context& context) {
+    context.stream.wait();
+    set_groups(std::move(groups));
+  }
 
   /// Waits for the stream. @throws NonFiniteGradient of a step that was not to be skipped, and on a
   /// GPU InvalidArgument naming what StepOptions::on_device held or the parameter whose payloads

@@ -1,6 +1,7 @@
 // Every cuda:: function of a build without CUDA, so that callers hold no #ifdef.
 
 #include "gradwire/kernels/core/event.h"
+#include "gradwire/kernels/core/external_stream.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/pinned.h"
 #include "gradwire/kernels/core/stream.h"
@@ -21,6 +22,12 @@ int device_count() { return 0; }
 std::string unavailable_reason() { return kReason; }
 
 std::unique_ptr<Stream> make_stream(int) { throw_unavailable("cuda::make_stream"); }
+
+std::unique_ptr<Stream> wrap_stream(void*, int) { throw_unavailable("cuda::wrap_stream"); }
+
+void check_device(std::string_view what, int) {
+  throw DeviceError(concat(what, ": no GPU: ", kReason));
+}
 
 int exchange_device(int) { throw_unavailable("cuda::exchange_device"); }
 

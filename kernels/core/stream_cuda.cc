@@ -1,42 +1,28 @@
-#include "gradwire/kernels/core/internal/cuda_call.h"
-#include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/core/external_stream.h"
+#include "gradwire/kernels/core/internal/cuda_stream.h"
 
 namespace gradwire::cuda {
 namespace {
 
-class CudaStream final : public Stream {
+cudaStream_t new_stream(int index) {
+  constexpr const char* kWhat = "cuda::make_stream";
+  const DeviceScope scope(index, kWhat);
+  cudaStream_t stream = nullptr;
+  check_call(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), kWhat,
+             "cudaStreamCreateWithFlags");
+  return stream;
+}
+
+class OwnedStream final : public CudaStream {
  public:
-  explicit CudaStream(int index) : index_(index) {
-    DeviceScope scope(index_, kWhat);
-    check_call(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kWhat,
-               "cudaStreamCreateWithFlags");
-  }
+  explicit OwnedStream(int index) : CudaStream(index, new_stream(index)) {}
 
   // Drains as the CPU's streams do; a failure at this point has nobody left to hear it.
-  ~CudaStream() override {
-    (void)cudaStreamSynchronize(stream_);
-    (void)cudaStreamDestroy(stream_);
+  ~OwnedStream() override {
+    const auto stream = static_cast<cudaStream_t>(native_handle());
+    (void)cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
   }
-
-  Device device() const override { return {DeviceType::kCuda, index_}; }
-  void* native_handle() const override { return stream_; }
-
-  void enqueue(Task) override {
-    throw DeviceError("CUDA stream: enqueue() takes no host task, launch on native_handle()");
-  }
-
-  void wait() override {
-    check_call(cudaStreamSynchronize(stream_), "CUDA stream", "cudaStreamSynchronize");
-  }
-
-  ThreadPool& pool() override {
-    throw DeviceError("CUDA stream: pool() is of CPU streams, a GPU has no threads to lend");
-  }
-
- private:
-  static constexpr const char* kWhat = "cuda::make_stream";
-  const int index_;
-  cudaStream_t stream_ = nullptr;
 };
 
 cudaError_t count_devices(int& count) {
@@ -67,14 +53,26 @@ std::string unavailable_reason() {
   return count > 0 ? "" : "the driver reports no GPU";
 }
 
-std::unique_ptr<Stream> make_stream(int device_index) {
+void check_device(std::string_view what, int device_index) {
   const int count = device_count();
   if (count == 0) {
-    throw DeviceError(concat("cuda::make_stream: no GPU: ", unavailable_reason()));
+    throw DeviceError(concat(what, ": no GPU: ", unavailable_reason()));
   }
-  check(device_index >= 0 && device_index < count, "cuda::make_stream: device index is ",
-        device_index, ", must be in [0, ", count, ")");
-  return std::make_unique<CudaStream>(device_index);
+  check(device_index >= 0 && device_index < count, what, ": device index is ", device_index,
+        ", must be in [0, ", count, ")");
+}
+
+std::unique_ptr<Stream> make_stream(int device_index) {
+  check_device("cuda::make_stream", device_index);
+  return std::make_unique<OwnedStream>(device_index);
+}
+
+std::unique_ptr<Stream> wrap_stream(void* native_handle, int device_index) {
+  check_device("cuda::wrap_stream", device_index);
+  // By its own name: elsewhere a handle of null stands for no stream at all.
+  const auto stream =
+      native_handle != nullptr ? static_cast<cudaStream_t>(native_handle) : cudaStreamLegacy;
+  return std::make_unique<CudaStream>(device_index, stream);
 }
 
 int exchange_device(int device_index) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/kernels/core/event.h"
+#include "gradwire/kernels/core/external_stream.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/pinned.h"
 
@@ -48,6 +49,8 @@ TEST_F(WithoutGpu, AReasonIsGiven) { EXPECT_FALSE(cuda::unavailable_reason().emp
 
 TEST_F(WithoutGpu, EveryCallIsADeviceErrorThatNamesIt) {
   expect_device_error("cuda::make_stream", [] { cuda::make_stream(0); });
+  expect_device_error("cuda::wrap_stream", [] { cuda::wrap_stream(nullptr, 0); });
+  expect_device_error("weights: no GPU", [] { cuda::check_device("weights", 0); });
   expect_device_error("cuda::allocate", [] { Buffer buffer(16, kGpu); });
   expect_device_error("cuda::make_event", [] { make_event(kGpu); });
   expect_device_error("cuda::allocate_in_order", [] { cuda::allocate_in_order(16, 0, nullptr); });
@@ -79,6 +82,26 @@ TEST_F(WithGpu, BytesSurviveTheRoundTrip) {
   copy_bytes(received, {}, second.bytes(), kGpu, *stream);
   stream->wait();
   EXPECT_EQ(received, sent);
+}
+
+TEST_F(WithGpu, AStreamOfSomebodyElseIsUsedAndLeftAlone) {
+  const auto owned = cuda::make_stream(0);
+  void* const handles[] = {owned->native_handle(), nullptr, reinterpret_cast<void*>(1),
+                           reinterpret_cast<void*>(2)};
+  for (void* const handle : handles) {
+    std::vector<std::byte> sent(1000, std::byte{7}), received(sent.size());
+    const Buffer buffer(sent.size(), kGpu);
+    for (int again = 0; again < 2; ++again) {  // the end of the first destroys nothing
+      const auto wrapped = cuda::wrap_stream(handle, 0);
+      EXPECT_EQ(wrapped->device(), kGpu);
+      EXPECT_NE(wrapped->native_handle(), nullptr);
+      copy_bytes(buffer.bytes(), kGpu, sent, {}, *wrapped);
+      copy_bytes(received, {}, buffer.bytes(), kGpu, *wrapped);
+      wrapped->wait();
+    }
+    EXPECT_EQ(received, sent);
+  }
+  EXPECT_THROW(cuda::wrap_stream(nullptr, cuda::device_count()), InvalidArgument);
 }
 
 TEST_F(WithGpu, BuffersAreZeroed) {

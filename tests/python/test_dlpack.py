@@ -91,6 +91,21 @@ def test_memory_of_a_device_is_refused():
         functional.update([Exporter(floats(), (2, 3))])
 
 
+@pytest.mark.skipif(gradwire.build_info()["cuda_devices"] > 0, reason="there is a GPU here")
+def test_without_a_gpu_the_reason_is_given():
+    reason = gradwire.build_info()["cuda_unavailable_reason"]
+    far = Exporter(floats(), (2, 0))
+    for call in (lambda: gradwire.SGD([far], [far], 0.1),
+                 lambda: gradwire.FunctionalOptimizer("sgd", [far], 0.1),
+                 lambda: gradwire.Compressor("none", NUMEL, device="cuda")):  # fmt: skip
+        with pytest.raises(gradwire.DeviceError) as refused:
+            call()
+        assert "GPU 0" in str(refused.value) or "'cuda'" in str(refused.value)
+        assert reason in str(refused.value)
+    with pytest.raises(gradwire.InvalidArgument, match="DLPack's type 10, .*of the CPU or of a CUDA GPU"):
+        gradwire.SGD([Exporter(floats(), (10, 0))], [floats()], 0.1)
+
+
 def test_what_cannot_be_viewed_is_refused_in_words():
     torch = pytest.importorskip("torch")
     compressor = gradwire.Compressor("none", NUMEL)

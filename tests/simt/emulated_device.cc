@@ -4,17 +4,65 @@
 #include <cstring>
 #include <new>
 
+#include "gradwire/kernels/core/event.h"
+#include "gradwire/kernels/core/external_stream.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/pinned.h"
 #include "tests/simt/device.h"
 
 namespace gradwire::cuda {
+namespace {
+
+/// Launches run at once, so whatever is waited for has happened.
+class PassedEvent final : public Event {
+ public:
+  Device device() const override { return testing::kEmulated; }
+  void record(Stream&) override {}
+  void hold(Stream&) override {}
+  bool passed() const override { return true; }
+  void wait() const override {}
+  double milliseconds_since(const Event&) const override { return 0; }
+};
+
+/// Of the handle it is given.
+class WrappedStream final : public Stream {
+ public:
+  explicit WrappedStream(void* handle) : handle_(handle) {}
+  Device device() const override { return testing::kEmulated; }
+  void enqueue(Task task) override { stream_.enqueue(std::move(task)); }
+  void wait() override { stream_.wait(); }
+  ThreadPool& pool() override { return stream_.pool(); }
+  void* native_handle() const override { return handle_; }
+
+ private:
+  testing::TestStream stream_;
+  void* const handle_;
+};
+
+}  // namespace
 
 int device_count() { return 1; }
 
 std::string unavailable_reason() { return ""; }
 
 std::unique_ptr<Stream> make_stream(int) { return std::make_unique<testing::TestStream>(); }
+
+void check_device(std::string_view what, int device_index) {
+  check(device_index == 0, what, ": device index is ", device_index, ", must be in [0, 1)");
+}
+
+std::unique_ptr<Stream> wrap_stream(void* native_handle, int device_index) {
+  check_device("cuda::wrap_stream", device_index);
+  return std::make_unique<WrappedStream>(native_handle);
+}
+
+int exchange_device(int) { return 0; }
+
+bool is_capturing(const Stream&) { return false; }
+
+void exempt_thread_from_captures() {}
+
+std::unique_ptr<Event> make_event(int) { return std::make_unique<PassedEvent>(); }
 
 std::byte* allocate(size_t bytes, int) {
   auto* const data = static_cast<std::byte*>(std::calloc(1, bytes));

@@ -9,7 +9,8 @@
     >>> feedback.commit()                                        # 0.25 and 0.5 go with the next step
 
 Arrays are NumPy arrays or what has the buffer protocol or DLPack (CPU tensors of PyTorch, arrays of
-JAX), viewed in place: where they are written, immutable ones are refused.
+JAX), viewed in place: where they are written, immutable ones are refused. Compressors and optimizers
+also take those of CUDA GPUs (CuPy, PyTorch, JAX); DeviceArray is memory that gradwire makes there.
 
 Compressing: parse_spec and CompressorSpec, Feedback, Compressor, payload_info, GroupPayloads.
 Between ranks: make_transport, from_environment, make_in_process_group, Transport; Carrier and
@@ -34,6 +35,7 @@ try:
         Compressor,
         CompressorSpec,
         CosineSchedule,
+        DeviceArray,
         GroupPayloads,
         LargeBatch,
         LinkCosts,
@@ -91,6 +93,7 @@ __all__ = [
     "CompressorRow",
     "CompressorSpec",
     "CosineSchedule",
+    "DeviceArray",
     "DeviceError",
     "DiLoCo",
     "Error",

@@ -6,7 +6,61 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'codes_of_floats', 'compressors', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
+__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'codes_of_floats', 'compressors', 'device_copy', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
+class DeviceArray:
+    """
+    Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
+    """
+    def __dlpack__(self, *, stream: typing.Any = None, max_version: typing.Any = None, dl_device: typing.Any = None, copy: typing.Any = None) -> typing.Any:
+        """
+        A capsule, as the array API standard has it: the consumer's stream waits for what was written.
+        """
+    def __dlpack_device__(self) -> tuple[int, int]:
+        ...
+    def __init__(self, dtype: str, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], device: str = 'cuda') -> None:
+        """
+        New memory of zeros, once it returns. dtype: 'float32', 'float16', 'bfloat16', 'uint16' or 'uint8'.
+        """
+    def __repr__(self) -> str:
+        ...
+    def assign(self, values: typing.Any) -> None:
+        """
+        Copies a NumPy array of as many bytes, in C order, over its elements; waits, as to_numpy() does.
+        """
+    def to_numpy(self) -> numpy.ndarray:
+        """
+        A copy in CPU memory (bfloat16: ml_dtypes.bfloat16 when installed, else uint16); waits for the stream on which it was last written.
+        """
+    @property
+    def __gradwire_stream__(self) -> int:
+        """
+        The handle of the stream on which it was last written.
+        """
+    @property
+    def device(self) -> str:
+        """
+        'cuda:' and the number of its GPU.
+        """
+    @property
+    def dtype(self) -> str:
+        """
+        NumPy's name of it, or 'bfloat16'.
+        """
+    @property
+    def nbytes(self) -> int:
+        """
+        Bytes.
+        """
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """
+        As NumPy's.
+        """
+    @property
+    def size(self) -> int:
+        """
+        Elements.
+        """
 class CompressorSpec:
     """
     A validated compressor request; read-only. str() gives the canonical text, which parse_spec() reads back.
@@ -116,7 +170,7 @@ class CompressorSpec:
         """
 class Compressor:
     """
-    Compresses the gradients of `numel` elements on the CPU; never talks to the network.
+    Compresses the gradients of `numel` elements; never talks to the network.
     
     Args:
         spec: what to do, e.g. 'topk:1%', 'int4', 'fp16' (see gradwire.compressors()).
@@ -130,23 +184,37 @@ class Compressor:
             begins its blocks anew, powersgd sends factors of those with two dimensions and more (rows:
             the first), and stochastic rounding draws by parameter.
     
+        device: where all arrays are and the work is done: 'cpu', 'cuda' (the first GPU) or 'cuda:1'.
+    
     Arrays are viewed in place, in C order and of any shape; the GIL is released during the work.
+    
+    On a GPU calls are enqueued on their `stream` (see docs/gpu.md; None: the current one of the array's
+    library) and return at once. What is wrong with a payload or a gradient is kept there: commits change
+    nothing any more until check() has raised it. Payloads are whole buffers of capacity_bytes.
     
     Raises:
         InvalidArgument: for a bad spec or shape; an unknown name lists the known ones.
     """
-    def __init__(self, spec: str, numel: typing.SupportsInt | typing.SupportsIndex, dtype: typing.Any = 'float32', seed: typing.SupportsInt | typing.SupportsIndex = 0, rank: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, world_size: typing.SupportsInt | typing.SupportsIndex = 1, *, shapes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None) -> None:
+    def __init__(self, spec: str, numel: typing.SupportsInt | typing.SupportsIndex, dtype: typing.Any = 'float32', seed: typing.SupportsInt | typing.SupportsIndex = 0, rank: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, world_size: typing.SupportsInt | typing.SupportsIndex = 1, *, shapes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None, device: str = 'cpu') -> None:
         ...
     def __repr__(self) -> str:
         ...
-    def commit(self) -> None:
+    def check(self, stream: typing.Any = None) -> None:
         """
-        Makes what the last compress() drew final: its next_residual is now the committed one.
+        On a GPU waits, raises what stopped commits, and forgets it: the committed state stands. Call it once in a while. On the CPU calls raise for themselves.
         
         Raises:
-            NonFiniteGradient: the last gradient held NaN or infinity.
+            NonFiniteGradient: a gradient of some rank held NaN or infinity.
+            InvalidArgument: a payload that does not belong here, naming which and why.
         """
-    def compress(self, gradient: typing.Any, residual: typing.Any = None, next_residual: typing.Any = None, out: typing.Any = None) -> numpy.typing.NDArray[numpy.uint8]:
+    def commit(self, stream: typing.Any = None, skip: bool = False) -> None:
+        """
+        Makes what the last compress() drew final: its next_residual is now the committed one. On a GPU it is enqueued (stream None: on the last call's); where the step met NaN or infinity nothing is committed, with skip in this step alone, else until check().
+        
+        Raises:
+            NonFiniteGradient: the last gradient held NaN or infinity (on the CPU).
+        """
+    def compress(self, gradient: typing.Any, residual: typing.Any = None, next_residual: typing.Any = None, out: typing.Any = None, stream: typing.Any = None) -> typing.Any:
         """
         Writes the payload of gradient + residual and returns it as a uint8 array.
         
@@ -158,9 +226,12 @@ class Compressor:
                 where it keeps one; with ef21 e - D == next_residual, and the gradient's estimate, the sum
                 of all means so far, is the caller's to keep: see Feedback). Without residuals, what the payload leaves out is lost.
             out: uint8 buffer of at least capacity_bytes to write into; a new one by default.
+            stream: on a GPU; there the two residuals are passed in the same order in every step, and which
+                of them is the committed one is decided by commit().
         
         Returns:
-            A view of the first bytes of `out`: as many as the payload has.
+            A view of the first bytes of `out`: as many as the payload has. On a GPU `out`, by default a
+            DeviceArray.
         
         With rounds == 2 it is the payload of the first round, and next_residual means nothing yet: take_first()
         and compress_second() come next.
@@ -168,7 +239,7 @@ class Compressor:
         A gradient that holds NaN or infinity gives a payload that says so (payload_info()['finite']):
         decompress() refuses it on every rank, and commit() refuses to commit it.
         """
-    def compress_accumulated(self, values: typing.Any, out: typing.Any = None) -> numpy.typing.NDArray[numpy.uint8]:
+    def compress_accumulated(self, values: typing.Any, out: typing.Any = None, stream: typing.Any = None) -> typing.Any:
         """
         compress() for gradients that were added straight into the residual, in one buffer.
         
@@ -186,7 +257,7 @@ class Compressor:
         Raises:
             InvalidArgument: a spec without error feedback, another dtype or size; values are unchanged.
         """
-    def compress_second(self, gradient: typing.Any, residual: typing.Any = None, next_residual: typing.Any = None, out: typing.Any = None) -> numpy.typing.NDArray[numpy.uint8]:
+    def compress_second(self, gradient: typing.Any, residual: typing.Any = None, next_residual: typing.Any = None, out: typing.Any = None, stream: typing.Any = None) -> typing.Any:
         """
         Writes the payload of the second round, behind take_first(): the one that decompress() is given.
         
@@ -196,7 +267,7 @@ class Compressor:
         Raises:
             InvalidArgument: a compressor of one round; before take_first().
         """
-    def decompress(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, out: typing.Any = None) -> typing.Any:
+    def decompress(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, out: typing.Any = None, stream: typing.Any = None) -> typing.Any:
         """
         Returns scale * (sum of the payloads), added in the order given in float32.
         
@@ -214,7 +285,7 @@ class Compressor:
             InvalidArgument: a payload that does not belong here, naming which and why.
             NonFiniteGradient: a payload made from a gradient that held NaN or infinity.
         """
-    def restore(self, payload: typing.Any, values: typing.Any) -> None:
+    def restore(self, payload: typing.Any, values: typing.Any, stream: typing.Any = None) -> None:
         """
         Adds what a payload decodes to back to `values` (numel elements, float32), in place: undoes
         compress_accumulated() after an exchange that failed or a step that was skipped.
@@ -225,7 +296,7 @@ class Compressor:
             InvalidArgument: a payload that does not belong here, a spec without error feedback, another
                 dtype or size; values are unchanged.
         """
-    def take_first(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+    def take_first(self, payloads: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, stream: typing.Any = None) -> None:
         """
         Between the two rounds of a step (rounds == 2): takes over scale * (sum of the first payloads),
         which are what compress() wrote on every rank. All ranks pass the same ones; the next compress()
@@ -242,6 +313,11 @@ class Compressor:
     def capacity_bytes(self) -> int:
         """
         Upper bound of a payload, the same on all ranks.
+        """
+    @property
+    def device(self) -> str:
+        """
+        'cpu', or 'cuda:' and the number of the GPU.
         """
     @property
     def dtype(self) -> str:
@@ -267,6 +343,11 @@ class Compressor:
     def numel(self) -> int:
         """
         Elements of the gradient.
+        """
+    @property
+    def parity(self) -> int:
+        """
+        On a GPU which of the two residuals, passed in the same order in every step, is the committed one: 0 the first, 1 the second; waits. On the CPU 0.
         """
     @property
     def rank(self) -> int:
@@ -731,31 +812,39 @@ class Optimizer:
     groups holds (weight_decay, learning_rate_scale, adapt, momentum, beta1, beta2, epsilon, full_state), None where the spec's holds; group_of names one of them for each parameter.
     """
     @staticmethod
-    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> Optimizer:
+    def at(spec: str, values: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], numels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1, gpu: typing.SupportsInt | typing.SupportsIndex = -1, stream: typing.Any = None) -> Optimizer:
         """
-        Of memory by (address, dtype), which the caller keeps alive; gradients come by bind().
+        Of memory by (address, dtype), which the caller keeps alive, of the CPU or of a GPU by its number; gradients come by bind().
         """
-    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, spec: str, parameters: list[typing.Any], gradients: list[typing.Any], names: collections.abc.Sequence[str], group_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], threads: typing.SupportsInt | typing.SupportsIndex = 1, stream: typing.Any = None) -> None:
         ...
-    def bind(self, values: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], gradients: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]]) -> None:
+    def bind(self, values: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], gradients: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str]], stream: typing.Any = None) -> None:
         """
         Tells where values are, by address, and gradients, by (address, dtype): an address of 0 leaves the parameter out of steps.
         
         Raises:
             InvalidArgument: memory is shared; all stays as it was.
         """
+    def check(self, stream: typing.Any = None) -> None:
+        """
+        On a GPU waits, and raises what kept steps from being made; then they are made again.
+        """
     def load_state(self, scalars: dict[str, dict[str, int]], tensors: dict[str, dict[str, typing.Any]]) -> None:
         """
         Takes over what state() returned, floats as codes and codes as floats where this optimizer keeps them so; checks all of it before anything is changed.
         """
-    def prepare(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+    def prepare(self, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, stream: typing.Any = None) -> None:
         """
         Writes what is to be exchanged to the gradients, unless it is these; gradient_scale is what these are multiplied by as they are read.
         
         Raises:
             InvalidArgument: gradient_scale is not in (0, 1].
         """
-    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]]) -> None:
+    def set_counts(self, scalars: dict[str, dict[str, int]]) -> None:
+        """
+        Takes over the counts of steps of state() alone.
+        """
+    def set_groups(self, groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]], stream: typing.Any = None) -> None:
         """
         Other settings for the groups, as many as before.
         """
@@ -766,39 +855,48 @@ class Optimizer:
         Raises:
             InvalidArgument: the transport is closed.
         """
+    def skipped_steps(self, stream: typing.Any = None) -> int:
+        """
+        How many steps were left out so far; waits.
+        """
     def state(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
         """
-        Copies of all state: ({parameter: {name: int}}, {parameter: {name: array}}).
+        Copies of all state in CPU memory: ({parameter: {name: int}}, {parameter: {name: array}}); waits.
         """
     def state_views(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, typing.Any]]]:
         """
-        The same without copies: arrays over the state itself, counts as arrays of int64.
+        The same without copies: arrays over the state itself, counts as arrays of int64. On a GPU DeviceArrays, and counts are numbers as they are now.
         """
-    def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
+    def step(self, learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False, skip: bool = False, stream: typing.Any = None, loss_scale: typing.Any = None, found_inf: typing.Any = None) -> None:
         """
-        Updates all parameters from their gradients; the GIL is released.
+        Updates all parameters from their gradients; the GIL is released. On a GPU it is enqueued on the stream, and loss_scale and found_inf, one float32 each (an array, or its address), are read there.
         
         Raises:
-            NonFiniteGradient: naming the parameter; nothing was changed.
+            NonFiniteGradient: naming the parameter; nothing was changed. On a GPU check() raises it.
             InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not in (0, 1].
         """
-    def step_from(self, payloads: collections.abc.Sequence[GroupPayloads], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
+    def step_from(self, payloads: collections.abc.Sequence[GroupPayloads], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False, skip: bool = False) -> None:
         """
         step(), where the gradients of the groups' parameters are read from their payloads. Errors as of step().
         
         Raises:
             InvalidArgument: a payload that does not decode, or groups of other parameters; nothing was changed.
         """
-    def step_on(self, gradients: list[typing.Any], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False) -> None:
+    def step_on(self, gradients: list[typing.Any], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False, skip: bool = False, stream: typing.Any = None, loss_scale: typing.Any = None, found_inf: typing.Any = None) -> None:
         """
         step() with these gradients, one array of each parameter, which may be read-only. Errors as of step().
         
         Raises:
             InvalidArgument: arrays that do not fit; nothing was changed.
         """
-    def values_changed(self) -> None:
+    def values_changed(self, stream: typing.Any = None) -> None:
         """
         Takes values that others wrote for the masters of parameters of 16 bits.
+        """
+    @property
+    def device(self) -> str:
+        """
+        Where parameters and state are: 'cpu', 'cuda:0'.
         """
     @property
     def exchanges(self) -> str:
@@ -970,6 +1068,10 @@ def codes_of_floats(what: str, name: str, values: typing.Any) -> tuple[typing.An
 def compressors() -> list[dict[str, typing.Any]]:
     """
     The rows of the compressor registry, as dicts.
+    """
+def device_copy(source: typing.Any, stream: typing.Any = None, what: str = 'source') -> DeviceArray:
+    """
+    A copy of an array of float32, float16 or bfloat16 on the same GPU, enqueued on the stream.
     """
 def exchanges() -> list[dict[str, typing.Any]]:
     """

@@ -1,14 +1,22 @@
 """Arrays of any library as NumPy sees them, where Python code looks at them itself."""
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from .errors import InvalidArgument
 
-__all__ = ["viewed"]
+__all__ = ["gpu_of", "viewed"]
 
-_CPU, _PINNED = 1, 3  # of DLPack's devices, those whose memory the CPU reads
+_CPU, _CUDA, _PINNED = 1, 2, 3  # of DLPack's devices: the CPU reads the memory of the first and the last
+
+
+def gpu_of(array: Any) -> Optional[int]:
+    """The number of the GPU in whose memory it is; None elsewhere."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+        return None
+    kind, number = array.__dlpack_device__()
+    return int(number) if kind == _CUDA else None
 
 
 def viewed(array: Any, what: str) -> np.ndarray:
@@ -19,8 +27,7 @@ def viewed(array: Any, what: str) -> np.ndarray:
         if kind not in (_CPU, _PINNED):
             raise InvalidArgument(
                 f"{what}: is on a device (DLPack's type {int(kind)}, number {number}), must be in CPU "
-                "memory: from Python nothing reads a GPU's yet (cupy.asnumpy and jax.device_get make a "
-                "copy)"
+                "memory here (cupy.asnumpy and jax.device_get make a copy)"
             )
     try:
         view = np.asarray(array)

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 import numpy as np
 import numpy.typing as npt
 
-from ._core import Compressor, parse_spec
+from ._core import Compressor, DeviceArray, parse_spec
 from .errors import InvalidArgument, NonFiniteGradient
 
 __all__ = ["Feedback"]
@@ -29,6 +29,10 @@ class Feedback:
     next step begins with. With rounds=2 a step is compress(), take_first(), compress_second(),
     decompress(), commit().
 
+    With device "cuda" all arrays and the residuals are in the memory of that GPU, and calls are
+    enqueued on the `stream` they are given, as Compressor's; commit() decides there, and check() says
+    what stopped it. ef21 is of the CPU.
+
     Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; ef21: Richtarik et
     al., arXiv:2106.05203; with an eta: Fatkhullin et al., arXiv:2305.15155.
     """
@@ -44,15 +48,20 @@ class Feedback:
         world_size: int = 1,
         *,
         shapes: Optional[Sequence[Sequence[int]]] = None,
+        device: str = "cpu",
     ) -> None:
         if parse_spec(spec).residual != "float32":
             raise InvalidArgument(
                 f"spec: is '{spec}', must be one with float32 residuals, all that Feedback keeps")
+        if parse_spec(spec).ef21 and device != "cpu":
+            raise InvalidArgument(
+                f"spec: is '{spec}', must be one without ef21 on {device}: Feedback keeps the estimate in "
+                "CPU memory")
         self.compressor = Compressor(
-            spec, numel, dtype, seed, rank, threads, world_size, shapes=shapes)
-        keeps = self.compressor.keeps_residual
-        self._committed = np.zeros(numel, np.float32) if keeps else None
-        self._next = np.zeros(numel, np.float32) if keeps else None
+            spec, numel, dtype, seed, rank, threads, world_size, shapes=shapes, device=device)
+        self._on_gpu = self.compressor.device != "cpu"
+        # On a GPU they keep their places, and its parity says which is the committed one.
+        self._committed, self._next = self._new_residual(), self._new_residual()
         self._pending = False
         # Of powersgd: whether what the next step begins with is known.
         self._learns = shapes is not None and parse_spec(spec).rank > 0
@@ -72,15 +81,18 @@ class Feedback:
         return self.compressor.step
 
     @property
-    def residual(self) -> Optional[npt.NDArray[np.float32]]:
-        """The committed residual, read-only, or None when the spec keeps none."""
+    def residual(self) -> Any:
+        """The committed residual, read-only, or None when the spec keeps none. On a GPU a DeviceArray
+        until the next commit(); waits."""
         if self._committed is None:
             return None
+        if self._on_gpu:
+            return (self._committed, self._next)[self.compressor.parity]
         view: npt.NDArray[np.float32] = self._committed.view()
         view.flags.writeable = False
         return view
 
-    def compress(self, gradient: Any, out: Any = None) -> npt.NDArray[np.uint8]:
+    def compress(self, gradient: Any, out: Any = None, *, stream: Any = None) -> Any:
         """Returns the payload of gradient + residual; commit() or rollback() comes next, with two
         rounds take_first().
 
@@ -90,34 +102,39 @@ class Feedback:
             InvalidArgument: for an array of another dtype or size, or one that is not contiguous.
         """
         self.rollback()
-        payload = self.compressor.compress(gradient, self._committed, self._next, out)
+        payload = self.compressor.compress(
+            gradient, self._committed, self._next, out, stream)
         self._pending = self.compressor.rounds == 1
         return payload
 
-    def take_first(self, payloads: Union[Any, List[Any]], scale: float = 1.0) -> None:
+    def take_first(
+        self, payloads: Union[Any, List[Any]], scale: float = 1.0, *, stream: Any = None
+    ) -> None:
         """Between two rounds: takes all ranks' first payloads, as Compressor.take_first does."""
-        self.compressor.take_first(payloads, scale)
+        self.compressor.take_first(payloads, scale, stream)
 
-    def compress_second(self, gradient: Any, out: Any = None) -> npt.NDArray[np.uint8]:
+    def compress_second(self, gradient: Any, out: Any = None, *, stream: Any = None) -> Any:
         """Returns the payload of the second round, of the gradient that compress() was given.
 
         Raises:
             InvalidArgument: as of compress(); there is one round; there was no take_first().
         """
         self.rollback()
-        payload = self.compressor.compress_second(gradient, self._committed, self._next, out)
+        payload = self.compressor.compress_second(
+            gradient, self._committed, self._next, out, stream)
         self._pending = True
         return payload
 
     def decompress(
-        self, payloads: Union[Any, List[Any]], scale: float = 1.0, out: Any = None
-    ) -> npt.NDArray[Any]:
+        self, payloads: Union[Any, List[Any]], scale: float = 1.0, out: Any = None, *,
+        stream: Any = None,
+    ) -> Any:
         """Returns scale * (sum of the payloads), as Compressor.decompress does; with ef21 the
         estimate plus that."""
         if self._estimate is not None and not isinstance(out, (np.ndarray, type(None))):
             raise InvalidArgument(
                 f"out: is a {type(out).__name__}, must be a NumPy array with ef21")
-        array: npt.NDArray[Any] = self.compressor.decompress(payloads, scale, out)
+        array = self.compressor.decompress(payloads, scale, out, stream)
         if self._estimate is not None:
             flat = array.reshape(-1)
             with np.errstate(over="ignore"):  # commit() refuses it
@@ -126,8 +143,11 @@ class Feedback:
         self._learned = self._pending
         return array
 
-    def commit(self) -> None:
-        """Makes the residual of the last compress() the current one.
+    def commit(self, *, stream: Any = None, skip: bool = False) -> None:
+        """Makes the residual of the last compress() the current one; on a GPU it is enqueued.
+
+        Args:
+            stream, skip: on a GPU, as of Compressor.commit(); None: the stream of the last call.
 
         Raises:
             NonFiniteGradient: the gradient held NaN or infinity, or with ef21 the estimate overflows;
@@ -149,11 +169,16 @@ class Feedback:
             raise NonFiniteGradient(
                 f"'{self.compressor.spec}', step {self.step}: the estimate of ef21 overflows float32, "
                 "expected finite values; nothing was committed")
-        self.compressor.commit()
+        self.compressor.commit(stream, skip)
         if self._next_estimate is not None:
             self._estimate, self._next_estimate = self._next_estimate, None
-        self._committed, self._next = self._next, self._committed
+        if not self._on_gpu:
+            self._committed, self._next = self._next, self._committed
         self.rollback()
+
+    def check(self, stream: Any = None) -> None:
+        """On a GPU waits, and raises what stopped commits, as Compressor.check() does."""
+        self.compressor.check(stream)
 
     def rollback(self) -> None:
         """Forgets the last compress(); the committed residual stays as it was."""
@@ -169,7 +194,8 @@ class Feedback:
             state["shapes"] = self.compressor.shapes
         state["step"] = self.step
         state["learned"] = self.compressor.state
-        state["residual"] = None if self._committed is None else self._committed.copy()
+        kept = self.residual
+        state["residual"] = None if kept is None else kept.to_numpy() if self._on_gpu else kept.copy()
         if self._estimate is not None:
             state["estimate"] = self._estimate.copy()
         velocity = self.compressor.velocity
@@ -203,7 +229,7 @@ class Feedback:
             if mine is None:
                 continue
             given = kept[name] = np.asarray(state[name])
-            if given.dtype != np.float32 or given.shape != mine.shape:
+            if given.dtype != np.float32 or given.shape != tuple(mine.shape):
                 raise InvalidArgument(
                     f"state['{name}']: is {given.dtype} of shape {given.shape}, "
                     f"must be float32 of shape {mine.shape}"
@@ -211,24 +237,33 @@ class Feedback:
             if not np.isfinite(given).all():
                 raise InvalidArgument(f"state['{name}']: holds NaN or infinity, must be finite")
         trial = Compressor(
-            c.spec, c.numel, c.dtype, c.seed, c.rank, 1, c.world_size, shapes=c.shapes)
+            c.spec, c.numel, c.dtype, c.seed, c.rank, 1, c.world_size, shapes=c.shapes,
+            device=c.device)
         for compressor in (trial, c):  # what the first one takes, the other takes as well
             compressor.step = state["step"]
             try:
-                compressor.state = state["learned"]
+                compressor.state = [] if self._on_gpu else state["learned"]  # there it searches anew
             except TypeError:
                 raise InvalidArgument(
                     f"state['learned']: is {state['learned']!r}, must be a list of integers from 0"
                 ) from None
             except InvalidArgument as error:
                 raise InvalidArgument(f"state['learned']: {error}") from None
-        if self._committed is not None:
+        if self._on_gpu and self._committed is not None:
+            self.residual.assign(kept["residual"])
+        elif self._committed is not None:
             self._committed[:] = kept["residual"]
         if self._estimate is not None:
             self._estimate[:] = kept["estimate"]
         if velocity is not None:
             c.velocity = kept["velocity"]
         self.rollback()
+
+    def _new_residual(self) -> Any:
+        c = self.compressor
+        if not c.keeps_residual:
+            return None
+        return DeviceArray("float32", [c.numel], c.device) if self._on_gpu else np.zeros(c.numel, np.float32)
 
     def __repr__(self) -> str:
         c = self.compressor

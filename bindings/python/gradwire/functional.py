@@ -4,7 +4,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
-from .arrays import viewed
+from ._core import DeviceArray, device_copy
+from .arrays import gpu_of, viewed
+from .device_streams import handle_of
 from .errors import InvalidArgument
 from .optim import Optimizer, ParamGroup
 from .registries import optimizers
@@ -20,15 +22,19 @@ class FunctionalOptimizer:
         params = jax.tree.unflatten(tree, optimizer.update(jax.tree.leaves(gradients)))
 
     It keeps the parameters' values beside its state: a step has the bits of an Optimizer's, and every
-    update() hands out copies.
+    update() hands out copies. With parameters in the memory of a GPU all of it is there, enqueued on
+    the `stream` that calls are given (see Optimizer; None: the current one of the gradients' library),
+    and copies are DeviceArrays, which `convert` makes arrays of a library (cupy.from_dlpack,
+    jax.dlpack.from_dlpack); check() waits and raises what has kept steps from being made.
 
     Args:
         spec: name and settings, as of Optimizer.
         parameters: arrays to begin with, float32, or float16 or bfloat16 (ml_dtypes, or uint16 holding
-            its bits), in CPU memory; copied.
+            its bits), in memory of the CPU or of one GPU; copied.
         lr: learning rate of updates that are given none.
         groups, names, threads: as of Optimizer.
-        convert: what update() passes each new NumPy array through; None leaves it.
+        convert: what update() passes each new NumPy array, or DeviceArray, through; None leaves it.
+        stream: of parameters in GPU memory.
 
     Raises:
         InvalidArgument: for a bad spec, and for arrays that cannot be viewed.
@@ -43,7 +49,8 @@ class FunctionalOptimizer:
         groups: Sequence[Union[ParamGroup, Dict[str, Any]]] = (),
         names: Optional[Sequence[str]] = None,
         threads: int = 1,
-        convert: Optional[Callable[[np.ndarray], Any]] = None,
+        convert: Optional[Callable[[Any], Any]] = None,
+        stream: Any = None,
     ) -> None:
         name = spec.split(":")[0]
         if any(row.name == name and not row.steps_on_gradients for row in optimizers()):
@@ -51,13 +58,21 @@ class FunctionalOptimizer:
                 f"spec: is {spec!r}, must be of an optimizer that steps on gradients alone: this one's "
                 "prepare() writes to them"
             )
-        self._values = [np.array(viewed(p, f"parameters[{i}]")) for i, p in enumerate(parameters)]
+        self._gpu = gpu_of(parameters[0]) if len(parameters) else None
+        self._stream = stream
+        self._values: List[Any] = []
+        for i, p in enumerate(parameters):
+            if self._gpu is None:
+                self._values.append(np.array(viewed(p, f"parameters[{i}]")))
+            else:
+                self._values.append(device_copy(p, self._stream, f"parameters[{i}]"))
+                self._stream = self._values[0].__gradwire_stream__
         self._convert = convert
-        # Whose memory is never read: update() says where gradients are.
-        unused = [np.zeros(v.shape, np.float32) for v in self._values]
+        # update() says where gradients are.
         self._optimizer = Optimizer(
-            spec, self._values, unused, lr, groups=groups, names=names, threads=threads
-        )
+            spec, self._values, [None] * len(self._values), lr, groups=groups, names=names,
+            threads=threads, stream=self._stream,
+        )  # fmt: skip
 
     @property
     def spec(self) -> str:
@@ -80,13 +95,14 @@ class FunctionalOptimizer:
         *,
         gradient_scale: float = 1.0,
         known_finite: bool = False,
+        stream: Any = None,
     ) -> List[Any]:
         """Steps, and returns the parameters' new values.
 
         Args:
             gradients: one array per parameter, of its size and of any dtype that parameters may have;
                 read where they are.
-            lr, gradient_scale, known_finite: as of Optimizer.step().
+            lr, gradient_scale, known_finite, stream: as of Optimizer.step().
 
         Returns:
             New arrays, shaped as the parameters, through `convert`.
@@ -99,18 +115,29 @@ class FunctionalOptimizer:
             raise InvalidArgument(
                 f"gradients: holds {len(gradients)} arrays, must hold {len(self._values)}, one per parameter"
             )
-        views = [viewed(g, f"gradients[{i}]") for i, g in enumerate(gradients)]
-        self._optimizer.step_on(views, lr, gradient_scale=gradient_scale, known_finite=known_finite)
+        views = list(gradients)
+        if self._gpu is None:
+            views = [viewed(g, f"gradients[{i}]") for i, g in enumerate(gradients)]
+        elif views:
+            stream = self._stream = handle_of(stream, views[0], self._gpu)
+        self._optimizer.step_on(
+            views, lr, gradient_scale=gradient_scale, known_finite=known_finite, stream=stream)
         return self.parameters()
 
     def parameters(self) -> List[Any]:
-        """Copies of the parameters' values as they are, through `convert`."""
-        copies = [v.copy() for v in self._values]
+        """Copies of the parameters' values as they are, through `convert`; on a GPU on the stream of
+        the last update."""
+        copies = self._copies()
         return copies if self._convert is None else [self._convert(copy) for copy in copies]
 
+    def check(self, stream: Any = None) -> None:
+        """As Optimizer.check()."""
+        self._optimizer.check(self._stream if stream is None else stream)
+
     def state_dict(self) -> Dict[str, Any]:
-        """Copies of everything a checkpoint needs, the parameters' values included."""
-        return {**self._optimizer.state_dict(), "values": [v.copy() for v in self._values]}
+        """Copies in CPU memory of everything a checkpoint needs, the parameters' values included."""
+        values = [c.to_numpy() if isinstance(c, DeviceArray) else c for c in self._copies()]
+        return {**self._optimizer.state_dict(), "values": values}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Takes over what state_dict() returned.
@@ -119,11 +146,20 @@ class FunctionalOptimizer:
             InvalidArgument: the state is of another spec or of other parameters; nothing was changed.
         """
         values = state.get("values")
-        if values is None or [v.shape for v in values] != [v.shape for v in self._values]:
+        if values is None or [v.shape for v in values] != [tuple(v.shape) for v in self._values]:
             raise InvalidArgument("state['values']: must hold an array of each parameter, shaped as it is")
         for i, (saved, value) in enumerate(zip(values, self._values)):
-            if saved.dtype != value.dtype:
-                raise InvalidArgument(f"state['values'][{i}]: dtype is {saved.dtype}, must be {value.dtype}")
+            mine = value.to_numpy().dtype if isinstance(value, DeviceArray) else value.dtype
+            if saved.dtype != mine:
+                raise InvalidArgument(f"state['values'][{i}]: dtype is {saved.dtype}, must be {mine}")
         self._optimizer.load_state_dict({k: v for k, v in state.items() if k != "values"})
         for saved, value in zip(values, self._values):
-            value[...] = saved
+            if isinstance(value, DeviceArray):
+                value.assign(saved)
+            else:
+                value[...] = saved
+
+    def _copies(self) -> List[Any]:
+        return [
+            v.copy() if self._gpu is None else device_copy(v, self._stream) for v in self._values
+        ]

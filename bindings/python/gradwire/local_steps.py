@@ -54,10 +54,10 @@ class DiLoCo(Optimizer):
         if lr is None and "momentum=0" in keys:
             self.lr = 1.0
 
-    def prepare(self, gradient_scale: float = 1.0) -> None:
+    def prepare(self, gradient_scale: float = 1.0, *, stream: Any = None) -> None:
         """Writes to the gradients what the parameters have moved by, the other way round.
 
         Raises:
             InvalidArgument: gradient_scale is not 1.
         """
-        self._core.prepare(gradient_scale)
+        self._core.prepare(gradient_scale, stream)

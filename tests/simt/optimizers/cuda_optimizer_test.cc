@@ -34,8 +34,7 @@ std::vector<Row> all_rows() {
 std::string name_of_row(const ::testing::TestParamInfo<Row>& row) {
   std::string name = concat(to_string(row.param.spec), " ", to_string(row.param.precision.value),
                             " ", to_string(row.param.precision.gradient));
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+  std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
   return name;
 }
 
@@ -126,9 +125,8 @@ TEST_P(CudaOptimizer, HasTheBitsOfTheCpuForAnySize) {
       pair.step({.learning_rate = 0.1});
       pair.expect_same("a step");
     }
-    pair.both([](Side& side) {
-      side.values.set({std::vector<float>(5), std::vector<float>(2049)});
-    });
+    pair.both(
+        [](Side& side) { side.values.set({std::vector<float>(5), std::vector<float>(2049)}); });
     pair.step({.learning_rate = 0.1});
     pair.expect_same("values of zero");
   }
@@ -240,6 +238,24 @@ TEST_P(CudaOptimizer, AStepIsAsManyLaunchesForAnyNumberOfParameters) {
   EXPECT_EQ(of_one, of_floats + (GetParam().state == StateBits::kEight ? 1 : 0));
 }
 #endif
+
+TEST(CudaOptimizer, FollowsPlacesAndSettingsInTheOrderOfTheStream) {
+  Pair pair(parse_optimizer("adamw"), kSizes, {});
+  pair.both([](Side& side) {
+    Context c = side.context();
+    for (size_t left_out = 0; left_out < 5; ++left_out) {  // more changes than are staged at a time
+      std::vector<Binding> places = side.places;
+      places[left_out].gradient = {};
+      std::vector<ParamGroup> groups = model_groups();
+      groups[0].learning_rate_scale = 1.0 / static_cast<double>(1 + left_out);
+      side.optimizer->bind_in_order(places, c);
+      side.optimizer->set_groups_in_order(groups, c);
+      side.optimizer->apply({.learning_rate = 0.1}, c);
+    }
+    side.stream().wait();
+  });
+  pair.expect_same("five steps, each with a parameter less");
+}
 
 TEST(CudaOptimizers, RefuseWhatIsOnAnotherDevice) {
   Side gpu(parse_optimizer("adamw"), {8}, {}, kEmulated);

@@ -112,9 +112,9 @@ def _from_codes(
     if not is_dense(codes):
         raise InvalidArgument(f"{what}: its elements do not fill one piece of memory, must be a dense "
             "tensor")
-    in_order = torch.as_strided(codes.detach(), (codes.numel(),), (1,)).contiguous().numpy()
+    in_order = torch.as_strided(codes.detach(), (codes.numel(),), (1,)).contiguous().cpu().numpy()
     own_scales = scales.detach().clone().contiguous()
-    floats = torch.from_numpy(floats_of_codes(what, key, in_order, own_scales.numpy()))
+    floats = torch.from_numpy(floats_of_codes(what, key, in_order, own_scales.cpu().numpy()))
     if coded:
         return {key: codes.detach().clone(), scale_key: own_scales}
     return {key: torch.as_strided(floats, codes.shape, codes.stride())}
@@ -124,7 +124,7 @@ def _to_codes(key: str, value: torch.Tensor, parameter: torch.Tensor) -> Dict[st
     """The codes nearest to floats, in the parameter's order of elements."""
     ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
     ordered.copy_(value.detach())
-    in_order = torch.as_strided(ordered, (ordered.numel(),), (1,)).numpy()
+    in_order = torch.as_strided(ordered, (ordered.numel(),), (1,)).cpu().numpy()
     codes, scales = codes_of_floats(f"state['{key}']", key, in_order)
     return {
         key: torch.as_strided(torch.from_numpy(codes), parameter.shape, parameter.stride()),

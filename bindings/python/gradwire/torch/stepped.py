@@ -8,6 +8,7 @@ from .._core import Optimizer as _Core
 from .._core import canonical_optimizer
 from ..errors import InvalidArgument
 from ..param_groups import ParamGroup, row_of
+from .devices import check_device, current_stream, gpu_of, number_at, tensor_over
 from .saved_state import (
     DTYPES,
     check_dtype,
@@ -31,14 +32,19 @@ class Optimizer(torch.optim.Optimizer):
 
     Args:
         params: as torch.optim's: tensors, (name, tensor) pairs or param groups; float32, float16 or
-            bfloat16 in CPU memory, of dense layout (channels_last, for example, is fine).
+            bfloat16, of dense layout (channels_last, for example, is fine), all in memory of the CPU
+            or of one GPU.
         spec: of the optimizer, with what all groups share.
         defaults: what a param group may have of its own, and change between steps: "lr",
             "weight_decay", "adapt", and "momentum", or "betas" and "eps".
         threads: of the loops; torch.get_num_threads() by default. Results do not depend on it.
 
+    On a GPU state is there, steps are enqueued on torch's current stream and nothing waits but the
+    first one; gradients that are not finite are found there, see check().
+
     Raises:
         InvalidArgument: for a bad spec or setting, and for parameters as above.
+        DeviceError: for parameters on a GPU that cannot be used, and why.
     """
 
     # GradScaler hands over its scale and what it found instead of passing over gradients itself.
@@ -48,6 +54,8 @@ class Optimizer(torch.optim.Optimizer):
     _core: Optional[_Core]
     _rows: List[Tuple[Any, ...]]  # the groups as the core has them
     _layouts: List[Tuple[Any, ...]]  # the parameters as the core has them
+    _names: List[str]  # of the parameters, in the core
+    _places: Any  # where the core takes parameters and gradients to be
 
     def __init__(
         self, params: Params, spec: str, defaults: Dict[str, Any], threads: Optional[int] = None
@@ -68,10 +76,11 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             InvalidArgument: for a parameter or a setting that cannot be stepped; nothing is added.
         """
+        self._take_counts()
         super().add_param_group(param_group)
         try:
             for parameter in self.param_groups[-1]["params"]:
-                _check_parameter(parameter)
+                _check_parameter(parameter, self._all())
             _row_of(self.param_groups[-1])
         except InvalidArgument:
             del self.param_groups[-1]
@@ -89,7 +98,8 @@ class Optimizer(torch.optim.Optimizer):
             What the closure returned, else None.
 
         Raises:
-            NonFiniteGradient: a gradient holds NaN or infinity, and no GradScaler found it before.
+            NonFiniteGradient: a gradient holds NaN or infinity, and no GradScaler found it before. On
+                a GPU check() raises it, and no step changes anything until then.
             InvalidArgument: a setting of a group is out of range, a gradient is sparse or elsewhere
                 than its parameter. Nothing was changed in either case.
         """
@@ -98,9 +108,12 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        rows = [_row_of(group) for group in self.param_groups]
+        if self._gpu is not None:
+            self._step_on_gpu(self._gpu, rows, scale, found)
+            return loss
         if found is not None and found.item() > 0:
             return loss
-        rows = [_row_of(group) for group in self.param_groups]
         core, kept = self._ready(rows)
         factor = 1.0 if scale is None else 1.0 / float(scale.item())
         if factor > 1.0:  # a scale below 1 could make finite gradients infinite as they are read
@@ -112,6 +125,27 @@ class Optimizer(torch.optim.Optimizer):
         core.step(1.0, factor)
         return loss
 
+    def check(self) -> None:
+        """On a GPU waits, and raises what has kept steps from being made; steps are made again then.
+
+        Call it once in a while: a gradient that is not finite is found on the GPU, where no step
+        changes anything from then on. Under a GradScaler such steps are left out one by one, and
+        nothing is raised. On the CPU step() raises for itself. state_dict() calls it.
+
+        Raises:
+            NonFiniteGradient: naming the first parameter whose gradient held NaN or infinity.
+            InvalidArgument: the scale of a GradScaler is not finite and above 0.
+        """
+        if self._core is not None and self._gpu is not None:
+            self._core.check(current_stream(self._gpu))
+
+    def state_dict(self) -> Dict[str, Any]:
+        """As torch.optim's: tensors are the state itself. On a GPU it waits, to count steps, and
+        raises as check() does."""
+        self.check()
+        self._take_counts()
+        return super().state_dict()
+
     def values_changed(self) -> None:
         """Takes parameters of 16 bits as they are for their exact masters.
 
@@ -120,7 +154,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         if self._core is not None:
             core, _ = self._ready(self._rows)
-            core.values_changed()
+            core.values_changed(self._stream())
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Takes over what state_dict() returned, of this class or of torch.optim's SGD or AdamW.
@@ -167,6 +201,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> Dict[str, Any]:
         # Not the core: it is made again from the state.
+        self._take_counts()
         return {**super().__getstate__(), "_spec": self._spec, "_threads": self._threads}
 
     def _forget(self) -> None:
@@ -174,6 +209,44 @@ class Optimizer(torch.optim.Optimizer):
         self._core = None
         self._rows = []
         self._layouts = []
+        self._names = []
+        self._places = None
+
+    @property
+    def _gpu(self) -> Optional[int]:
+        """Where all parameters are; None: the CPU."""
+        parameters = self._all()
+        return gpu_of(parameters[0]) if parameters else None
+
+    def _stream(self) -> Optional[int]:
+        return None if self._gpu is None else current_stream(self._gpu)
+
+    def _step_on_gpu(
+        self,
+        gpu: int,
+        rows: List[Tuple[Any, ...]],
+        scale: Optional[torch.Tensor],
+        found: Optional[torch.Tensor],
+    ) -> None:
+        """What is temporary here is reused by torch behind the step, on the same stream."""
+        core, kept = self._ready(rows)
+        if rows != self._rows:
+            core.set_groups(rows, current_stream(gpu))
+            self._rows = rows
+        like = self._all()[0]
+        numbers = [number_at(number, like) for number in (scale, found)]
+        addresses = [None if number is None else number.data_ptr() for number in numbers]
+        core.step(1.0, 1.0, False, False, current_stream(gpu), *addresses)
+        del kept, numbers
+
+    def _take_counts(self) -> None:
+        """On a GPU steps are counted there: makes the state's the same. Waits."""
+        if self._core is None or self._gpu is None:
+            return
+        scalars, _ = self._core.state_views()
+        for parameter, name in zip(self._all(), self._names):
+            for key, value in scalars[name].items():
+                self.state[parameter][key].fill_(value)
 
     def _all(self) -> List[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -183,20 +256,26 @@ class Optimizer(torch.optim.Optimizer):
     ) -> Tuple[_Core, List[Optional[torch.Tensor]]]:
         """The core, told where everything is, and gradients that must live until the step ends."""
         parameters = self._all()
-        layouts = [(p.dtype, p.device.type, p.shape, p.stride()) for p in parameters]
+        layouts = [(p.dtype, p.device, p.shape, p.stride()) for p in parameters]
         gradients = [None if p.grad is None else _gradient_like(p, p.grad) for p in parameters]
         core = self._core
         without = _momentum_free(self._spec, self._rows) and not _momentum_free(self._spec, rows)
         if core is None or layouts != self._layouts or without:
+            self._take_counts()
             core = self._build(parameters, rows)
             self._core, self._rows, self._layouts = core, rows, layouts
-        core.bind(
+            self._places = None
+        places = (
             [p.data_ptr() for p in parameters],
             [
                 (0, "float32") if g is None else (g.data_ptr(), DTYPES[g.dtype])
                 for g in gradients
             ],
         )
+        if places != self._places:
+            self._places = None
+            core.bind(*places, self._stream())
+            self._places = places
         return core, gradients
 
     def _build(
@@ -204,7 +283,8 @@ class Optimizer(torch.optim.Optimizer):
     ) -> _Core:
         """A core with the state there is; that state becomes views of the core's."""
         for parameter in parameters:
-            _check_parameter(parameter)
+            _check_parameter(parameter, parameters)
+        gpu = gpu_of(parameters[0])
         names = [str(i) for i in range(len(parameters))]
         named = [n for group in self.param_groups for n in group.get("param_names", ())]
         if len(named) == len(parameters) and len(set(named)) == len(named):
@@ -217,13 +297,19 @@ class Optimizer(torch.optim.Optimizer):
             [i for i, group in enumerate(self.param_groups) for _ in group["params"]],
             rows,
             self._threads,
+            -1 if gpu is None else gpu,
+            None if gpu is None else current_stream(gpu),
         )
+        self._names = names
         scalars, tensors = core.state_views()
         fresh: Dict[torch.Tensor, Dict[str, torch.Tensor]] = {}
         for parameter, name in zip(parameters, names):
-            views = {k: torch.from_numpy(v) for k, v in scalars[name].items()}
+            views = {
+                k: torch.from_numpy(v) if gpu is None else torch.tensor(v, dtype=torch.int64)
+                for k, v in scalars[name].items()
+            }
             for key, array in tensors.get(name, {}).items():
-                view = torch.from_numpy(array)
+                view = torch.from_numpy(array) if gpu is None else tensor_over(array)
                 if not key.endswith(".scale"):
                     # In the parameter's order of elements, which is the core's.
                     view = torch.as_strided(view, parameter.shape, parameter.stride())
@@ -236,6 +322,8 @@ class Optimizer(torch.optim.Optimizer):
                     check_order(f"state['{key}']", value, parameter)
                 views[key].copy_(value)
             fresh[parameter] = views
+        if gpu is not None:
+            core.set_counts({n: {"step": int(fresh[p]["step"])} for p, n in zip(parameters, names)})
         self.state.clear()
         self.state.update(fresh)
         return core
@@ -246,15 +334,11 @@ def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
     return spec.split(":")[0] == "sgd" and all(row[3] == 0.0 for row in rows)
 
 
-def _check_parameter(parameter: torch.Tensor) -> None:
+def _check_parameter(parameter: torch.Tensor, others: List[torch.Tensor]) -> None:
     what = f"parameter of shape {tuple(parameter.shape)}"
     if parameter.dtype not in DTYPES:
         raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
-    if parameter.device.type != "cpu":
-        raise InvalidArgument(
-            f"{what}: is on {parameter.device}, must be in CPU memory: Python has no optimizers "
-            "for GPUs yet"
-        )
+    check_device(what, parameter, others)
     if parameter.layout != torch.strided or not is_dense(parameter):
         raise InvalidArgument(
             f"{what}: its elements do not fill one piece of memory, must be a dense tensor"
@@ -279,7 +363,9 @@ def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Ten
     )
     if same:
         return gradient
-    ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=gradient.dtype)
+    ordered = torch.empty_strided(
+        parameter.shape, parameter.stride(), dtype=gradient.dtype, device=gradient.device
+    )
     return ordered.copy_(gradient)
 
 
