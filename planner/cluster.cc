@@ -11,13 +11,14 @@
 namespace gradwire::planner {
 namespace {
 
-void check_link(const Link& link, std::string_view what) {
-  check(std::isfinite(link.alpha_s) && link.alpha_s >= 0, "cluster: ", what,
-        ".alpha_s: ", text_of(link.alpha_s), " s, must be a time of at least 0 s");
-  check(link.alpha_s <= 60, "cluster: ", what, ".alpha_s: ", text_of(link.alpha_s),
-        " s, must be at most 60 s; was it written in microseconds?");
-  check(std::isfinite(link.bytes_per_s) && link.bytes_per_s > 0, "cluster: ", what,
-        ".bytes_per_s: ", text_of(link.bytes_per_s), ", must be above 0");
+// Messages between machines of one exchange over one stream: their starts, and what they take of
+// the whole rate.
+ExchangeCost messages(const Cluster& cluster, double count, double bytes,
+                      std::string_view exchange) {
+  const LinkCost& link = cluster.inter;
+  const double start = link.message_seconds(0, exchange, 1);
+  return {count * start,
+          count * (link.message_seconds(bytes, exchange, 1) - start) * stream_share(cluster)};
 }
 
 void check_factor(double factor, size_t worker, std::string_view what) {
@@ -42,27 +43,25 @@ double slowest_link(const Cluster& cluster) {
   return most;
 }
 
-double inter_seconds_per_byte(const Cluster& cluster) {
-  return 1 / (cluster.inter.bytes_per_s * cluster.efficiency);
-}
-
 ExchangeCost sum_cost(const Cluster& cluster, double bytes) {
-  const size_t local = std::min(cluster.gpus_per_node, cluster.workers);
-  const auto inside = static_cast<double>(local);
+  constexpr std::string_view kRing = "ring";
+  const auto inside = static_cast<double>(std::min(cluster.gpus_per_node, cluster.workers));
   const double nodes = static_cast<double>(cluster.workers) / inside;
-  const double within =
-      2 * (inside - 1) * (cluster.intra.alpha_s + bytes / inside / cluster.intra.bytes_per_s);
-  return {within + 2 * (nodes - 1) * cluster.inter.alpha_s,
-          2 * (nodes - 1) / nodes * bytes * inter_seconds_per_byte(cluster)};
+  const double within = 2 * (inside - 1) * cluster.intra.message_seconds(bytes / inside, kRing, 1);
+  ExchangeCost cost = messages(cluster, 2 * (nodes - 1), bytes / nodes, kRing);
+  cost.fixed_s += within;
+  return cost;
 }
 
 ExchangeCost gather_cost(const Cluster& cluster, double bytes) {
-  const auto all = static_cast<double>(cluster.workers);
+  constexpr std::string_view kGather = "gather";
   const auto inside = static_cast<double>(std::min(cluster.gpus_per_node, cluster.workers));
-  const double within = (inside - 1) * (cluster.intra.alpha_s + bytes / cluster.intra.bytes_per_s);
-  const double others = all - inside;
-  return {within + others * cluster.inter.alpha_s,
-          inside * others * bytes * inter_seconds_per_byte(cluster)};
+  const double others = static_cast<double>(cluster.workers) - inside;
+  // A machine's workers send side by side: each start once, all bytes over one link.
+  ExchangeCost cost = messages(cluster, others, bytes, kGather);
+  cost.shared_s *= inside;
+  cost.fixed_s += (inside - 1) * cluster.intra.message_seconds(bytes, kGather, 1);
+  return cost;
 }
 
 }  // namespace
@@ -73,13 +72,12 @@ void validate(const Cluster& cluster) {
   check(cluster.workers <= cluster.gpus_per_node || cluster.workers % cluster.gpus_per_node == 0,
         "cluster: ", cluster.workers, " workers, must be a multiple of gpus_per_node, ",
         cluster.gpus_per_node, ", or at most as many");
-  check_link(cluster.inter, "inter");
-  check_link(cluster.intra, "intra");
-  check(cluster.efficiency > 0 && cluster.efficiency <= 1,
-        "cluster: efficiency: ", text_of(cluster.efficiency), ", must be in (0, 1]");
-  check(std::isfinite(cluster.stream_bytes_per_s) && cluster.stream_bytes_per_s >= 0,
-        "cluster: stream_bytes_per_s: ", text_of(cluster.stream_bytes_per_s),
-        ", must be at least 0");
+  validate(cluster.inter);
+  validate(cluster.intra);
+  for (const LinkCost* link : {&cluster.inter, &cluster.intra}) {
+    check(link->alpha_s <= 60, "link ", link->name, ": a start-up of ", text_of(link->alpha_s),
+          " s, must be at most 60 s; was it written in microseconds?");
+  }
   check(cluster.streams > 0, "cluster: streams: 0, must be at least 1");
   check(cluster.draws > 0, "cluster: draws: 0, must be at least 1");
   check(cluster.jitter >= 0 && cluster.jitter <= 10, "cluster: jitter: ", text_of(cluster.jitter),
@@ -95,8 +93,8 @@ void validate(const Cluster& cluster) {
 }
 
 double stream_share(const Cluster& cluster) {
-  const double whole = cluster.inter.bytes_per_s * cluster.efficiency;
-  return cluster.stream_bytes_per_s > 0 ? std::min(1.0, cluster.stream_bytes_per_s / whole) : 1.0;
+  const LinkCost& link = cluster.inter;
+  return link.effective_bytes_per_s(1) / (link.efficiency * link.bytes_per_s);
 }
 
 ExchangeCost exchange_cost(const Cluster& cluster, double bytes, Combine combine) {

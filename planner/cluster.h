@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "gradwire/planner/buckets.h"
+#include "gradwire/planner/link.h"
 
 namespace gradwire::planner {
-
-/// A message of n bytes takes alpha_s + n / bytes_per_s.
-struct Link {
-  double alpha_s = 0;
-  double bytes_per_s = 1.25e9;
-};
 
 /// How much longer than the profile says things take on one worker; 1: as long.
 struct Worker {
@@ -30,12 +25,12 @@ struct Cluster {
   size_t workers = 1;
   /// Workers that share a machine and its link; workers must be a multiple of it, or fit into one.
   size_t gpus_per_node = 1;
-  Link inter{};                   ///< between machines
-  Link intra{2e-6, 1.2e10};       ///< inside one; without effect where gpus_per_node is 1
-  double efficiency = 1;          ///< of inter's bandwidth that can be had at all, in (0, 1]
-  double stream_bytes_per_s = 0;  ///< the most that one stream gets of it; 0: all
-  size_t streams = 2;             ///< of the multi-stream schedule; the others have one
-  std::vector<Worker> uneven{};   ///< empty, or one per worker
+  /// Between machines: of its messages, those of exchange "ring" or "gather" where it has tables.
+  LinkCost inter{.name = "inter", .alpha_s = 0, .bytes_per_s = 1.25e9};
+  /// Inside one; without effect where gpus_per_node is 1.
+  LinkCost intra{.name = "intra", .alpha_s = 2e-6, .bytes_per_s = 1.2e10};
+  size_t streams = 2;            ///< of the multi-stream schedule; the others have one
+  std::vector<Worker> uneven{};  ///< empty, or one per worker
   /// Standard deviation of a worker's computing time over its mean, drawn anew for each step
   /// (log-normal), so that a synchronous step waits for the slowest draw.
   double jitter = 0;
@@ -58,7 +53,7 @@ struct ExchangeCost {
 
 /// Of one exchange in which every worker contributes `bytes`. Zero for one worker.
 ///
-/// kSum, a ring over P workers: 2(P-1) alpha and 2(P-1)/P bytes over the link. With L > 1 workers
+/// kSum, a ring over P workers: 2(P-1) messages of a P-th of the bytes. With L > 1 workers
 /// per machine and N machines, in two levels: reduce-scatter and all-gather inside ((L-1)/L bytes
 /// each), and between them rings over N, which together send 2(N-1)/N bytes over a machine's link.
 /// kGather: P-1 messages to each; L(P-L) of them over a machine's link.

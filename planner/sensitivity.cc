@@ -106,7 +106,7 @@ void add_cluster(List& list, const Inputs& in, const std::string& measured) {
       "inter.bandwidth", cluster.inter.bytes_per_s,
       [](Inputs& i, double f) {
         i.cluster.inter.bytes_per_s *= f;
-        i.cluster.stream_bytes_per_s *= f;  // one stream's part of it stays what it is
+        i.cluster.inter.stream_bytes_per_s *= f;  // one stream's part of it stays what it is
       },
       inter);
   list.add(
@@ -116,8 +116,8 @@ void add_cluster(List& list, const Inputs& in, const std::string& measured) {
       "intra.bandwidth", cluster.intra.bytes_per_s,
       [](Inputs& i, double f) { i.cluster.intra.bytes_per_s *= f; }, intra);
   list.add(
-      "stream bandwidth", cluster.stream_bytes_per_s,
-      [](Inputs& i, double f) { i.cluster.stream_bytes_per_s *= f; }, measured);
+      "stream bandwidth", cluster.inter.stream_bytes_per_s,
+      [](Inputs& i, double f) { i.cluster.inter.stream_bytes_per_s *= f; }, measured);
   list.add("jitter", cluster.jitter, [](Inputs& i, double f) { i.cluster.jitter *= f; });
 }
 

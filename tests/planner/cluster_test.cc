@@ -15,7 +15,7 @@ namespace {
 TEST(Cluster, AnExchangeCostsWhatItsMessagesDo) {
   Cluster cluster;
   cluster.workers = 4;
-  cluster.inter = {1e-3, 1e6};
+  cluster.inter = {"inter", 1e-3, 1e6};
   // 6 messages of a quarter each: 6 ms, and 1.5 times the bytes.
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 6e-3 + 1.5);
   // 3 whole messages.
@@ -23,7 +23,7 @@ TEST(Cluster, AnExchangeCostsWhatItsMessagesDo) {
   // Two machines of two: inside 2 messages of a half, between machines 2 messages, in which the two
   // workers of a machine together send half of all bytes twice.
   cluster.gpus_per_node = 2;
-  cluster.intra = {1e-4, 1e8};
+  cluster.intra = {"intra", 1e-4, 1e8};
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 2e-4 + 0.01 + 2e-3 + 1.0);
   // One message inside; each of two workers sends two over the machine's link.
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6, Combine::kGather), 1e-4 + 0.01 + 2e-3 + 4.0);
@@ -36,9 +36,9 @@ TEST(Cluster, AnExchangeCostsWhatItsMessagesDo) {
 TEST(Cluster, AStreamCarriesItsShare) {
   Cluster cluster;
   cluster.workers = 2;
-  cluster.inter = {0, 1e6};
-  cluster.efficiency = 0.8;
-  cluster.stream_bytes_per_s = 2e5;
+  cluster.inter = {"inter", 0, 1e6};
+  cluster.inter.efficiency = 0.8;
+  cluster.inter.stream_bytes_per_s = 2e5;
   EXPECT_DOUBLE_EQ(stream_share(cluster), 0.25);
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 5);  // at the stream's rate
   EXPECT_DOUBLE_EQ(exchange_cost(cluster, 1e6).shared_s, 1.25);
@@ -47,10 +47,19 @@ TEST(Cluster, AStreamCarriesItsShare) {
   EXPECT_DOUBLE_EQ(exchange_cost(cluster, 1e6).fixed_s, 1);
 }
 
+TEST(Cluster, MeasuredMessagesAreTakenWhereThereAreSome) {
+  Cluster cluster;
+  cluster.workers = 4;
+  cluster.inter.tables.insert({{"ring", 1}, SizeTable({{0, 1}, {1e6, 3}})});
+  // 6 messages of half a megabyte, 2 s each; 1 s of each is its start.
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 2e6), 12);
+  EXPECT_DOUBLE_EQ(exchange_cost(cluster, 2e6).fixed_s, 6);
+}
+
 TEST(Cluster, TheSlowestLinkDecides) {
   Cluster cluster;
   cluster.workers = 3;
-  cluster.inter = {1e-3, 1e6};
+  cluster.inter = {"inter", 1e-3, 1e6};
   const double even = exchange_seconds(cluster, 3e6);
   cluster.uneven = {{}, {.link = 2.5}, {.link = 0.5}};
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 3e6), 2.5 * even);
@@ -97,7 +106,7 @@ TEST(Cluster, JitterMakesTheStepTheMaximumOverWorkers) {
   profile.layers = {{.name = "a", .numel = 1, .forward_s = 1, .backward_s = 1}};
   Cluster cluster;
   cluster.workers = 64;
-  cluster.inter = {0, 1e12};
+  cluster.inter = {"inter", 0, 1e12};
   cluster.jitter = 0.2;
   cluster.draws = 2000;
   const Prediction prediction = predict(profile, cluster);
@@ -134,11 +143,12 @@ TEST(Cluster, WhatCannotBeIsRefused) {
   };
   Cluster cluster;
   cluster.inter.bytes_per_s = 0;
-  EXPECT_EQ(message(cluster), "cluster: inter.bytes_per_s: 0, must be above 0");
+  EXPECT_EQ(message(cluster), "link 'inter': bandwidth is 0 bytes/s, must be positive and finite");
   cluster = {};
   cluster.inter.alpha_s = 100;
-  EXPECT_EQ(message(cluster),
-            "cluster: inter.alpha_s: 100 s, must be at most 60 s; was it written in microseconds?");
+  EXPECT_EQ(
+      message(cluster),
+      "link inter: a start-up of 100 s, must be at most 60 s; was it written in microseconds?");
   cluster = {};
   cluster.workers = 6;
   cluster.gpus_per_node = 4;

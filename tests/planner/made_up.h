@@ -43,7 +43,7 @@ class Drawn {
   Cluster cluster() {
     Cluster cluster;
     cluster.workers = static_cast<size_t>(between(2, 65));
-    cluster.inter = {between(0, 1e-4), std::pow(10.0, between(7, 10.5))};
+    cluster.inter = {"inter", between(0, 1e-4), std::pow(10.0, between(7, 10.5))};
     return cluster;
   }
 

@@ -80,7 +80,7 @@ TEST(Scaling, FollowsTheFormula) {
   profile.layers = {{.name = "a", .numel = 1000000, .forward_s = 1, .backward_s = 1}};
   Cluster cluster;
   cluster.workers = 8;
-  cluster.inter = {0.125, 4e6};  // 2 (P-1) / 8 + 2 (P-1) / P seconds
+  cluster.inter = {"inter", 0.125, 4e6};  // 2 (P-1) / 8 + 2 (P-1) / P seconds
   const auto curve = scaling_curve(profile, cluster, {}, doubling_workers(cluster));
   ASSERT_EQ(curve.size(), 4u);
   EXPECT_DOUBLE_EQ(curve[0].step_s, 2);
@@ -127,8 +127,8 @@ TEST(Predict, AllSchedulesOfBertLargeOnFourThousandWorkers) {
   Cluster cluster;
   cluster.workers = 4096;
   cluster.gpus_per_node = 8;
-  cluster.inter = {1e-5, 25e9 / 8};
-  cluster.intra = {2e-6, 1e11};
+  cluster.inter = {"inter", 1e-5, 25e9 / 8};
+  cluster.intra = {"intra", 2e-6, 1e11};
   cluster.jitter = 0.05;
   cluster.draws = 4;
   const double naive = predict(bert, cluster, {.schedule = Schedule::kNaive}).step_s;
@@ -147,7 +147,7 @@ TEST(Predict, CompressionTradesBytesForWork) {
   profile.layers = {{.name = "a", .numel = 1000000, .forward_s = 1, .backward_s = 1}};
   Cluster cluster;
   cluster.workers = 2;
-  cluster.inter = {0, 1e6};
+  cluster.inter = {"inter", 0, 1e6};
   StepOptions options{.codec = {.compression = 8,
                                 .fixed_s = 0.125,
                                 .compress_bytes_per_s = 8e6,

@@ -129,7 +129,7 @@ TEST(Schedules, NoOverlapMakesAStepLonger) {
     Drawn drawn(seed);
     const Profile profile = drawn.profile();
     Cluster cluster = drawn.cluster();
-    cluster.stream_bytes_per_s = cluster.inter.bytes_per_s * drawn.between(0.1, 1);
+    cluster.inter.stream_bytes_per_s = cluster.inter.bytes_per_s * drawn.between(0.1, 1);
     cluster.streams = static_cast<size_t>(drawn.between(1, 8));
     Cluster one_stream = cluster;
     one_stream.streams = 1;
