@@ -22,6 +22,7 @@ from .fsdp import FSDPExchange, register_fsdp
 from .local_steps import DiLoCo
 from .onebit import OneBitAdam, OneBitLAMB
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
+from .profiling import StepProfile, profile
 
 __all__ = [
     "LAMB",
@@ -36,7 +37,9 @@ __all__ = [
     "OneBitAdam",
     "OneBitLAMB",
     "Optimizer",
+    "StepProfile",
     "attach",
+    "profile",
     "register",
     "register_fsdp",
     "transport",
