@@ -27,6 +27,17 @@ enum class BCaffeTimes : uint8_t { kLayers, kMerged };
 /// it are warm-up). Forward times are not in it: calibrated() adds a constant.
 Profile import_b_caffe(std::string_view text, BCaffeTimes times, std::string_view name = "log");
 
+/// A Kineto trace of PyTorch's DistributedDataParallel on one GPU per rank (the JSON of
+/// torch.profiler, not compressed): one layer per all-reduced bucket, with its elements, when it
+/// left and how long it took; forward, backward and update from the kernels between them. `step`
+/// counts the trace's ProfilerStep events from 0.
+Profile import_kineto(std::string_view json, size_t step = 0, std::string_view name = "trace");
+
+/// A layer graph of PipeDream's profiler (github.com/msr-fiddle/pipedream): nodes with forward and
+/// backward milliseconds and bytes of parameters, and edges, along which the layers are put into
+/// order. Inputs, which load data, become io_s. @throws InvalidArgument also for a cycle.
+Profile import_pipedream(std::string_view text, size_t batch, std::string_view name = "graph");
+
 /// How fast a machine computes what a table of layers counts.
 struct TableOptions {
   double flops_per_s = 0;  ///< that it really reaches; must be given

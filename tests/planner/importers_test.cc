@@ -145,5 +145,98 @@ TEST(Layers, TakeTheirTimesFromTheirWork) {
             "work is a layer?");
 }
 
+// A step of 1000 us that begins at 5000: forward kernels from 5010, backward from 5300 to 5700, two
+// all-reduces, an update until 5950.
+const std::string kTrace = R"({"traceEvents": [
+ {"cat": "user_annotation", "name": "ProfilerStep#4", "ts": 5000, "dur": 1000, "tid": 1},
+ {"cat": "user_annotation", "name": "ProfilerStep#3", "ts": 100, "dur": 50, "tid": 1},
+ {"cat": "cpu_op", "name": "aten::conv2d", "ts": 5005, "dur": 5, "tid": 1,
+  "args": {"External id": 10}},
+ {"cat": "cpu_op", "name": "autograd::engine::evaluate_function: X", "ts": 5200, "dur": 50, "tid": 2,
+  "args": {"External id": 20}},
+ {"cat": "cpu_op", "name": "aten::mm", "ts": 5210, "dur": 5, "tid": 2, "args": {"External id": 21}},
+ {"cat": "kernel", "name": "gemm", "ts": 5010, "dur": 200, "args": {"External id": 10}},
+ {"cat": "kernel", "name": "gemm", "ts": 5300, "dur": 100, "args": {"External id": 21}},
+ {"cat": "kernel", "name": "gemm", "ts": 5600, "dur": 100, "args": {"External id": 21}},
+ {"cat": "kernel", "name": "ncclKernel_AllReduce", "ts": 5660, "dur": 80, "args": {"Collective name":
+  "allreduce", "In msg nelems": 30, "dtype": "Half", "Group size": 4}},
+ {"cat": "kernel", "name": "ncclKernel_AllReduce", "ts": 5400, "dur": 60, "args": {"Collective name":
+  "allreduce", "In msg nelems": 10, "dtype": "Float", "Group size": 4}},
+ {"cat": "kernel", "name": "ncclKernel_Broadcast", "ts": 5001, "dur": 1, "args": {}},
+ {"cat": "kernel", "name": "sgd", "ts": 5900, "dur": 50, "args": {"External id": 11}},
+ {"ph": "M", "name": "process_name"}
+]})";
+
+TEST(Kineto, AnAllReducedBucketIsALayer) {
+  const Profile profile = import_kineto(kTrace, 1);
+  ASSERT_EQ(profile.layers.size(), 2u);
+  EXPECT_EQ(profile.layers[1].name, "bucket 0");  // the first to leave holds the last layers
+  EXPECT_EQ(profile.layers[1].numel, 10u);
+  EXPECT_EQ(profile.layers[0].numel, 30u);
+  EXPECT_EQ(profile.layers[0].dtype, DType::kFloat16);
+  EXPECT_NEAR(*profile.layers[1].ready_s, 100e-6, 1e-12);
+  EXPECT_NEAR(*profile.layers[0].ready_s, 360e-6, 1e-12);
+  EXPECT_NEAR(*profile.layers[0].exchange_s, 80e-6, 1e-12);
+  EXPECT_NEAR(profile.backward_s(), 400e-6, 1e-12);
+  EXPECT_NEAR(profile.other_s, 290e-6, 1e-12);  // from the first kernel to backward
+  EXPECT_NEAR(*profile.measured_step_s, 1000e-6, 1e-12);
+  EXPECT_NEAR(profile.update_s(), 210e-6, 1e-12);  // after the last all-reduce
+  EXPECT_NEAR(*profile.layers[1].update_s, 210e-6 / 4, 1e-12);
+  EXPECT_EQ(profile.ranks, 4u);
+}
+
+TEST(Kineto, WhatIsMissingIsNamed) {
+  EXPECT_EQ(message_of([] { import_kineto(kTrace, 2, "t.json"); }),
+            "t.json: step 2, must be below 2, the trace's steps");
+  EXPECT_EQ(message_of([] { import_kineto(kTrace, 0, "t.json"); }),
+            "t.json: step 0 has no all-reduce with its elements, expected DistributedDataParallel "
+            "over NCCL");
+  EXPECT_EQ(message_of([] { import_kineto("{}", 0, "t.json"); }),
+            "t.json: no key 'traceEvents', expected one");
+  EXPECT_EQ(message_of([] { import_kineto("{\"traceEvents\": []}", 0, "t.json"); }),
+            "t.json: no ProfilerStep events, expected a trace of torch.profiler with its step() "
+            "called");
+  std::string text = kTrace;
+  text.replace(text.find("\"Half\""), 6, "\"Long\"");
+  EXPECT_EQ(message_of([&] { import_kineto(text, 1, "t.json"); }),
+            "t.json: traceEvents[8].args.dtype: unknown name 'Long', known: Float, Half, BFloat16");
+}
+
+const std::string kGraph =
+    "node3 -- Linear(8, 2) -- forward_compute_time=1.5, backward_compute_time=3.0, "
+    "activation_size=[6.0; 1.0], parameter_size=64.000\n"
+    "node1 -- Input0 -- forward_compute_time=10.0, backward_compute_time=0.000, "
+    "activation_size=0.0, parameter_size=0.000\n"
+    "node2 -- ReLU(inplace) -- forward_compute_time=0.5, backward_compute_time=0.25, "
+    "activation_size=4.0, parameter_size=0.000\n"
+    "\tnode1 -- node3\n"
+    "\tnode3 -- node2\n";
+
+TEST(PipeDream, LayersFollowTheEdges) {
+  const Profile profile = import_pipedream(kGraph, 128);
+  ASSERT_EQ(profile.layers.size(), 2u);
+  EXPECT_EQ(profile.layers[0].name, "node3 Linear(8, 2)");
+  EXPECT_EQ(profile.layers[0].numel, 16u);
+  EXPECT_DOUBLE_EQ(profile.layers[0].forward_s, 1.5e-3);
+  EXPECT_DOUBLE_EQ(profile.layers[0].backward_s, 3e-3);
+  EXPECT_EQ(profile.layers[1].numel, 0u);
+  EXPECT_DOUBLE_EQ(profile.io_s, 10e-3);
+  EXPECT_EQ(profile.batch, 128u);
+}
+
+TEST(PipeDream, CyclesAndStrangersAreRefused) {
+  EXPECT_EQ(message_of([] { import_pipedream(kGraph + "\tnode2 -- node3\n", 1, "g.txt"); }),
+            "g.txt: a cycle among 2 nodes, 'node2' one of them or after it, expected an order "
+            "without one");
+  EXPECT_EQ(message_of([] { import_pipedream(kGraph + "\tnode2 -- node9\n", 1, "g.txt"); }),
+            "g.txt: line 6: no node 'node9', expected one of those with times");
+  EXPECT_EQ(message_of([] { import_pipedream("node1\n", 1, "g.txt"); }),
+            "g.txt: line 1: 'node1', must be 'node -- layer -- times' or 'node -- node'");
+  EXPECT_EQ(message_of([] {
+              import_pipedream("a -- b -- forward_compute_time=1.0, parameter_size=0\n", 1, "g");
+            }),
+            "g: line 1: no 'backward_compute_time=', expected one");
+}
+
 }  // namespace
 }  // namespace gradwire::planner
