@@ -124,4 +124,20 @@ std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request
   return options;
 }
 
+std::vector<ReadyGradient> ready_gradients(const Profile& profile) {
+  validate(profile);
+  std::vector<ReadyGradient> gradients;
+  double now_s = 0;
+  for (const BackwardPart& part : backward_parts(profile)) {
+    now_s += part.seconds;
+    if (part.layer != kNoLayer && profile.layers[part.layer].numel > 0) {
+      const LayerProfile& layer = profile.layers[part.layer];
+      gradients.push_back({layer.name, layer.numel, now_s});
+    }
+  }
+  check(!gradients.empty(), "profile '", profile.model, "': none of ", profile.layers.size(),
+        " layers has a gradient, expected at least 1");
+  return gradients;
+}
+
 }  // namespace gradwire::planner

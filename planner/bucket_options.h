@@ -7,6 +7,7 @@
 
 #include "gradwire/planner/bucket_plan.h"
 #include "gradwire/planner/cost.h"
+#include "gradwire/planner/profile.h"
 
 namespace gradwire::planner {
 
@@ -29,5 +30,9 @@ struct BucketOptionRequest {
 /// none of the specs, fewer than one rank or stream.
 std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request,
                                               const Costs& costs);
+
+/// The gradients of a profile in the order backward makes them, ready when what precedes them in
+/// backward has run. @throws InvalidArgument as validate(), and for a profile without gradients.
+std::vector<ReadyGradient> ready_gradients(const Profile& profile);
 
 }  // namespace gradwire::planner

@@ -252,5 +252,22 @@ TEST(BucketOptions, RefuseWhatHasNoPrice) {
   refused({.world_size = 4});
 }
 
+TEST(ReadyGradients, FollowBackwardFromTheLastLayer) {
+  Profile profile;
+  profile.model = "m";
+  profile.layers = {{.name = "first", .numel = 10, .backward_s = 0.3},
+                    {.name = "relu", .backward_s = 0.2},
+                    {.name = "last", .numel = 20, .backward_s = 0.1}};
+  const auto gradients = ready_gradients(profile);
+  ASSERT_EQ(gradients.size(), 2u);
+  EXPECT_EQ(gradients[0].name, "last");
+  EXPECT_EQ(gradients[0].numel, 20u);
+  EXPECT_DOUBLE_EQ(gradients[0].ready_s, 0.1);
+  EXPECT_EQ(gradients[1].name, "first");
+  EXPECT_DOUBLE_EQ(gradients[1].ready_s, 0.6);
+  profile.layers = {{.name = "relu", .backward_s = 0.2}};
+  EXPECT_THROW(ready_gradients(profile), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace gradwire::planner
