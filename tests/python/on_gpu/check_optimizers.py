@@ -124,6 +124,24 @@ def test_local_steps_write_their_moves_there(gpu):
         np.testing.assert_array_equal(gpu.host(move), before - gpu.host(after))
 
 
+@pytest.mark.parametrize("kind", [gradwire.OneBitAdam, gradwire.OneBitLAMB])
+def test_1bit_optimizers_change_what_they_exchange_as_on_the_cpu(gpu, kind):
+    here, there = arrays(1), [gpu.array(a) for a in arrays(1)]
+    sent = arrays(2), [gpu.array(a) for a in arrays(2)]
+    cpu = kind(here, sent[0], 0.01, freeze_step=2)
+    on_gpu = kind(there, sent[1], 0.01, freeze_step=2, stream=gpu.stream)
+    seen = []
+    for _ in range(4):
+        assert on_gpu.exchanges == cpu.exchanges
+        seen.append(cpu.exchanges)
+        cpu.prepare(), on_gpu.prepare(stream=gpu.stream)
+        same(gpu, sent[1], sent[0])
+        cpu.step(), on_gpu.step(stream=gpu.stream)
+        on_gpu.check(gpu.stream)
+        same(gpu, there, here)
+    assert seen == ["gradients"] * 2 + ["momentum"] * 2
+
+
 def test_new_values_are_handed_out_as_copies(gpu):
     here = gradwire.FunctionalOptimizer("lamb", arrays(1), 0.1)
     there = gradwire.FunctionalOptimizer("lamb", [gpu.array(a) for a in arrays(1)], 0.1, stream=gpu.stream)
