@@ -47,10 +47,18 @@ double rate_that_goes_as_far(double rate, uint64_t before, uint64_t total) {
   return std::min(kLargestLamb, moved / (static_cast<double>(total) / 2.0));
 }
 
-/// Whole steps of a run, at least one.
-uint64_t steps_of(double epochs, uint64_t examples, uint64_t batch) {
-  const double per_epoch = static_cast<double>(examples / batch);
-  return std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(epochs * per_epoch)));
+/// Of a run, at least one.
+uint64_t steps_of(const SmallBatch& run, uint64_t batch) {
+  const uint64_t partial = run.drop_last || run.examples % batch == 0 ? 0 : 1;
+  const auto per_epoch = static_cast<double>(run.examples / batch + partial);
+  return std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(run.epochs * per_epoch)));
+}
+
+/// Where gain() is from, if not from the batch alone.
+std::string left_by_noise(const SmallBatch& small, double times) {
+  return small.noise_scale ? concat("what a noise scale of ", *small.noise_scale,
+                                    " leaves of the batch's ", times, " (arXiv 1812.06162)")
+                           : "";
 }
 
 double farther_from_one(double beta, double times) {
@@ -62,8 +70,8 @@ double farther_from_one(double beta, double times) {
 LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
   check_small(small, batch);
   const double times = static_cast<double>(batch) / static_cast<double>(small.batch);
-  const uint64_t before = steps_of(small.epochs, small.examples, small.batch);
-  const uint64_t total = steps_of(small.epochs, small.examples, batch);
+  const uint64_t before = steps_of(small, small.batch);
+  const uint64_t total = steps_of(small, batch);
   const auto warmed = static_cast<uint64_t>(
       std::llround(small.warmup_epochs / small.epochs * static_cast<double>(before)));
   LargeBatch large{.optimizer = small.optimizer,
@@ -76,6 +84,9 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
     return large;
   }
   const double grown = gain(small, batch), root = std::sqrt(grown);
+  const std::string left = left_by_noise(small, times);
+  const std::string squared =
+      left.empty() ? concat("the batch's ", times) : concat(grown, ", ", left);
   const std::string_view name = small.optimizer.name;
   if (name == "sgd" || name == "larc") {
     if (name == "sgd") {
@@ -89,31 +100,28 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
       large.optimizer.min_8bit_size = small.optimizer.min_8bit_size;
     }
     large.schedule.base = grown * small.learning_rate;
-    large.why = concat("The rate is ", grown, " times as large",
-                       small.noise_scale ? "" : ", as the batch", " (arXiv 1706.02677); ",
-                       "LARC lowers it for layers that it would move too far (arXiv 1708.03888).");
+    large.why =
+        concat("The rate is ", grown, " times as large, ",
+               left.empty() ? "as the batch (arXiv 1706.02677)" : left,
+               "; LARC lowers it for layers that it would move too far (arXiv 1708.03888).");
   } else {
     large.schedule.base = root * small.learning_rate;
-    large.why = concat("The rate is ", root, " times as large, the root of ",
-                       small.noise_scale ? "" : "the batch's ", grown,
-                       name == "adamw" ? " (arXiv 2205.10287)." : " (arXiv 1904.00962).");
-  }
-  if (small.noise_scale) {
-    large.why += concat(" ", grown, " is what a noise scale of ", *small.noise_scale,
-                        " leaves of the batch's ", times, " (arXiv 1812.06162).");
+    large.why = concat("The rate is ", root, " times as large, the root (arXiv ",
+                       name == "adamw" ? "2205.10287" : "1904.00962", ") of ", squared, ".");
   }
   if (name == "adamw") {
     large.optimizer.beta2 = farther_from_one(small.optimizer.beta2, times);
     large.optimizer.epsilon = small.optimizer.epsilon / root;
-    large.why += " 1 - beta2 and epsilon follow it.";
+    large.why +=
+        " 1 - beta2 grows as the batch, at most to 1/2, and epsilon falls as the rate grows.";
   }
   const double as_far = rate_that_goes_as_far(small.learning_rate, before, total);
   if (name == "lamb" && as_far > large.schedule.base) {
     large.schedule.base = as_far;
-    large.why = concat("The rate is ", as_far, ", at which ", total,
-                       " steps move a layer as far as the ", before,
-                       " did, or by its own size: ", root,
-                       " times as large, the root of the batch's (arXiv 1904.00962), does not.");
+    large.why =
+        concat("The rate is ", as_far, ", at which ", total, " steps move a layer as far as the ",
+               before, " did, or by its own size: ", root,
+               " times as large, the root (arXiv 1904.00962) of ", squared, ", does not.");
   }
   const auto share = [&](double part) {
     return static_cast<uint64_t>(std::llround(part * static_cast<double>(total)));

@@ -19,6 +19,9 @@ struct SmallBatch {
   uint64_t examples = 0;       ///< of the training set
   double epochs = 1.0;
   double warmup_epochs = 0.0;  ///< before the learning rate above is reached
+  /// Whether the examples that do not fill an epoch's last batch are left out of it, as a loader
+  /// with drop_last does; else they are a step too. Steps are counted so of both batches.
+  bool drop_last = true;
   /// Of the gradients, in examples, where it was measured: NoiseScale::value(). Above it rates
   /// hardly grow.
   std::optional<double> noise_scale = std::nullopt;
@@ -48,13 +51,14 @@ struct LargeBatch {
 ///   largest stable rate being in proportion to (1 + beta1) / (1 - beta1) (Cohen et al., arXiv
 ///   2207.14484), and noise that it averages is less by itself;
 /// - with a noise scale N, in the place of k: (1 + N / small batch) / (1 + N / batch) (McCandlish
-///   et al., arXiv 1812.06162), which is k far below it and grows no more far above;
+///   et al., arXiv 1812.06162), which is k far below it and grows no more far above. What LAMB's
+///   steps add up to and AdamW's beta2 follow the batch all the same;
 /// - as many warm-up steps as the small batch took, at least 5/90 of the run's (arXiv 1706.02677)
 ///   and at most 20/90 (arXiv 1904.00962, ResNet-50 at 32768); then a linear decay.
 /// With a batch that is no larger, what worked is given back.
 /// @throws InvalidArgument for an optimizer without gradients (diloco), a rate, batch, number of
-/// examples or of epochs or noise scale that is not positive, a batch above the examples, and a warm-up that is
-/// longer than the run.
+/// examples or of epochs or noise scale that is not positive, a batch above the examples, and a
+/// warm-up that is longer than the run.
 LargeBatch large_batch(const SmallBatch& small, uint64_t batch);
 
 }  // namespace gradwire

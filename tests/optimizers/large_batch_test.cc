@@ -80,7 +80,12 @@ TEST(LargeBatchRecipe, ANoiseScaleSaysWhereRatesStopGrowing) {
   SmallBatch run = small("sgd", 0.1);
   run.noise_scale = 768;
   EXPECT_DOUBLE_EQ(large_batch(run, 3072).schedule.base, 0.32);
-  EXPECT_NE(large_batch(run, 3072).why.find("a noise scale of 768"), std::string::npos);
+  // Not the rule of the batch, which was not used.
+  EXPECT_TRUE(large_batch(run, 3072).why.starts_with(
+      "The rate is 3.2 times as large, what a noise scale of 768 "
+      "leaves of the batch's 12 (arXiv 1812.06162); LARC"))
+      << large_batch(run, 3072).why;
+  EXPECT_EQ(large_batch(run, 3072).why.find("1706.02677"), std::string::npos);
   run.optimizer = parse_optimizer("adamw");
   EXPECT_DOUBLE_EQ(large_batch(run, 3072).schedule.base, 0.1 * std::sqrt(3.2));
   EXPECT_NEAR(large_batch(run, 3072).optimizer.beta2, 1 - 0.012, 1e-12);  // of the batch's 12
@@ -90,6 +95,37 @@ TEST(LargeBatchRecipe, ANoiseScaleSaysWhereRatesStopGrowing) {
   run.noise_scale = 0;
   EXPECT_EQ(message_of<InvalidArgument>([&] { large_batch(run, 512); }),
             "large_batch: noise_scale is 0, must be finite and > 0");
+}
+
+// LAMB's last rule has the last word, and says what it is above.
+TEST(LargeBatchRecipe, WhyNamesTheRootOfWhatTheNoiseScaleLeaves) {
+  SmallBatch run = small("lamb", 1e-4);
+  run.noise_scale = 768;
+  EXPECT_TRUE(large_batch(run, 3072).why.find("1.78885 times as large, the root (arXiv 1904.00962) "
+                                              "of 3.2, what a noise scale of 768 leaves of the "
+                                              "batch's 12 (arXiv 1812.06162), does not.") !=
+              std::string::npos)
+      << large_batch(run, 3072).why;
+  run.optimizer = parse_optimizer("adamw");
+  EXPECT_TRUE(large_batch(run, 3072).why.starts_with(
+      "The rate is 1.78885 times as large, the root (arXiv 2205.10287) of 3.2, what a noise scale "
+      "of 768 leaves of the batch's 12 (arXiv 1812.06162). 1 - beta2 grows as the batch"))
+      << large_batch(run, 3072).why;
+  run.noise_scale.reset();
+  EXPECT_TRUE(large_batch(run, 1024).why.starts_with(
+      "The rate is 2 times as large, the root (arXiv 2205.10287) of the batch's 4. "))
+      << large_batch(run, 1024).why;
+}
+
+// 60000 / 4096 is 14.6, of 10 epochs.
+TEST(LargeBatchRecipe, CountsBatchesThatAreNotFullWhereTheyAreSteps) {
+  SmallBatch run = small("sgd", 0.1);
+  EXPECT_EQ(large_batch(run, 4096).schedule.total_steps, 140u);
+  run.drop_last = false;
+  EXPECT_EQ(large_batch(run, 4096).schedule.total_steps, 150u);
+  EXPECT_EQ(large_batch(run, 6000).schedule.total_steps, 100u);  // none is left over
+  // 235 steps an epoch before, of which 0.5 epochs are 117.5.
+  EXPECT_EQ(large_batch(run, 256).schedule.warmup_steps, 118u);
 }
 
 TEST(LargeBatchRecipe, WarmsUpForAtLeastAnEighteenth) {
