@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "gradwire/optimizers/spec.h"
 
@@ -11,6 +12,7 @@ namespace {
 constexpr double kLeastWarmup = 5.0 / 90.0;
 constexpr double kMostWarmup = 20.0 / 90.0;
 constexpr double kLargestLamb = 0.04;
+constexpr double kLargestLars = 0.02 / (1.0 - 0.9);  // a step with its momentum, of a layer's size
 
 void check_small(const SmallBatch& small, uint64_t batch) {
   check_spec(small.optimizer);
@@ -45,6 +47,13 @@ double gain(const SmallBatch& small, uint64_t batch) {
 double rate_that_goes_as_far(double rate, uint64_t before, uint64_t total) {
   const double moved = std::min(1.0, rate / 2.0 * static_cast<double>(before));
   return std::min(kLargestLamb, moved / (static_cast<double>(total) / 2.0));
+}
+
+/// Above it a step moves layers farther than any that was published as good.
+double largest_rate(const OptimizerSpec& spec) {
+  return spec.name == "lamb"   ? kLargestLamb
+         : spec.name == "lars" ? kLargestLars * (1.0 - spec.momentum) / spec.trust_coefficient
+                               : std::numeric_limits<double>::infinity();
 }
 
 /// Of a run, at least one.
@@ -105,9 +114,16 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
                left.empty() ? "as the batch (arXiv 1706.02677)" : left,
                "; LARC lowers it for layers that it would move too far (arXiv 1708.03888).");
   } else {
-    large.schedule.base = root * small.learning_rate;
-    large.why = concat("The rate is ", root, " times as large, the root (arXiv ",
-                       name == "adamw" ? "2205.10287" : "1904.00962", ") of ", squared, ".");
+    const double most = std::max(small.learning_rate, largest_rate(small.optimizer));
+    large.schedule.base = std::min(root * small.learning_rate, most);
+    const bool less = large.schedule.base < root * small.learning_rate;
+    large.why = concat(
+        "The rate is ", less ? concat("at its largest, ", most, ": ") : "", root,
+        " times as large, the root (arXiv ", name == "adamw" ? "2205.10287" : "1904.00962", ") of ",
+        squared,
+        !less            ? "."
+        : name == "lars" ? ", would move layers farther than LARC's coefficient of 0.02 lets them."
+                         : ", would be more than the 0.04 of the paper at 32768.");
   }
   if (name == "adamw") {
     large.optimizer.beta2 = farther_from_one(small.optimizer.beta2, times);

@@ -41,10 +41,13 @@ struct LargeBatch {
 ///   by more than its trust coefficient lets it where k times is too much (You et al., arXiv
 ///   1708.03888); larc likewise;
 /// - lars and lamb at sqrt(k) times the rate (as the papers scale theirs; You et al., arXiv
-///   1904.00962);
+///   1904.00962), but no farther than what is known to work, unless the small batch's rate was
+///   above it: lamb to 0.04, the paper's at 32768; lars to where a step, its momentum included,
+///   moves a layer by a fifth of its size, which is what larc's coefficient, 0.02 with momentum
+///   0.9, lets it;
 /// - lamb higher than that where its steps, each of which moves a layer by the rate times its own
 ///   size, would no longer add up to what they did, or to that size: a run of so few steps cannot
-///   go as far however well they are aimed. At most 0.04, the rate of the paper at 32768;
+///   go as far however well they are aimed. At most 0.04 as well;
 /// - adamw at sqrt(k) times the rate, with 1 - beta2 and epsilon that follow (Malladi et al., arXiv
 ///   2205.10287): 1 - beta2 is k times as large, at most 1/2, and epsilon 1/sqrt(k) times. beta1
 ///   stays: against the same curvature 1/2 in place of 0.9 would have to step 6 times shorter, the

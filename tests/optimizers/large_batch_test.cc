@@ -40,9 +40,10 @@ TEST(LargeBatchRecipe, SgdBecomesLarcAtTheLinearRate) {
 }
 
 TEST(LargeBatchRecipe, LarsLambAndAdamwFollowTheRoot) {
-  for (const char* name : {"lars", "lamb:weight_decay=0.01", "adamw"}) {
+  for (const char* name : {"lars", "adamw"}) {
     EXPECT_DOUBLE_EQ(large_batch(small(name, 0.1), 4096).schedule.base, 0.4) << name;
   }
+  EXPECT_DOUBLE_EQ(large_batch(small("lamb", 0.005), 4096).schedule.base, 0.02);
   EXPECT_EQ(to_string(large_batch(small("lamb:weight_decay=0.01", 0.1), 4096).optimizer),
             "lamb:weight_decay=0.01");
   const OptimizerSpec adamw = large_batch(small("adamw", 1e-3), 1024).optimizer;
@@ -66,13 +67,32 @@ TEST(LargeBatchRecipe, LambGoesAsFarInFewerSteps) {
   // Steps at 1e-3 to 1.17: a layer's own size is enough.
   EXPECT_DOUBLE_EQ(rate(1e-3, 4096), 2.0 / 140);
   EXPECT_DOUBLE_EQ(rate(1e-3, 32768), 0.04);
-  // Steps at 0.01 to 11.7, and the root's to 5.8 and 2.8; to 0.57 at 32768, which 0.11 is above.
+  // Steps at 0.01 to 11.7, and the root's to 5.8 and 2.8.
   EXPECT_DOUBLE_EQ(rate(1e-2, 1024), 0.02);
   EXPECT_DOUBLE_EQ(rate(1e-2, 4096), 0.04);
-  EXPECT_DOUBLE_EQ(rate(1e-2, 32768), 0.01 * std::sqrt(128.0));
   EXPECT_NE(large_batch(small("lamb", 1e-4), 1024).why.find("as far as the 2340 did"),
             std::string::npos);
   EXPECT_DOUBLE_EQ(large_batch(small("lars", 1e-4), 1024).schedule.base, 2e-4);
+}
+
+// A step of lars moves a layer by rate * coefficient / (1 - momentum) of its size.
+TEST(LargeBatchRecipe, LayersMoveNoFartherThanIsKnownToWork) {
+  const auto rate = [](const char* spec, double at_256, uint64_t batch) {
+    return large_batch(small(spec, at_256), batch).schedule.base;
+  };
+  EXPECT_DOUBLE_EQ(rate("lars", 10, 512), 10 * std::sqrt(2.0));
+  EXPECT_NEAR(rate("lars", 10, 4096), 20, 1e-9);  // 20 * 0.001 / 0.1 is a fifth; 40 by the root
+  EXPECT_NEAR(rate("lars:trust_coefficient=0.01", 1, 4096), 2, 1e-9);
+  EXPECT_NEAR(rate("lars:momentum=0.8", 15, 4096), 40, 1e-9);
+  EXPECT_DOUBLE_EQ(rate("lars", 25, 4096), 25);  // which has worked
+  EXPECT_DOUBLE_EQ(rate("lamb", 1e-2, 32768), 0.04);
+  EXPECT_DOUBLE_EQ(rate("lamb", 0.05, 32768), 0.05);
+  EXPECT_TRUE(large_batch(small("lars", 10), 4096)
+                  .why.starts_with("The rate is at its largest, 20: 4 times as large, the root "
+                                   "(arXiv 1904.00962) of the batch's "
+                                   "16, would move layers farther than LARC's coefficient of 0.02 "
+                                   "lets them. It warms up"))
+      << large_batch(small("lars", 10), 4096).why;
 }
 
 // (1 + 768 / 256) / (1 + 768 / 3072) = 4 / 1.25.
