@@ -217,3 +217,26 @@ def test_a_suspended_worker_is_named():
         process.wait()
     assert not is_stopped(process.pid)
     assert not Path(f"/proc/{process.pid}").exists()
+
+
+def test_without_matplotlib_there_are_no_plots_and_it_says_so_first(options, tmp_path):
+    hidden = tmp_path / "hidden" / "matplotlib"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError(\"No module named 'matplotlib'\")\n")
+    paths = {"PYTHONPATH": str(hidden.parent)}
+    code, out, err = bench(*options, environment={**fake(rank=-1, do="train"), **paths})
+    assert code == 0, err
+    first = err.splitlines()[0]
+    assert "no plots" in first and "pip install 'gradwire[bench]'" in first
+    assert [row["method"] for row in rows(tmp_path)] == ["none", "int4"]
+    assert not list((tmp_path / "plots").iterdir()) and ".svg" not in out
+
+
+@pytest.mark.parametrize("words, says", [
+    (("--methods", "none,int3"), "--methods: 'int3': compressor: unknown name 'int3', known: none, fp16"),
+    (("--optimizer", "sdg"), "--optimizer: 'sdg': optimizer: unknown name 'sdg', known: sgd"),
+    (("--outer", "diloco:momentum=1"), "--outer: 'diloco:momentum=1': diloco: momentum is 1"),
+])
+def test_a_bad_spec_is_refused_before_anything_is_looked_for(options, words, says):
+    code, _, err = bench(*options, *words, "--trainer", "/no/such/trainer")
+    assert code == 2 and says in err.strip().splitlines()[-1], err

@@ -13,7 +13,7 @@ import argparse
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, TypeVar
+from typing import Any, Callable, Dict, List, Optional, TypeVar
 
 from gradwire.bench.errors import UsageError
 
@@ -79,6 +79,21 @@ def parse_methods(text: str) -> List[str]:
     separator = ";" if ";" in text else ","
     methods = [_spec(part) for part in _parts("--methods", text, separator)]
     return _distinct("--methods", methods, _meaning)
+
+
+def check_specs(methods: List[str], optimizers: Dict[str, Optional[str]]) -> None:
+    """Refuses what the trainer would, before anything is started; optimizers by option. Where there
+    is no compiled module the trainer is left to it."""
+    core: Any = getattr(sys.modules.get("gradwire"), "_core", None)
+    if core is None:
+        return
+    asked = [("methods", core.parse_spec, method) for method in methods]
+    asked += [(option, core.canonical_optimizer, spec) for option, spec in optimizers.items() if spec]
+    for option, parse, spec in asked:
+        try:
+            parse(spec)
+        except ValueError as error:
+            raise UsageError(f"--{option}: '{spec}': {error}") from None
 
 
 def parse_seeds(text: str) -> List[int]:

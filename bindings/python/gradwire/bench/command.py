@@ -17,7 +17,7 @@ from gradwire.bench.errors import BenchError, Interrupted
 from gradwire.bench.files import scratch_folder
 from gradwire.bench.job import Case, Job, cores, find_trainer, threads_per_rank
 from gradwire.bench.machine import load
-from gradwire.bench.plots import require_matplotlib
+from gradwire.bench.plots import can_draw
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
 from gradwire.bench.types import Document
@@ -195,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     cases, job = _read(args)
     json_file, output = _outputs(args)
-    require_matplotlib()
+    drawn = output if can_draw() else None
     the_links = list(dict.fromkeys(case.link for case in cases))
     with scratch_folder() as scratch, contextlib.ExitStack() as stack:
         network = links.open_network(_mode(args, the_links), job.workers, job.transport, the_links)
@@ -214,7 +214,7 @@ def _run(args: argparse.Namespace) -> int:
             lambda: measure.measure(job, cases, network, report, scratch, logs, budget_s),
             report,
             json_file,
-            output,
+            drawn,
         )
     return 0
 
@@ -235,6 +235,7 @@ def _read(args: argparse.Namespace) -> Tuple[List[Case], Job]:
         job: Job = torch_job.of(_job(args, workers, torch_job.usual(args.workload)), args)
     else:
         torch_job.refuse_without(args)
+        arguments.check_specs(methods, {"optimizer": args.optimizer, "outer": args.outer})
         job = _job(args, workers, None)
     cases = [Case(link, m, seed) for link in the_links for seed in seeds for m in methods]
     return cases, job

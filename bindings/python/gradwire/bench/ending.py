@@ -49,10 +49,11 @@ def _unwritable(folder: Path) -> Optional[str]:
 
 
 def conclude(
-    work: Callable[[], None], report: Report, json_file: Optional[Path], output: Path
+    work: Callable[[], None], report: Report, json_file: Optional[Path], output: Optional[Path]
 ) -> None:
     """Does the work and tells what the report then holds, however the work ended.
 
+    :param output: where plots go; None: there are none.
     :raises RunError: the work succeeded, but some result could not be written.
     """
     told = False
@@ -84,7 +85,7 @@ def _note_unwritten(unwritten: List[str]) -> None:
         note(f"gradwire bench: could not write {each}")
 
 
-def tell(report: Report, json_file: Optional[Path], output: Path) -> List[str]:
+def tell(report: Report, json_file: Optional[Path], output: Optional[Path]) -> List[str]:
     """Prints first, since that needs no disk; 'name: reason' of each result it could not write."""
     document = report.document()
     unwritten = []
@@ -98,7 +99,7 @@ def tell(report: Report, json_file: Optional[Path], output: Path) -> List[str]:
             written.append(json_file)
         except OSError as error:
             unwritten.append(f"{json_file}: {error.strerror or error}")
-    plots, failed = write_plots(document, output)
+    plots, failed = write_plots(document, output) if output else ([], [])
     unwritten += failed
     if report.rows:
         try_output("\n".join(f"wrote {path}" for path in plots + written))

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from gradwire.bench.errors import RunError
 from gradwire.bench.files import write_whole
 from gradwire.bench.types import Document, Row
+from gradwire.streams import note
 
 # Okabe and Ito's palette, told apart with the usual colour blindnesses; line styles repeat the
 # distinction for greyscale print.
@@ -19,13 +19,19 @@ _PANELS = (("seconds", "training time, seconds"), ("bytes", "bytes sent per work
 _STEP = 0.055  # between the labels above the curves, in accuracy
 
 
-def require_matplotlib() -> None:
-    """Loads it: better to fail, and to spend the time, before the first run than after the last."""
+def can_draw() -> bool:
+    """Loads matplotlib: better to say that it is missing, and to spend the time, before the first run
+    than after the last."""
     try:
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise RunError(f"plots need matplotlib ({error}): pip install matplotlib") from error
+        note(
+            f"gradwire bench: there will be no plots, which need matplotlib ({error}): "
+            "pip install 'gradwire[bench]', or matplotlib"
+        )
+        return False
+    return True
 
 
 def write_plots(document: Document, folder: Path) -> Tuple[List[Path], List[str]]:
