@@ -4,19 +4,41 @@
 # ./run.sh test          set up, then the C++ tests (ctest) and the Python tests (pytest)
 # ./run.sh table cpu ... set up, then the table of the CPU kernels and their peers (bench/table.py)
 # ./run.sh wheel         build a wheel that carries its libraries, and train with it without a compiler
-# ./run.sh setup         set up only
+# ./run.sh setup         set up only: the Python package and the command gradwire
+# ./run.sh install [DIR] the C++ library into DIR (build/prefix), for find_package(gradwire); no Python
 #
 # Set-up on a fresh Debian or Ubuntu machine: system packages (as root or with passwordless sudo,
 # else it prints the line to run), a virtual environment in .venv, the Python package built into it.
 # What is already there is kept; an unchanged tree is not built again.
 # PYTHON=python3.12 ./run.sh picks another interpreter for the virtual environment.
 set -eu
+here=$PWD
 cd "$(dirname "$0")"
 root=$PWD
 python=${PYTHON:-python3}
 venv=${GRADWIRE_VENV:-$root/.venv}
 
+started=$(date +%s)
+elapsed() { echo $(($(date +%s) - started)); }
 say() { printf 'run.sh: %s\n' "$*" >&2; }
+stage() { printf 'run.sh: [%3d s] %s\n' "$(elapsed)" "$*" >&2; }
+
+# patiently LOG COMMAND ...: runs it, its output into LOG, with a line every half minute.
+patiently() {
+  log=$1
+  shift
+  "$@" > "$log" 2>&1 &
+  running=$!
+  trap 'kill "$running" 2>/dev/null; exit 130' INT TERM
+  waited=0
+  while kill -0 "$running" 2>/dev/null; do
+    sleep 1
+    waited=$((waited + 1))
+    [ $((waited % 30)) -ne 0 ] || stage "still at it; its output: $log"
+  done
+  trap - INT TERM
+  wait "$running" || { tail -n 60 "$log" >&2; fail "this failed: $*"; }
+}
 fail() { say "$*"; exit 1; }
 
 # The packages a part of the project needs, and nothing a machine without that part would miss.
@@ -47,7 +69,7 @@ install_packages() {
     printf '  %s\n' "$line" >&2
     exit 1
   fi
-  say "installing:$missing"
+  stage "installing system packages:$missing"
   $as_root apt-get update -qq
   # shellcheck disable=SC2086
   $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
@@ -85,7 +107,7 @@ add_torch() {
 
 make_venv() {
   [ -x "$venv/bin/python" ] && return 0
-  say "making the virtual environment $venv"
+  stage "making the virtual environment $venv"
   "$python" -m venv "$venv" || { rm -rf "$venv"; fail "python -m venv failed"; }
 }
 
@@ -98,15 +120,45 @@ set_up() {
   for stamp in "$venv/gradwire-$extras.stamp" "$venv/gradwire-bench,dev.stamp"; do
     [ "$(cat "$stamp" 2>/dev/null || true)" != "$now" ] || return 0
   done
-  say "building gradwire into $venv (the first time it takes a few minutes)"
+  logs=$root/build/test-logs
+  mkdir -p "$logs"
+  stage "fetching what the build needs"
   # Build requirements live in the environment, so that a rebuild is incremental.
   "$venv/bin/python" -m pip install -q --disable-pip-version-check \
     'scikit-build-core>=1.1' 'pybind11>=3.0'
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation \
-    ".[$extras]"
+  stage "building gradwire into $venv (the first time it takes a few minutes)"
+  patiently "$logs/setup.log" "$venv/bin/python" -m pip install --disable-pip-version-check \
+    --no-build-isolation ".[$extras]"
   case $extras in *dev*) add_torch ;; esac
   rm -f "$venv"/gradwire-*.stamp
   echo "$now" > "$venv/gradwire-$extras.stamp"
+}
+
+# What set_up() has made, and how to use it.
+closing_line() {
+  version=$("$venv/bin/python" -c 'import gradwire; print(gradwire.__version__)') || fail "gradwire is built but does not load"
+  stage "done: gradwire $version for Python is in $venv"
+  say "  $venv/bin/python -c 'import gradwire'   or   . $venv/bin/activate"
+  say "  $venv/bin/gradwire info|doctor|bench    what it can do, whether it works, what it is worth"
+  say "  ./run.sh install DIR                    the C++ library, for find_package(gradwire)"
+}
+
+# The C++ library alone, with its CMake package files; compiled as the package is, for ccache's sake.
+run_install() {
+  prefix=${1:-$root/build/prefix}
+  case $prefix in /*) ;; *) prefix=$here/$prefix ;; esac
+  logs=$root/build/test-logs
+  mkdir -p "$logs"
+  stage "configuring the C++ library"
+  patiently "$logs/install.log" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DGRADWIRE_PYTHON=OFF -DGRADWIRE_TESTS=OFF -DGRADWIRE_BENCH=OFF
+  grep '^-- gradwire:' "$logs/install.log" >&2 || true
+  stage "building it (the first time it takes a few minutes)"
+  patiently "$logs/install.log" cmake --build build/cpp
+  stage "installing it"
+  patiently "$logs/install.log" cmake --install build/cpp --strip --prefix "$prefix"
+  stage "done: the C++ library, its headers and CMake package files are in $prefix"
+  say "  cmake -S . -B build -DCMAKE_PREFIX_PATH=$prefix   in your project; README.md has its CMakeLists.txt"
 }
 
 run_tests() {
@@ -160,11 +212,12 @@ run_table() {
 }
 
 case ${1:-bench} in
-  -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 case ${1:-bench}:$# in
-  test:1 | setup:1 | wheel:1) ;;
+  test:1 | setup:1 | wheel:1 | install:1 | install:2) ;;
   test:* | setup:* | wheel:*) fail "$1 takes no arguments, got: $*" ;;
+  install:*) fail "install takes one folder at most, got: $*" ;;
 esac
 # shellcheck disable=SC2086
 case ${1:-bench} in
@@ -188,6 +241,12 @@ case ${1:-bench} in
   setup)
     install_packages $packages
     set_up bench
+    closing_line
+    ;;
+  install)
+    install_packages $packages
+    share_compilations
+    run_install "${2:-}"
     ;;
   *)
     install_packages $packages

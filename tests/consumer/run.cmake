@@ -29,6 +29,16 @@ step(${configure} -B ${WORK_DIR}/build)
 step(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 step(${WORK_DIR}/build/consumer)
 
+# The project that README.md shows, around the program that it shows.
+set(shown ${SOURCE_DIR}/../../examples)
+file(MAKE_DIRECTORY ${WORK_DIR}/shown)
+file(COPY_FILE ${shown}/minimal.cc ${WORK_DIR}/shown/train.cc)
+file(COPY_FILE ${shown}/project.cmake ${WORK_DIR}/shown/CMakeLists.txt)
+list(TRANSFORM configure REPLACE "^${SOURCE_DIR}$" ${WORK_DIR}/shown OUTPUT_VARIABLE configure_shown)
+step(${configure_shown} -B ${WORK_DIR}/shown/build)
+step(${CMAKE_COMMAND} --build ${WORK_DIR}/shown/build)
+step(${WORK_DIR}/shown/build/train)
+
 execute_process(COMMAND ${configure} -B ${WORK_DIR}/newer -DGRADWIRE_WANTED=0.2
                 RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
 if(result EQUAL 0 OR NOT output MATCHES "requested version \"0.2\"")
