@@ -174,6 +174,9 @@ run_tests() {
     set -- -DGRADWIRE_PYTHON=ON "-DPython_EXECUTABLE=$venv/bin/python" \
       "-Dpybind11_DIR=$("$venv/bin/python" -m pybind11 --cmakedir)" \
       ${compiler:+"-DCMAKE_CXX_COMPILER=$compiler"}
+    # With another compiler CMake would begin anew by itself, but forget what it was told.
+    grep -qs "^CMAKE_CXX_COMPILER:[A-Z]*=$compiler\$" build/default/CMakeCache.txt ||
+      rm -f build/default/CMakeCache.txt
   fi
   cmake --preset "$preset" -G Ninja "$@" > "$logs/configure.log" 2>&1 || { cat "$logs/configure.log"; fail "configuring failed"; }
   grep '^-- gradwire:' "$logs/configure.log"
