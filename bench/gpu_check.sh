@@ -137,6 +137,12 @@ if [ -n "$missing" ]; then
 else
   stage python 90 python3 -m pytest -q -p no:cacheprovider "$root"/tests/python/on_gpu/check_*.py
 fi
+missing=$(timeout -k 2 60 python3 "$root/bench/gpu_hook.py" --why-not 2>&1 | tail -n 1)
+if [ -n "$missing" ]; then
+  skip hook "$missing"
+else
+  stage hook 110 python3 "$root/bench/gpu_hook.py"
+fi
 if [ "${tool[torch]}" = '' ]; then
   skip peers "torch: ${why_not[torch]}"
 else

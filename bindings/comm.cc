@@ -86,7 +86,7 @@ size_t capacity_or(const std::optional<size_t>& capacity, size_t longest) {
 
 Bytes all_gather(BoundTransport& self, py::handle data, std::optional<size_t> capacity,
                  uint64_t fingerprint, const std::string& what) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   const Array mine = Array::input_memory(data, "data");
   const size_t length = mine.bytes().size();
   Area all(static_cast<size_t>(self.world_size()), capacity_or(capacity, length));
@@ -100,7 +100,7 @@ Bytes all_gather(BoundTransport& self, py::handle data, std::optional<size_t> ca
 
 Bytes all_to_all(BoundTransport& self, const std::vector<py::object>& data,
                  std::optional<size_t> capacity, uint64_t fingerprint, const std::string& what) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   const auto size = static_cast<size_t>(self.world_size());
   check(data.size() == size, "data: holds ", data.size(), " parts, must hold ", size,
         ", one for each rank");
@@ -125,7 +125,7 @@ Bytes all_to_all(BoundTransport& self, const std::vector<py::object>& data,
 
 py::object reduce_scatter(BoundTransport& self, py::handle values, py::object out,
                           uint64_t fingerprint, const std::string& what) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   const Array all = Array::input(values, {"values", DType::kFloat32, std::nullopt});
   const size_t numel = all.view().numel;
   const size_t shard = shard_begin(numel, self.world_size(), self.rank() + 1) -
@@ -144,7 +144,7 @@ py::object reduce_scatter(BoundTransport& self, py::handle values, py::object ou
 
 py::object all_reduce_sum(BoundTransport& self, py::object values, uint64_t fingerprint,
                           const std::string& what) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   const Array sum = Array::output(values, {"values", DType::kFloat32, std::nullopt});
   const Tag tag{fingerprint, what};
   self.worker().run(
@@ -154,7 +154,7 @@ py::object all_reduce_sum(BoundTransport& self, py::object values, uint64_t fing
 
 py::object broadcast(BoundTransport& self, py::object data, int root, uint64_t fingerprint,
                      const std::string& what) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   const Array bytes = Array::output_memory(data, "data");
   const Tag tag{fingerprint, what};
   self.worker().run(
@@ -163,17 +163,23 @@ py::object broadcast(BoundTransport& self, py::object data, int root, uint64_t f
 }
 
 void barrier(BoundTransport& self, uint64_t fingerprint, const std::string& what) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   const Tag tag{fingerprint, what};
   self.worker().run([&](Context& context) { transport->barrier(tag.get(), context); });
 }
 
 void verify(BoundTransport& self, size_t largest_bytes, int calls_in_flight) {
-  const auto transport = self.get();
+  const auto transport = self.get_for_arrays();
   self.worker().run([&](Context& context) {
     verify_transport(*transport,
                      {.largest_bytes = largest_bytes, .calls_in_flight = calls_in_flight}, context);
   });
+}
+
+// Where spans lie on a GPU it travels beside them.
+void agree(BoundTransport& self, const std::string& what, const std::string& text) {
+  const auto transport = self.get();
+  self.worker().run([&](Context& context) { transport->agree(what, text, context); });
 }
 
 Handle split(BoundTransport& self, int color) {
@@ -209,7 +215,8 @@ void close(BoundTransport& self) {
 
 Handle make(const std::string& name, int rank, int world_size, const std::string& store,
             const std::string& interface, double timeout, const std::string& job_secret,
-            double bits_per_second, const std::string& plugin_path, const Log& log) {
+            double bits_per_second, const std::string& plugin_path, const Log& log, int device,
+            int max_ctas) {
   TransportOptions options;
   options.rank = rank;
   options.world_size = world_size;
@@ -220,6 +227,7 @@ Handle make(const std::string& name, int rank, int world_size, const std::string
   options.job_secret = job_secret;
   options.plugin_path = plugin_path;
   options.log = log_to(log);
+  options.nccl = {.device_index = device, .max_ctas = max_ctas};
   const py::gil_scoped_release release;
   return handle_of(make_transport(name, options));
 }
@@ -288,6 +296,14 @@ void bind_comm(py::module_& module) {
       .def_property_readonly(
           "closed", [](BoundTransport& self) { return self.get_if_open() == nullptr; },
           "Whether close() was called.")
+      .def_property_readonly(
+          "device",
+          [](const BoundTransport& self) {
+            const Device device = self.device();
+            return device.type == DeviceType::kCpu ? "cpu" : concat("cuda:", device.index);
+          },
+          "Of the memory it carries: 'cpu', or 'cuda:0' and so on, which no array can be in: then "
+          "it is for a Reducer.")
       .def("all_gather", &all_gather, py::arg("data"), py::kw_only(),
            py::arg("capacity") = py::none(), py::arg("fingerprint") = 0, py::arg("what") = "",
            "Returns what each rank gave, a uint8 array per rank.\n\n"
@@ -315,6 +331,10 @@ void bind_comm(py::module_& module) {
            "Returns it.")
       .def("barrier", &barrier, py::kw_only(), py::arg("fingerprint") = 0, py::arg("what") = "",
            "Returns when every rank has entered.")
+      .def("agree", &agree, py::arg("what"), py::arg("text"),
+           "Compares a text over ranks. Collective, also where GPU memory is carried.\n\n"
+           "Raises:\n    InvalidArgument: on all ranks, naming the first that has another one "
+           "than rank 0, and the first line in which it differs.")
       .def("split", &split, py::arg("color"),
            "A new transport over the ranks that pass the same color (from 0), ordered by rank. "
            "Collective.")
@@ -346,7 +366,8 @@ void bind_comm(py::module_& module) {
       "make_transport", &make, py::arg("name"), py::kw_only(), py::arg("rank") = 0,
       py::arg("world_size") = 1, py::arg("store") = "", py::arg("interface") = "",
       py::arg("timeout") = 30.0, py::arg("job_secret") = "", py::arg("bits_per_second") = 0.0,
-      py::arg("plugin_path") = "", py::arg("log") = py::none(),
+      py::arg("plugin_path") = "", py::arg("log") = py::none(), py::arg("device") = 0,
+      py::arg("max_ctas") = 0,
       "Joins a group of processes: collective, blocking, at most `timeout` seconds.\n\n"
       "Args:\n    name: a row of gradwire.transports().\n"
       "    store: where ranks meet: 'file:DIR' (all ranks see it) or 'tcp:HOST:PORT' (rank 0 "
@@ -356,7 +377,9 @@ void bind_comm(py::module_& module) {
       "    timeout: seconds a peer may stay silent inside one call.\n"
       "    job_secret: ranks meet only where it is the same.\n"
       "    bits_per_second: paces the rank's link inside the transport; 0: as fast as it goes.\n"
-      "    log: called with a line about what happened beside the calls, from any thread.\n\n"
+      "    log: called with a line about what happened beside the calls, from any thread.\n"
+      "    device, max_ctas: of 'nccl': this rank's GPU as CUDA numbers them, and the blocks NCCL may "
+      "take of it, 0 for its choice.\n\n"
       "Raises:\n    InvalidArgument: an unknown name lists the known ones.\n"
       "    TransportError: ranks did not appear in time.");
   module.def("make_in_process_group", &make_group, py::arg("world_size"), py::kw_only(),

@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <string>
 
 #include "gradwire/bindings/layers.h"
@@ -19,7 +20,8 @@ using Fields = py::typing::Dict<py::str, py::object>;
 
 std::unique_ptr<BoundReducer> make(const Plan& plan, BoundTransport& transport,
                                    const std::string& on_nonfinite, const std::string& unused,
-                                   int threads, size_t trace_steps, int streams) {
+                                   int threads, size_t trace_steps, int streams,
+                                   const std::string& left_out, std::optional<uintptr_t> stream) {
   ReducerOptions options;
   options.on_nonfinite = one_of<OnNonFinite>(
       "on_nonfinite", on_nonfinite, {{"error", OnNonFinite::kError}, {"skip", OnNonFinite::kSkip}});
@@ -28,7 +30,9 @@ std::unique_ptr<BoundReducer> make(const Plan& plan, BoundTransport& transport,
   options.threads = threads;
   options.trace_steps = trace_steps;
   options.streams = streams;
-  return std::make_unique<BoundReducer>(plan, transport, options);
+  options.left_out = one_of<MeansLeftOut>(
+      "left_out", left_out, {{"zero", MeansLeftOut::kZero}, {"nan", MeansLeftOut::kNaN}});
+  return std::make_unique<BoundReducer>(plan, transport, options, stream);
 }
 
 // What an array of gradient() stands on.
@@ -39,6 +43,7 @@ struct Viewed {
 
 py::array gradient(const py::object& self, ParamId p) {
   auto& bound = self.cast<BoundReducer&>();
+  bound.check_on_cpu("gradient", "give_from() and write_means()");
   auto viewed = std::make_unique<Viewed>(Viewed{self, bound.view()});
   std::vector<size_t> shape;
   const Gradient view = bound.run([&](Reducer& reducer) {
@@ -49,13 +54,14 @@ py::array gradient(const py::object& self, ParamId p) {
   return array_over(view, shape, owner);
 }
 
-bool wait(BoundReducer& self) {
+std::optional<bool> wait(BoundReducer& self) {
   std::vector<std::shared_ptr<Array>> done;
-  return self.run([&](Reducer& reducer) {
+  return self.run([&](Reducer& reducer) -> std::optional<bool> {
     try {
-      const bool committed = reducer.wait() == StepOutcome::kCommitted;
+      const StepOutcome outcome = reducer.wait();
       done = self.let_go();
-      return committed;
+      return outcome == StepOutcome::kEnqueued ? std::nullopt
+                                               : std::optional(outcome == StepOutcome::kCommitted);
     } catch (const NonFiniteGradient&) {
       done = self.let_go();
       throw;
@@ -72,7 +78,16 @@ std::optional<py::array> residual(BoundReducer& self, ParamId p) {
   self.run([&](Reducer& reducer) {
     shape = parameter_of(reducer.plan(), p).shape;
     const ConstResidual committed = reducer.residual(p);
-    copy.assign(committed.begin(), committed.end());
+    copy.resize(committed.size());
+    const bool on_gpu =
+        self.on_gpu() && reducer.plan().residual_memory == ResidualMemory::kDevice;
+    if (on_gpu) {
+      copy_bytes(std::as_writable_bytes(std::span(copy)), {}, std::as_bytes(committed),
+                 self.device(), self.stream());
+      self.stream().wait();
+    } else {
+      std::ranges::copy(committed, copy.begin());
+    }
   });
   if (copy.empty()) {
     return std::nullopt;
@@ -117,12 +132,22 @@ void bind_step(ReducerClass& type) {
           "Raises:\n    InvalidArgument: an unknown parameter, or one already ready.")
       .def("wait", &wait,
            "Blocks until every bucket of the step is reduced, then commits. Returns whether it "
-           "did: False for a step skipped because of non-finite gradients.\n\n"
+           "did: False for a step skipped because of non-finite gradients. On a GPU it enqueues "
+           "that and returns None: synchronize() tells.\n\n"
            "Raises:\n    NonFiniteGradient: naming rank and bucket; nothing was committed on any "
            "rank.\n    InvalidArgument: naming parameters that were never ready; the step can go "
            "on.\n    TransportError: naming rank and bucket; the group is finished.")
+      .def(
+          "synchronize",
+          [](BoundReducer& self) { self.run([](Reducer& reducer) { reducer.synchronize(); }); },
+          "On a GPU: blocks until the steps so far are over, behind the same step on all ranks. On "
+          "the CPU wait() has told all: does nothing.\n\n"
+          "Raises:\n    NonFiniteGradient: on_nonfinite is 'error', and a step had such a "
+          "gradient; none since has been committed, the next will be.\n"
+          "    InvalidArgument: a step has begun.\n    TransportError: the group is finished.")
       .def("residual", &residual, py::arg("parameter"),
-           "A copy of the committed residual, float32, or None without error feedback.");
+           "A copy of the committed residual, float32, or None without error feedback. On a GPU "
+           "it waits for the steps so far.");
 }
 
 void bind_facts(ReducerClass& type) {
@@ -169,13 +194,20 @@ void bind_reducer(py::module_& module) {
       py::release_gil_before_calling_cpp_dtor());
   type.def(py::init(&make), py::arg("plan"), py::arg("transport"), py::kw_only(),
            py::arg("on_nonfinite") = "error", py::arg("unused") = "error", py::arg("threads") = 1,
-           py::arg("trace_steps") = 64, py::arg("streams") = 1,
+           py::arg("trace_steps") = 64, py::arg("streams") = 1, py::arg("left_out") = "zero",
+           py::arg("stream") = py::none(),
            "Collective: compares the plan across ranks.\n\n"
            "Args:\n    on_nonfinite: 'error', or 'skip' for loss scalers.\n"
            "    unused: what wait() does about parameters never ready: 'error', or 'zero' takes "
            "their gradient as zero; the same on all ranks.\n"
            "    threads: of the compression loops.\n    trace_steps: steps the trace keeps.\n"
-           "    streams: exchanges in flight at once, 1 to 16, the same on all ranks.\n\n"
+           "    streams: exchanges in flight at once, 1 to 16, the same on all ranks.\n"
+           "    left_out: what means are after a step that was left out: 'zero' or 'nan'.\n"
+           "    stream: over a transport of GPU memory the cudaStream_t, as a number, on which "
+           "gradients are written and means read; it outlives the reducer. Then no call of a step "
+           "waits for the GPU, gradients are handed over by give_from() or bucket_ready_at() and "
+           "means taken by write_means(); what docs/gpu.md says is not there is refused at its "
+           "call.\n\n"
            "Raises:\n    InvalidArgument: naming the first line in which a rank's plan differs.");
   bind_step(type);
   bind_handing_over(module, type);

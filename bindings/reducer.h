@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/comm/reducer.h"
+#include "gradwire/kernels/core/device_name.h"
+#include "gradwire/kernels/core/external_stream.h"
 
 namespace gradwire::bindings {
 
@@ -21,13 +24,24 @@ class BoundReducer {
   /// Counts the arrays of gradient() that are in use.
   using View = std::shared_ptr<const char>;
 
-  BoundReducer(const Plan& plan, BoundTransport& transport, const ReducerOptions& options)
-      : transport_(transport.get()) {
+  /// `stream`: the native handle of the one that gradients are written on, on a GPU and only there;
+  /// in options there is none.
+  BoundReducer(const Plan& plan, BoundTransport& transport, ReducerOptions options,
+               std::optional<uintptr_t> stream)
+      : transport_(transport.get()), device_(transport_->traits().device) {
+    check(on_gpu() == stream.has_value(), "stream: is ", stream ? "given" : "None", ", must be ",
+          on_gpu() ? "the stream that gradients are written on" : "None",
+          ", because the transport carries memory of ", name_of(device_));
     const py::gil_scoped_release release;
+    if (stream) {
+      stream_ = cuda::wrap_stream(reinterpret_cast<void*>(*stream), device_.index);
+      options.stream = stream_.get();
+    }
     reducer_ = std::make_unique<Reducer>(plan, *transport_, options);
   }
   ~BoundReducer() {
     process_.let_go(reducer_);
+    process_.let_go(stream_);
     process_.let_go(transport_);
   }
   BoundReducer(const BoundReducer&) = delete;
@@ -58,6 +72,17 @@ class BoundReducer {
   /// Inside run(), when the step has ended. What is returned is best let go of outside.
   std::vector<std::shared_ptr<Array>> let_go() { return std::exchange(held_, {}); }
 
+  /// Where gradients and means lie.
+  Device device() const { return device_; }
+  bool on_gpu() const { return device_.type == DeviceType::kCuda; }
+  /// On a GPU: the stream that gradients are written on.
+  Stream& stream() const { return *stream_; }
+  /// @throws InvalidArgument on a GPU, where NumPy has no arrays.
+  void check_on_cpu(std::string_view call, std::string_view instead) const {
+    check(!on_gpu(), call, ": gradients are on ", name_of(device_),
+          ", of whose memory NumPy has no arrays, expected ", instead);
+  }
+
   /// Inside run().
   int rank() const { return transport_->rank(); }
   void stand_on(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
@@ -66,6 +91,8 @@ class BoundReducer {
   const OfProcess process_;
   const View view_ = std::make_shared<char>();
   std::shared_ptr<Transport> transport_;
+  const Device device_;
+  std::unique_ptr<Stream> stream_;
   OneAtATime door_;
   std::vector<std::shared_ptr<Array>> held_;
   std::unique_ptr<Reducer> reducer_;  // last: it uses the others to its end

@@ -10,6 +10,7 @@
 #include "gradwire/bindings/reducer.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/elementwise_cuda.h"
 
 namespace gradwire::bindings {
 namespace {
@@ -18,8 +19,8 @@ constexpr size_t kChunk = 4096;  // floats on the stack, between two dtypes
 
 DType dtype_named(const std::string& name) { return parse_dtype(py::str(name)); }
 
-// to[i] = factor * from[i], rounded to the dtype of `to`.
-void scaled_copy(ConstTensorView from, TensorView to, float factor) {
+// to[i] = factor * from[i], rounded to the dtype of `to`, in CPU memory.
+void copy_on_cpu(ConstTensorView from, TensorView to, float factor) {
   if (from.dtype == to.dtype && factor == 1.0f) {
     std::memcpy(to.data, from.data, to.size_bytes());
     return;
@@ -45,6 +46,7 @@ struct Run {
   std::vector<ParamId> parameters;
   uintptr_t address = 0;
   DType dtype = DType::kFloat32;
+  Device device{};
 
   // Before anything is changed.
   void check_all(const Plan& plan) const {
@@ -58,32 +60,57 @@ struct Run {
   void each(const Plan& plan, const Body& body) const {
     auto* place = reinterpret_cast<std::byte*>(address);
     for (const ParamId p : parameters) {
-      const TensorView view{place, plan.parameters[p].numel(), dtype, {}};
+      const TensorView view{place, plan.parameters[p].numel(), dtype, device};
       body(p, view);
       place += view.size_bytes();
     }
   }
 };
 
+// Where the reducer works: at once, or enqueued on its stream.
+class Copier {
+ public:
+  Copier(const BoundReducer& reducer, float factor, uintptr_t scale, cuda::Factor::With with)
+      : reducer_(reducer),
+        factor_{factor, reinterpret_cast<const float*>(scale), with} {
+    check(scale == 0 || reducer.on_gpu(), "scale: is an address, must be 0, because gradients are ",
+          "in CPU memory, where factor has all of it");
+  }
+  Device device() const { return reducer_.device(); }
+  void copy(ConstTensorView from, TensorView to) const {
+    if (reducer_.on_gpu()) {
+      cuda::multiply(from, factor_, to, reducer_.stream());
+    } else {
+      copy_on_cpu(from, to, factor_.value);
+    }
+  }
+
+ private:
+  const BoundReducer& reducer_;
+  const cuda::Factor factor_;
+};
+
 void give_from(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t address,
-               const std::string& dtype, float factor) {
-  const Run run{std::move(parameters), address, dtype_named(dtype)};
+               const std::string& dtype, float factor, uintptr_t scale) {
+  const Copier copier(self, factor, scale, cuda::Factor::With::kQuotient);
+  const Run run{std::move(parameters), address, dtype_named(dtype), copier.device()};
   self.run([&](Reducer& reducer) {
     run.check_all(reducer.plan());
     run.each(reducer.plan(), [&](ParamId p, TensorView given) {
-      scaled_copy(given, reducer.gradient(p), factor);
+      copier.copy(given, reducer.gradient(p));
       reducer.grad_ready(p);
     });
   });
 }
 
 void write_means(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t address,
-                 const std::string& dtype, float factor) {
-  const Run run{std::move(parameters), address, dtype_named(dtype)};
+                 const std::string& dtype, float factor, uintptr_t scale) {
+  const Copier copier(self, factor, scale, cuda::Factor::With::kProduct);
+  const Run run{std::move(parameters), address, dtype_named(dtype), copier.device()};
   self.run([&](Reducer& reducer) {
     run.check_all(reducer.plan());
     run.each(reducer.plan(), [&](ParamId p, TensorView wanted) {
-      scaled_copy(reducer.gradient(p), wanted, factor);
+      copier.copy(reducer.gradient(p), wanted);
     });
   });
 }
@@ -91,8 +118,8 @@ void write_means(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t 
 void bucket_ready_at(BoundReducer& self, BucketId bucket, uintptr_t address, size_t numel) {
   self.run([&](Reducer& reducer) {
     check(address != 0, "address: is 0, must be that of the bucket's gradient");
-    reducer.bucket_ready(
-        bucket, {reinterpret_cast<void*>(address), numel, reducer.plan().dtype, {}});
+    reducer.bucket_ready(bucket, {reinterpret_cast<void*>(address), numel, reducer.plan().dtype,
+                                  self.device()});
   });
 }
 
@@ -100,19 +127,23 @@ void bucket_ready_at(BoundReducer& self, BucketId bucket, uintptr_t address, siz
 
 void bind_memory(ReducerClass& type) {
   type.def("give_from", &give_from, py::arg("parameters"), py::arg("address"), py::arg("dtype"),
-           py::arg("factor") = 1.0F,
+           py::arg("factor") = 1.0F, py::arg("scale") = 0,
            "Copies the gradients of these parameters, one after another in memory of `dtype` from "
-           "`address` on, times factor, to gradient() of each, and says grad_ready().\n\n"
+           "`address` on, times factor, to gradient() of each, and says grad_ready(). Over a "
+           "transport of GPU memory the address is the GPU's, and the copies are enqueued on the "
+           "reducer's stream; `scale` is the address there of a float32 to divide by, such as a "
+           "loss scale, or 0.\n\n"
            "Raises:\n    InvalidArgument: no such parameter; nothing was changed. Or one that was "
            "ready already: those before it have been handed over.")
       .def("write_means", &write_means, py::arg("parameters"), py::arg("address"),
-           py::arg("dtype"), py::arg("factor") = 1.0F,
+           py::arg("dtype"), py::arg("factor") = 1.0F, py::arg("scale") = 0,
            "The other way, after wait(): what is in gradient() of these parameters, times factor, "
-           "to memory of `dtype` from `address` on.")
+           "and on a GPU times the float32 at `scale`, to memory of `dtype` from `address` on.")
       .def("bucket_ready_at", &bucket_ready_at, py::arg("bucket"), py::arg("address"),
            py::arg("numel"),
            "bucket_ready() with memory by address, which the caller keeps until wait() has "
-           "returned: numel elements of the plan's dtype.");
+           "returned, on a GPU until what it has enqueued is over: numel elements of the plan's "
+           "dtype.");
 }
 
 }  // namespace gradwire::bindings

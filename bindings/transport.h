@@ -10,6 +10,7 @@
 #include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/worker.h"
 #include "gradwire/comm/transport.h"
+#include "gradwire/kernels/core/device_name.h"
 
 namespace gradwire::bindings {
 
@@ -20,6 +21,7 @@ class BoundTransport {
       : name_(transport->name()),
         rank_(transport->rank()),
         world_size_(transport->world_size()),
+        device_(transport->traits().device),
         old_ranks_(transport->old_ranks().begin(), transport->old_ranks().end()),
         transport_(std::move(transport)) {}
   ~BoundTransport() { process_.let_go(transport_); }
@@ -29,6 +31,7 @@ class BoundTransport {
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
+  Device device() const { return device_; }
   const std::vector<int>& old_ranks() const { return old_ranks_; }
 
   /// @throws InvalidArgument when it has been closed, and in a forked process.
@@ -37,6 +40,14 @@ class BoundTransport {
     std::lock_guard lock(mutex_);
     check(transport_ != nullptr, name_, ": the transport has been closed, must be open");
     return transport_;
+  }
+
+  /// For what hands it arrays. @throws InvalidArgument also where it carries memory of a GPU.
+  std::shared_ptr<Transport> get_for_arrays() {
+    std::shared_ptr<Transport> transport = get();
+    check(device_.type == DeviceType::kCpu, name_, ": carries memory of ", name_of(device_),
+          ", expected a transport of CPU memory for arrays (a Reducer works over both)");
+    return transport;
   }
 
   /// Nothing, once it has been closed, and in a forked process.
@@ -58,6 +69,7 @@ class BoundTransport {
   const OfProcess process_;
   const std::string name_;
   const int rank_, world_size_;
+  const Device device_;
   const std::vector<int> old_ranks_;
   std::mutex mutex_;
   std::shared_ptr<Transport> transport_;

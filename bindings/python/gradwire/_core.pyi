@@ -419,6 +419,13 @@ class Transport:
         """
         Ends the group for everyone, from any thread: pending and later calls raise it. Nothing once closed.
         """
+    def agree(self, what: str, text: str) -> None:
+        """
+        Compares a text over ranks. Collective, also where GPU memory is carried.
+        
+        Raises:
+            InvalidArgument: on all ranks, naming the first that has another one than rank 0, and the first line in which it differs.
+        """
     def all_gather(self, data: typing.Any, *, capacity: typing.SupportsInt | typing.SupportsIndex | None = None, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> list[numpy.typing.NDArray[numpy.uint8]]:
         """
         Returns what each rank gave, a uint8 array per rank.
@@ -484,6 +491,11 @@ class Transport:
     def closed(self) -> bool:
         """
         Whether close() was called.
+        """
+    @property
+    def device(self) -> str:
+        """
+        Of the memory it carries: 'cpu', or 'cuda:0' and so on, which no array can be in: then it is for a Reducer.
         """
     @property
     def name(self) -> str:
@@ -559,7 +571,7 @@ class Reducer:
     
     It keeps the transport, which nothing else may use meanwhile; arrays of gradient() keep it. One thread at a time: calls of others wait. A callback of a call may not call the reducer (InvalidArgument).
     """
-    def __init__(self, plan: Plan, transport: Transport, *, on_nonfinite: str = 'error', unused: str = 'error', threads: typing.SupportsInt | typing.SupportsIndex = 1, trace_steps: typing.SupportsInt | typing.SupportsIndex = 64, streams: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, plan: Plan, transport: Transport, *, on_nonfinite: str = 'error', unused: str = 'error', threads: typing.SupportsInt | typing.SupportsIndex = 1, trace_steps: typing.SupportsInt | typing.SupportsIndex = 64, streams: typing.SupportsInt | typing.SupportsIndex = 1, left_out: str = 'zero', stream: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
         """
         Collective: compares the plan across ranks.
         
@@ -569,6 +581,8 @@ class Reducer:
             threads: of the compression loops.
             trace_steps: steps the trace keeps.
             streams: exchanges in flight at once, 1 to 16, the same on all ranks.
+            left_out: what means are after a step that was left out: 'zero' or 'nan'.
+            stream: over a transport of GPU memory the cudaStream_t, as a number, on which gradients are written and means read; it outlives the reducer. Then no call of a step waits for the GPU, gradients are handed over by give_from() or bucket_ready_at() and means taken by write_means(); what docs/gpu.md says is not there is refused at its call.
         
         Raises:
             InvalidArgument: naming the first line in which a rank's plan differs.
@@ -589,7 +603,7 @@ class Reducer:
         """
     def bucket_ready_at(self, bucket: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, numel: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        bucket_ready() with memory by address, which the caller keeps until wait() has returned: numel elements of the plan's dtype.
+        bucket_ready() with memory by address, which the caller keeps until wait() has returned, on a GPU until what it has enqueued is over: numel elements of the plan's dtype.
         """
     def chrome_trace(self) -> str:
         """
@@ -602,9 +616,9 @@ class Reducer:
         Raises:
             InvalidArgument: a step has begun, or the bucket's exchange leaves no payloads of the whole.
         """
-    def give_from(self, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], address: typing.SupportsInt | typing.SupportsIndex, dtype: str, factor: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+    def give_from(self, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], address: typing.SupportsInt | typing.SupportsIndex, dtype: str, factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, scale: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        Copies the gradients of these parameters, one after another in memory of `dtype` from `address` on, times factor, to gradient() of each, and says grad_ready().
+        Copies the gradients of these parameters, one after another in memory of `dtype` from `address` on, times factor, to gradient() of each, and says grad_ready(). Over a transport of GPU memory the address is the GPU's, and the copies are enqueued on the reducer's stream; `scale` is the address there of a float32 to divide by, such as a loss scale, or 0.
         
         Raises:
             InvalidArgument: no such parameter; nothing was changed. Or one that was ready already: those before it have been handed over.
@@ -669,7 +683,7 @@ class Reducer:
         """
     def residual(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> numpy.ndarray | None:
         """
-        A copy of the committed residual, float32, or None without error feedback.
+        A copy of the committed residual, float32, or None without error feedback. On a GPU it waits for the steps so far.
         """
     def save(self, file: typing.Any) -> None:
         """
@@ -684,6 +698,15 @@ class Reducer:
         
         Raises:
             InvalidArgument: parameters or dtype differ, a step has begun, plans differ between ranks, or, on the rank where it is so, arrays of gradient() are in use, whose memory would end; the old plan stays.
+            TransportError: the group is finished.
+        """
+    def synchronize(self) -> None:
+        """
+        On a GPU: blocks until the steps so far are over, behind the same step on all ranks. On the CPU wait() has told all: does nothing.
+        
+        Raises:
+            NonFiniteGradient: on_nonfinite is 'error', and a step had such a gradient; none since has been committed, the next will be.
+            InvalidArgument: a step has begun.
             TransportError: the group is finished.
         """
     def take_payloads(self, bucket: typing.SupportsInt | typing.SupportsIndex) -> list[GroupPayloads]:
@@ -704,18 +727,18 @@ class Reducer:
         Raises:
             InvalidArgument: the reducer was not made with unused='zero', or there is no such parameter.
         """
-    def wait(self) -> bool:
+    def wait(self) -> bool | None:
         """
-        Blocks until every bucket of the step is reduced, then commits. Returns whether it did: False for a step skipped because of non-finite gradients.
+        Blocks until every bucket of the step is reduced, then commits. Returns whether it did: False for a step skipped because of non-finite gradients. On a GPU it enqueues that and returns None: synchronize() tells.
         
         Raises:
             NonFiniteGradient: naming rank and bucket; nothing was committed on any rank.
             InvalidArgument: naming parameters that were never ready; the step can go on.
             TransportError: naming rank and bucket; the group is finished.
         """
-    def write_means(self, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], address: typing.SupportsInt | typing.SupportsIndex, dtype: str, factor: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+    def write_means(self, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], address: typing.SupportsInt | typing.SupportsIndex, dtype: str, factor: typing.SupportsFloat | typing.SupportsIndex = 1.0, scale: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        The other way, after wait(): what is in gradient() of these parameters, times factor, to memory of `dtype` from `address` on.
+        The other way, after wait(): what is in gradient() of these parameters, times factor, and on a GPU times the float32 at `scale`, to memory of `dtype` from `address` on.
         """
     @property
     def committed_steps(self) -> int:
@@ -1135,7 +1158,7 @@ def make_plan(parameters: collections.abc.Sequence[tuple[str, collections.abc.Se
     Raises:
         InvalidArgument: two parameters of one name, one without elements, an exchange that cannot carry the spec, buckets that do not hold every parameter once.
     """
-def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex = 0, world_size: typing.SupportsInt | typing.SupportsIndex = 1, store: str = '', interface: str = '', timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, job_secret: str = '', bits_per_second: typing.SupportsFloat | typing.SupportsIndex = 0.0, plugin_path: str = '', log: collections.abc.Callable[[str], None] | None = None) -> Transport:
+def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex = 0, world_size: typing.SupportsInt | typing.SupportsIndex = 1, store: str = '', interface: str = '', timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, job_secret: str = '', bits_per_second: typing.SupportsFloat | typing.SupportsIndex = 0.0, plugin_path: str = '', log: collections.abc.Callable[[str], None] | None = None, device: typing.SupportsInt | typing.SupportsIndex = 0, max_ctas: typing.SupportsInt | typing.SupportsIndex = 0) -> Transport:
     """
     Joins a group of processes: collective, blocking, at most `timeout` seconds.
     
@@ -1147,6 +1170,7 @@ def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex
         job_secret: ranks meet only where it is the same.
         bits_per_second: paces the rank's link inside the transport; 0: as fast as it goes.
         log: called with a line about what happened beside the calls, from any thread.
+        device, max_ctas: of 'nccl': this rank's GPU as CUDA numbers them, and the blocks NCCL may take of it, 0 for its choice.
     
     Raises:
         InvalidArgument: an unknown name lists the known ones.

@@ -5,6 +5,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InvalidArgument, NonFiniteGradient, TransportError
@@ -31,7 +32,8 @@ def attach(
             optimizer.step(), optimizer.zero_grad()
 
     Args:
-        module: parameters of float32, float16 or bfloat16 on the CPU, which stay its own.
+        module: parameters of float32, float16 or bfloat16 on the CPU or on one GPU, which stay its
+            own.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
         optimizer: its step() calls wait(), behind the closure where there is one. Not together with
             a scaler, which looks at gradients before: call wait() yourself, before scaler.step(),
@@ -97,7 +99,11 @@ class Attached(GradientExchange):
                 flat = tensor.detach().contiguous().reshape(-1)
                 raw = flat.view(torch.uint8).clone() if flat.numel() > 0 else None
                 if raw is not None:
-                    self._transport.broadcast(raw.numpy(), 0)
+                    if self._work.waits:
+                        self._transport.broadcast(raw.numpy(), 0)
+                    else:  # from Python gradwire's carries a Reducer's memory alone
+                        group = self._process_group
+                        dist.broadcast(raw, dist.get_global_rank(group, 0), group=group)
                     tensor.copy_(raw.view(tensor.dtype).view_as(tensor))
 
     @contextlib.contextmanager
@@ -116,10 +122,12 @@ class Attached(GradientExchange):
 
         Returns:
             Whether the step was committed. False where a gradient of some rank was not finite and
-            on_nonfinite is 'skip': then all of .grad is NaN, on all ranks.
+            on_nonfinite is 'skip': then all of .grad is NaN, on all ranks. On a GPU it waits for
+            nothing and returns True: .grad is NaN there too, but no host knows of it.
 
         Raises:
-            NonFiniteGradient: on all ranks; .grad is NaN. The next step goes on.
+            NonFiniteGradient: on all ranks; .grad is NaN. The next step goes on; on a GPU, where it
+                may be raised steps later, once synchronize() has been called.
             InvalidArgument: a gradient was changed behind backward (clip what wait() has written);
                 or no backward was. Or a parameter has no gradient, and unused is 'error': then the
                 group is finished.
@@ -131,8 +139,10 @@ class Attached(GradientExchange):
             raise InvalidArgument("wait: no gradient has appeared since the last step")
         self._check_unchanged()
         try:
-            committed = self._reducer.wait()
+            with self._work.behind_backward():
+                committed = self._reducer.wait() is not False  # None: nobody knows, means may be NaN
         except (NonFiniteGradient, TransportError):
+            self._work.before_caller()
             self._end_step()
             self._fill_with_nan()
             raise
@@ -142,7 +152,9 @@ class Attached(GradientExchange):
         self._end_step()
         started = time.perf_counter()
         if committed:
-            self._take_means()
+            with self._work.behind_backward():
+                self._take_means()
+            self._work.before_caller()
         else:
             self._fill_with_nan()
         self.seconds += time.perf_counter() - started
@@ -152,7 +164,7 @@ class Attached(GradientExchange):
         """Drops the step in progress, where backward has raised. Collective.
 
         Nothing is committed on any rank, unless all gradients of all of them had left already. The
-        next backward begins a new step.
+        next backward begins a new step. On a GPU it waits for that.
 
         Raises:
             TransportError: a rank was lost.
@@ -161,11 +173,15 @@ class Attached(GradientExchange):
             return
         for i, (_, parameter) in enumerate(self._named):
             if i not in self._ready_as:  # not finite on this rank, so that none commits
-                none = torch.full((parameter.numel(),), float("nan"))
-                self._reducer.give_from([i], none.data_ptr(), "float32")
+                with self._work.behind_backward():
+                    none = torch.full((parameter.numel(),), float("nan"), device=self._work.device)
+                    self._reducer.give_from([i], none.data_ptr(), "float32")
         self._end_step()
-        with contextlib.suppress(NonFiniteGradient):
+        with contextlib.suppress(NonFiniteGradient), self._work.behind_backward():
             self._reducer.wait()
+        self._work.before_caller()
+        with contextlib.suppress(NonFiniteGradient):
+            self._reducer.synchronize()
         self._fill_with_nan()
 
     def detach(self) -> None:
@@ -232,7 +248,15 @@ class Attached(GradientExchange):
                 "all passes but the last"
             )
         dense = gradient.contiguous()
-        self._reducer.give_from([i], dense.data_ptr(), DTYPES[dense.dtype], 1.0 / self._scale)
+        self._work.use(dense)
+        with self._work.behind_backward():
+            self._reducer.give_from(
+                [i],
+                dense.data_ptr(),
+                DTYPES[dense.dtype],
+                1.0 / self._scale.value,
+                self._scale.address,
+            )
         self._ready_as[i] = gradient, gradient._version
         self.seconds += time.perf_counter() - started
 
@@ -246,7 +270,9 @@ class Attached(GradientExchange):
                 parameter, memory_format=torch.contiguous_format
             )
             assert mean is not None
-            self._reducer.write_means([i], mean.data_ptr(), DTYPES[mean.dtype], self._scale)
+            self._reducer.write_means(
+                [i], mean.data_ptr(), DTYPES[mean.dtype], self._scale.value, self._scale.address
+            )
             if gradient is None:
                 # All ranks decide alike: an optimizer may leave out a parameter without gradient.
                 if not parameter.requires_grad:

@@ -6,7 +6,7 @@ import torch
 
 from ..errors import InvalidArgument
 
-__all__ = ["DTYPES", "check_options", "common_dtype"]
+__all__ = ["DTYPES", "check_options", "common_device", "common_dtype"]
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _PLAN_OPTIONS = ("rules", "exempt_1d", "exchange", "seed", "ranks_per_node")
@@ -23,7 +23,7 @@ def check_options(spec: Any, plan: Dict[str, Any]) -> None:
         )
 
 
-def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
+def common_device(named: Sequence[Tuple[str, torch.Tensor]]) -> torch.device:
     """Of the gradients of a plan. Raises InvalidArgument for parameters that cannot be exchanged."""
     if not named:
         raise InvalidArgument("parameters: none requires a gradient, at least one must")
@@ -32,15 +32,20 @@ def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
         raise InvalidArgument(
             f"parameters: lie on {' and '.join(devices)}, must be on one device"
         )
+    name, first = named[0]
+    if first.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(
+            f"parameter '{name}': is on {first.device}, must be on the CPU or a CUDA GPU"
+        )
+    return first.device
+
+
+def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
+    """Likewise."""
     for name, p in named:
         if p.dtype not in DTYPES:
             raise InvalidArgument(
                 f"parameter '{name}': is {p.dtype}, must be float32, float16 or bfloat16"
-            )
-        if p.device.type != "cpu":
-            raise InvalidArgument(
-                f"parameter '{name}': is on {p.device}, must be on the CPU: exchanges of GPU memory "
-                "from Python are not built yet"
             )
     dtypes = {DTYPES[p.dtype] for _, p in named}
     return dtypes.pop() if len(dtypes) == 1 else "float32"

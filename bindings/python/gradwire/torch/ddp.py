@@ -30,24 +30,27 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
     residuals; where some rank's gradient holds NaN or infinity nothing is committed on any.
 
     Args:
-        ddp: parameters of float32, float16 or bfloat16 on the CPU; no other hook.
+        ddp: parameters of float32, float16 or bfloat16 on the CPU or on one GPU; no other hook.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
         process_group: by default that of ddp.
-        carrier: 'gloo', the library's own over TCP; 'torch', the process group; 'auto', the first
-            where this build has it.
+        carrier: 'gloo', the library's own over TCP; 'torch', the process group; 'nccl', the
+            library's own between GPUs, for gradients there; 'auto', of those for this memory the
+            first that this build has.
         timeout: seconds a peer may stay silent. A process that dies is noticed at once.
         scaler: the GradScaler of the loss, so that residuals are of unscaled gradients; False when
             a scaler in this process is that of another loss. Without it scalers are refused.
         on_nonfinite: 'error': backward() raises NonFiniteGradient on all ranks; 'skip': all
             gradients become NaN on all ranks, which GradScaler takes for a step to be left out.
-            By default 'skip' with a scaler, else 'error'.
+            By default 'skip' with a scaler, else 'error'. On a GPU no backward waits to know:
+            gradients become NaN either way, and what 'error' raises comes with one of the next
+            steps, after each, until synchronize() on all ranks.
         threads: of compression; torch.get_num_threads() by default.
         streams: exchanges in flight at once, 1 to 16.
         rules, exempt_1d, exchange, seed, ranks_per_node: as of gradwire.make_plan().
         trace_steps: steps that save_trace() has.
 
     Returns:
-        The exchange: set_spec(), stats(), write_to(), save_trace(), state_dict().
+        The exchange: set_spec(), stats(), write_to(), save_trace(), state_dict(), synchronize().
 
     Raises:
         InvalidArgument: what is not as above, or another hook is there.
@@ -117,12 +120,16 @@ class DDPHook(GradientExchange):
 
     def _may_leave_out(self) -> bool:
         ddp = self._ddp()  # asked anew: a static graph may be declared later
-        return ddp is not None and bool(ddp.find_unused_parameters or ddp.static_graph)
+        if ddp is None:
+            return False
+        # Looking at a mean waits for a GPU, as DDP does where it looks for parameters. In a static
+        # graph nothing is owed to those it leaves out.
+        return bool(ddp.find_unused_parameters or (ddp.static_graph and self._work.waits))
 
     def take(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
         """Called by DDP for each bucket in turn; the last one ends the step."""
         buffer = bucket.buffer()
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future = self._work.future()
         if self._reducer is None:
             future.set_result(buffer)
             return future
@@ -132,7 +139,8 @@ class DDPHook(GradientExchange):
         mapped = _Mapped((), [], None)
         try:
             if self._error is None:
-                mapped = self._give(bucket, buffer)
+                with self._work.behind_backward():
+                    mapped = self._give(bucket, buffer)
         except RefusedByAll as refused:
             self._error = refused.error  # nothing has begun
         except Exception as error:
@@ -141,7 +149,8 @@ class DDPHook(GradientExchange):
         self._waiting.append(_Waiting(future, buffer, mapped))
         self.seconds += time.perf_counter() - started
         if bucket.is_last():
-            self._finish()
+            with self._work.behind_backward():
+                self._finish()
         return future
 
     def _give(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
@@ -161,7 +170,11 @@ class DDPHook(GradientExchange):
         mapped = self._map(bucket, buffer)
         if mapped.bucket is None:
             self._reducer.give_from(
-                mapped.parameters, buffer.data_ptr(), DTYPES[buffer.dtype], 1.0 / self._scale
+                mapped.parameters,
+                buffer.data_ptr(),
+                DTYPES[buffer.dtype],
+                1.0 / self._scale.value,
+                self._scale.address,
             )
             return mapped
         self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
@@ -209,7 +222,7 @@ class DDPHook(GradientExchange):
 
     def _end_step(self, waiting: List[_Waiting]) -> None:
         assert self._reducer is not None
-        committed = self._reducer.wait()
+        committed = self._reducer.wait() is not False  # None: nobody knows, and means may be NaN
         started = time.perf_counter()
         for each in waiting:
             if not committed:
@@ -219,7 +232,8 @@ class DDPHook(GradientExchange):
                     each.mapped.parameters,
                     each.buffer.data_ptr(),
                     DTYPES[each.buffer.dtype],
-                    self._scale,
+                    self._scale.value,
+                    self._scale.address,
                 )
         if committed and self._may_leave_out():
             means = [(each.buffer, each.mapped.parameters) for each in waiting]

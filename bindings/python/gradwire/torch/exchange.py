@@ -12,17 +12,17 @@ import torch.distributed as dist
 
 from .. import _core
 from .._core import make_plan
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, NonFiniteGradient
 from ..reducer import Reducer
-from ..registries import transports
-from .carrier import transport as torch_transport
 from .checkpoint import States, agreed_buckets, bytes_of, lookup_of, state_of
-from .checks import DTYPES, check_options, common_dtype
-from .meeting import check_group, gloo_transport
+from .checks import DTYPES, check_options, common_device, common_dtype
+from .joining import join
+from .meeting import check_group
+from .ordering import Scale, work_on
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled
 from .writers import write_scalars
 
-__all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll", "join"]
+__all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
 
 Named = Iterable[Tuple[str, torch.Tensor]]
 
@@ -34,9 +34,9 @@ _live: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
 
 
 class RefusedByAll(Exception):
-    """Carries an InvalidArgument that all ranks have met, before anything left."""
+    """Carries what all ranks have met, before anything left."""
 
-    def __init__(self, error: InvalidArgument) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -70,6 +70,13 @@ class GradientExchange:
         check_options(spec, plan)
         self._named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
         check_scaler(scaler, [p for _, p in self._named])
+        self._work = work_on(common_device(self._named))
+        if unused != "error" and not self._work.waits:
+            raise InvalidArgument(
+                f"unused: is '{unused}', must be 'error' for gradients on {self._work.device}, where "
+                "every backward has to reach all parameters"
+            )
+        self._process_group: Any = process_group or dist.group.WORLD
         self._dtype = common_dtype(self._named)
         self._ids = {id(p): i for i, (_, p) in enumerate(self._named)}
         self._spec = spec
@@ -80,7 +87,7 @@ class GradientExchange:
         # One that is not enabled scales nothing, and skips nothing.
         self._scaler: Any = scaler if is_enabled(scaler) else None
         self._look_for_scalers = scaler is None
-        self._scale = 1.0  # of the gradients of the step in progress
+        self._scale = Scale(1.0)  # of the gradients of the step in progress
         self._begun_steps = 0
         self._closed = False
         self.seconds = 0.0  # spent in the last step handing over and taking back, not waiting
@@ -92,7 +99,7 @@ class GradientExchange:
             _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
             return
         self._refuse_second()
-        self._transport = join(process_group, carrier, timeout)
+        self._transport = join(process_group, carrier, timeout, self._work.device)
         self._reducer = Reducer(
             made,
             self._transport,
@@ -101,6 +108,7 @@ class GradientExchange:
             threads=torch.get_num_threads() if threads is None else threads,
             streams=streams,
             trace_steps=trace_steps,
+            **self._work.reducer_options(),
         )
         _live.add(self)
 
@@ -125,7 +133,7 @@ class GradientExchange:
         """Another compressor from the next step on. On all ranks behind the same step.
 
         Residuals are carried over by parameter, into the next gradient where the new compressor
-        keeps none.
+        keeps none; on a GPU such a one is refused. There it waits for the steps so far.
 
         Args:
             spec, **plan: as of register(); what is not given stays.
@@ -145,8 +153,24 @@ class GradientExchange:
             self._spec, self._options = before
             raise
 
+    def synchronize(self) -> None:
+        """On a GPU: blocks until the steps so far are over. Behind the same step on all ranks.
+
+        On the CPU the end of backward has told all: does nothing.
+
+        Raises:
+            NonFiniteGradient: on_nonfinite is 'error' and a gradient of some rank was not finite. No
+                step since has been committed; the next will be.
+            TransportError: a rank was lost.
+        """
+        if self._reducer is not None:
+            self._reducer.synchronize()
+
     def residual(self, name: str) -> Optional[torch.Tensor]:
-        """A copy of what a parameter's gradients on this rank still owe; None without feedback."""
+        """A copy of what a parameter's gradients on this rank still owe; None without feedback.
+
+        On the CPU; where gradients are on a GPU it waits for that.
+        """
         if self._reducer is None:
             return None
         kept = self._reducer.residual(self._index_of(name))
@@ -196,7 +220,8 @@ class GradientExchange:
         Returns:
             'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
             gradients), 'exposed_us' (the end of backward waited so long), 'codec_us',
-            'transfer_us', 'buckets', 'hook_us' (handing over and taking back, without waiting); with norms
+            'transfer_us', 'buckets', 'hook_us' (handing over and taking back, without waiting); on a
+            GPU there is no 'committed', and times are those of enqueueing; with norms
             'residual_norm', 'gradient_norm' (of the means in .grad) and 'compression_error',
             the first over the second: ask for them in the thread that trains. Empty before the
             first step.
@@ -207,6 +232,8 @@ class GradientExchange:
         found = {key: float(value) for key, value in steps[-1].items()}
         found["dense_bytes"] = float(sum(p.numel() * p.element_size() for _, p in self._named))
         found["hook_us"] = self.seconds * 1e6
+        if not self._work.waits:
+            del found["committed"]  # the host does not know
         if norms:
             found.update(self._norms())
         return found
@@ -280,7 +307,7 @@ class GradientExchange:
         if self._look_for_scalers and self._begun_steps <= _LOOK_FOR_SCALERS:
             find_scaler()
         self._set_waiting_plan()
-        self._scale = self._scaler.get_scale() if self._scaler else 1.0
+        self._scale = self._work.scale_of(self._scaler)
         self.seconds = 0.0
         return self._reducer
 
@@ -296,6 +323,9 @@ class GradientExchange:
             plan, self._plan_to_set = self._plan_to_set, None
             try:
                 self._reducer.set_plan(plan)
+            except NonFiniteGradient as error:  # of a step before, of which a GPU has told only now
+                self._plan_to_set = plan
+                raise RefusedByAll(error) from error
             except InvalidArgument as error:
                 self._spec, self._options, self._buckets = self._in_use
                 raise RefusedByAll(error) from error
@@ -327,8 +357,10 @@ class GradientExchange:
 
     def _mean(self, i: int) -> torch.Tensor:
         assert self._reducer is not None
-        mean = torch.empty(self._named[i][1].numel())
-        self._reducer.write_means([i], mean.data_ptr(), "float32")
+        with self._work.behind_backward():
+            mean = torch.empty(self._named[i][1].numel(), device=self._work.device)
+            self._reducer.write_means([i], mean.data_ptr(), "float32")
+        self._work.before_caller()
         return mean
 
     def _index_of(self, name: str) -> int:
@@ -336,17 +368,6 @@ class GradientExchange:
             if name in (known, _plain(known)):
                 return i
         raise InvalidArgument(f"name: '{name}' is no parameter that is exchanged")
-
-
-def join(process_group: Any, carrier: str, timeout: float) -> _core.Transport:
-    """A transport of the ranks of a process group; carrier as of register(). Collective."""
-    known = ("auto", "gloo", "torch")
-    if carrier not in known:
-        raise InvalidArgument(f"carrier: is '{carrier}', must be one of {', '.join(known)}")
-    there = any(row.name == "gloo" and row.available for row in transports())
-    if carrier == "gloo" or (carrier == "auto" and there):
-        return gloo_transport(process_group, timeout)
-    return torch_transport(process_group, timeout=timeout)
 
 
 def _plain(name: str) -> str:

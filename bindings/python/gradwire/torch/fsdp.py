@@ -13,7 +13,8 @@ from ..errors import InvalidArgument, NonFiniteGradient
 from ..feedback import Feedback
 from .agreement import agree
 from .ddp import after_backward
-from .exchange import DTYPES, join
+from .exchange import DTYPES
+from .joining import join
 from .meeting import check_group
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled
 from .sharded_checkpoint import compare, load_slices, state_of

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from .. import _core
 from ..errors import InvalidArgument
 
-__all__ = ["check_group", "gloo_transport", "meeting_host"]
+__all__ = ["check_group", "meeting_host", "met"]
 
 
 def check_group(process_group: Any) -> None:
@@ -42,8 +42,11 @@ def meeting_host(all_gather: Callable[[bytes], List[bytes]]) -> str:
     return address
 
 
-def gloo_transport(process_group: Any, timeout: float) -> _core.Transport:
-    """Joins the ranks of a group in a gloo transport of the library's own. Collective among them.
+def met(name: str, process_group: Any, timeout: float, **options: Any) -> _core.Transport:
+    """Joins the ranks of a group in a transport of the library's own. Collective among them.
+
+    Args:
+        name, options: as of gradwire.make_transport().
 
     Raises:
         TransportError: naming the ranks that did not come, or why rank 0 cannot be reached.
@@ -63,12 +66,13 @@ def gloo_transport(process_group: Any, timeout: float) -> _core.Transport:
     dist.broadcast_object_list(where, src=dist.get_global_rank(group, 0), group=group)
     place: Tuple[str, int, str] = where[0]
     return _core.make_transport(
-        "gloo",
+        name,
         rank=rank,
         world_size=world_size,
         store=f"tcp:{place[0]}:{place[1]}",
         timeout=timeout,
         job_secret=place[2],
+        **options,
     )
 
 
