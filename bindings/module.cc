@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "gradwire/bindings/layers.h"
+#include "gradwire/bindings/planner.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/core/stream.h"
@@ -69,6 +70,7 @@ py::typing::Dict<py::str, py::object> build_info() {
   features["gloo"] = static_cast<bool>(GRADWIRE_WITH_GLOO);
   features["mpi"] = static_cast<bool>(GRADWIRE_WITH_MPI);
   features["nccl"] = static_cast<bool>(GRADWIRE_WITH_NCCL);
+  features["planner"] = static_cast<bool>(GRADWIRE_WITH_PLANNER);
   features["trainer"] = static_cast<bool>(GRADWIRE_WITH_BENCH);
   py::typing::Dict<py::str, py::object> info;
   info["version"] = GRADWIRE_VERSION;
@@ -104,4 +106,5 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_optimizers(module);  // which step from what a reducer hands on
   bindings::bind_schedules(module);
   bindings::bind_registries(module);
+  bindings::bind_planner(module);
 }

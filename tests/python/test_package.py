@@ -88,7 +88,7 @@ def test_the_registries_have_rows():
 
 def test_build_info_says_why_there_is_no_gpu():
     info = gradwire.build_info()
-    assert set(info["features"]) == {"cuda", "gloo", "mpi", "nccl", "trainer"}
+    assert set(info["features"]) == {"cuda", "gloo", "mpi", "nccl", "planner", "trainer"}
     assert (info["cuda_devices"] == 0) == bool(info["cuda_unavailable_reason"])
 
 

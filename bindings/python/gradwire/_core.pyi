@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'codes_of_floats', 'compressors', 'device_copy', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
+__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'codes_of_floats', 'compressors', 'device_copy', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'planner_bytes', 'planner_calibrated', 'planner_profile', 'planner_rate', 'planner_scaling', 'planner_schedules', 'planner_seconds', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -1197,6 +1197,46 @@ def payload_info(payload: typing.Any) -> dict[str, typing.Any]:
     Raises:
         InvalidArgument: the bytes are no payload, or are cut short.
     """
+def planner_bytes(text: str) -> float:
+    """
+    Bytes of text such as '25MB'.
+    """
+def planner_calibrated(profile: str, step_s: typing.SupportsFloat | typing.SupportsIndex) -> str:
+    """
+    JSON of the profile whose step on one worker takes step_s seconds.
+    """
+def planner_profile(format: str, text: str, name: str, options: dict[str, typing.Any]) -> str:
+    """
+    JSON of the profile that `text` in one of the formats holds.
+    """
+def planner_rate(text: str) -> float:
+    """
+    Bytes per second of text such as '10gbit' or '1.2GB/s'.
+    """
+def planner_scaling(profile: str, schedule: str, settings: dict[str, typing.Any]) -> list[dict[str, typing.Any]]:
+    """
+    One dict per number of workers; see gradwire.planner.scaling.
+    """
+def planner_schedules() -> list[str]:
+    """
+    Names of the schedules of a predicted step.
+    """
+def planner_seconds(text: str) -> float:
+    """
+    Seconds of text such as '60us'.
+    """
+def planner_sensitivities(profile: str, schedule: str, settings: dict[str, typing.Any]) -> list[dict[str, typing.Any]]:
+    """
+    One dict per input; see gradwire.planner.sensitivities.
+    """
+def planner_simulate(profile: str, schedule: str, settings: dict[str, typing.Any]) -> dict[str, typing.Any]:
+    """
+    A predicted step as a dict; see gradwire.planner.simulate.
+    """
+def planner_trace(profile: str, schedule: str, settings: dict[str, typing.Any]) -> str:
+    """
+    Chrome/Perfetto JSON; see gradwire.planner.trace.
+    """
 def probe_link(transport: Transport, *, budget: typing.SupportsFloat | typing.SupportsIndex = 0.005, most_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576) -> LinkCosts:
     """
     Measures the line between the ranks by a few all-gathers: the same LinkCosts on all. Collective; a Reducer over the transport must be between steps.
@@ -1224,3 +1264,4 @@ def warmup(base: typing.SupportsFloat | typing.SupportsIndex, step: typing.Suppo
     """
     base * (step + 1) / warmup_steps while step < warmup_steps, then base.
     """
+planner_unavailable_reason: str = ''

@@ -65,6 +65,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     if "bench" in words:  # `gradwire info` works without what the benchmark imports
         _add_bench(bench)
 
+    simulated = commands.add_parser(
+        "simulate", help="predict the time of a training step on other links and more workers"
+    )
+    _add_debug(simulated)
+    if "simulate" in words:
+        _add_simulate(simulated)
+
     commands.add_parser(
         "check", help="see whether a transport works between the machines this is started on"
     )
@@ -94,6 +101,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
     command.add_arguments(parser)
     parser.set_defaults(run=command.run)
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    from . import simulating
+
+    simulating.add_arguments(parser)
+    parser.set_defaults(run=simulating.run)
 
 
 def _info(args: argparse.Namespace) -> int:

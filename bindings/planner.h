@@ -1,0 +1,10 @@
+#pragma once
+// The planner's functions; in a build without it only why they are not there.
+
+#include <pybind11/pybind11.h>
+
+namespace gradwire::bindings {
+
+void bind_planner(pybind11::module_& module);
+
+}  // namespace gradwire::bindings

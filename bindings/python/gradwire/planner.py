@@ -1,0 +1,148 @@
+"""What a training step will take on other links, with other schedules and on more workers.
+
+    >>> from gradwire import planner
+    >>> bert = planner.profile_of_model("bert-large", flops_per_s=50e12, batch=8)
+    >>> cluster = planner.Cluster(workers=64, link="25gbit", gpus_per_node=8)
+    >>> step = planner.simulate(bert, cluster, schedule="wfbp")
+    >>> step["step_s"] > step["compute_s"]  # the rest is exchange that nothing hides
+    True
+
+A profile is the JSON text of docs/profile-format.md. Nothing here runs on a device or a network.
+"""
+
+import gzip
+import json
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from . import _core
+from .errors import Error, InvalidArgument
+from .models import MODELS, layers
+
+__all__ = [
+    "SCHEDULES",
+    "Cluster",
+    "calibrated",
+    "profile_of_model",
+    "read_profile",
+    "scaling",
+    "sensitivities",
+    "simulate",
+    "trace",
+]
+
+#: Names of the schedules: what of a step may go on at the same time.
+SCHEDULES: Sequence[str] = tuple(_core.planner_schedules())
+
+FORMATS = ("profile", "columns", "b-caffe", "b-caffe-merged", "kineto", "pipedream")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines a step runs on, and what travels between them.
+
+    None keeps what the link says. link, intra: a preset (pcie3, pcie4, nvlink, 10gbe, 25gbe, 100gbe,
+    infiniband) or a rate such as "25gbit" or "1.2GB/s". Raises InvalidArgument, when used, for values
+    out of range.
+    """
+
+    workers: int = 1
+    link: str = "10gbit"  #: between machines
+    gpus_per_node: int = 1  #: workers that share a machine and its link
+    intra: Optional[str] = None  #: inside a machine; None: 12 GB/s
+    alpha_s: Optional[float] = None  #: start-up of a message between machines, in seconds
+    bytes_per_s: Optional[float] = None
+    efficiency: Optional[float] = None  #: what of the bandwidth can be had at all, in (0, 1]
+    stream_bytes_per_s: Optional[float] = None  #: the most that one stream gets
+    streams: int = 2  #: of the schedule multi-stream
+    jitter: float = 0.0  #: standard deviation of a worker's computing time over its mean
+    seed: int = 1
+    compression: float = 1.0  #: dense bytes over bytes sent
+    bucket_bytes: Sequence[float] = ()  #: caps of buckets, the last one repeats; (): by the schedule
+    measured_exchanges: bool = False  #: the profile's own exchange times instead of the link
+
+
+def _settings(cluster: Cluster) -> Dict[str, Any]:
+    _needed()
+    return {**asdict(cluster), "bucket_bytes": list(cluster.bucket_bytes)}
+
+
+def _needed() -> None:
+    if _core.planner_unavailable_reason:
+        raise Error(_core.planner_unavailable_reason)
+
+
+def read_profile(path: str, format: str = "profile", step: int = 0, batch: int = 1) -> str:
+    """The profile in a file, which may be compressed (.gz): "profile" (JSON), "columns" (S-SGD
+    traces), "b-caffe" or "b-caffe-merged" (its logs), "kineto" (a torch.profiler trace of DDP on GPUs;
+    `step` counts its steps from 0), "pipedream" (its layer graphs, which do not say the batch). Raises
+    InvalidArgument naming file, place and value."""
+    _needed()
+    if format not in FORMATS:
+        raise InvalidArgument(f"profile format: unknown name '{format}', known: {', '.join(FORMATS)}")
+    if step < 0 or batch < 1:
+        raise InvalidArgument(f"{path}: step {step}, batch {batch}, must be at least 0 and 1")
+    try:
+        data = Path(path).read_bytes()
+        text = (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path}: cannot be read ({error}), expected a text file") from None
+    return _core.planner_profile(format, text, path, {"step": step, "batch": batch})
+
+
+def profile_of_model(
+    name: str, flops_per_s: float, batch: int = 8, tokens: Optional[int] = None
+) -> str:
+    """The profile of a transformer that nobody measured: its matrices' arithmetic at flops_per_s
+    operations per second (that are reached, not the data sheet's), backward twice forward, `tokens`
+    tokens a sample (None: as it was trained). Layers without much arithmetic take next to no time.
+    Raises InvalidArgument for an unknown name; lists the known ones."""
+    _needed()
+    if name not in MODELS:
+        raise InvalidArgument(f"model: unknown name '{name}', known: {', '.join(MODELS)}")
+    model = MODELS[name]
+    count = model.tokens if tokens is None else tokens
+    if count < 1:
+        raise InvalidArgument(f"tokens: {count}, must be at least 1")
+    rows = [f"{tensor},{elements}" for tensor, elements in layers(model)]
+    options = {"flops_per_s": flops_per_s, "batch": batch, "flops_per_element": 2.0 * count}
+    return _core.planner_profile("layers", "\n".join(["tensor,elements", *rows]), name, options)
+
+
+def calibrated(profile: str, step_s: float) -> str:
+    """The profile with the constant that makes a step on one worker take step_s seconds: what the
+    model is fitted with, once per model. Raises InvalidArgument where the layers take longer."""
+    _needed()
+    return _core.planner_calibrated(profile, step_s)
+
+
+def simulate(profile: str, cluster: Cluster, schedule: str = "wfbp") -> Dict[str, Any]:
+    """A step in the steady state: schedule, workers, step_s (seconds), least_s and most_s (over
+    draws of the jitter), compute_s + exposed_s + input_s = step_s (computing; waiting for exchanges;
+    waiting for input or for slower workers), exchange_s (hidden or not), exchanges (messages a
+    step), samples_per_s, critical_path (kind, what, begin_s, seconds of each task on it)."""
+    return _core.planner_simulate(profile, schedule, _settings(cluster))
+
+
+def scaling(profile: str, cluster: Cluster, schedule: str = "wfbp") -> List[Dict[str, Any]]:
+    """For 1, 2, 4, ... workers up to the cluster's: workers, step_s, exposed_s, samples_per_s, speedup
+    (times one worker's samples per second), efficiency (speedup over workers)."""
+    return _core.planner_scaling(profile, schedule, _settings(cluster))
+
+
+def sensitivities(profile: str, cluster: Cluster, schedule: str = "wfbp") -> List[Dict[str, Any]]:
+    """For every input, the strongest first: input, value, elasticity (-0.5: 1% more of it makes the
+    step 0.5% shorter) and no_effect (why a change of it changes nothing, or "")."""
+    return _core.planner_sensitivities(profile, schedule, _settings(cluster))
+
+
+def trace(profile: str, cluster: Cluster, schedule: str = "wfbp") -> str:
+    """One predicted step as Chrome/Perfetto JSON (ui.perfetto.dev)."""
+    return _core.planner_trace(profile, schedule, _settings(cluster))
+
+
+def model_of(profile: str) -> str:
+    """The name of the model in a profile."""
+    return str(json.loads(profile)["model"])
