@@ -9,6 +9,7 @@ void bind_carrier(pybind11::module_& module);
 void bind_comm(pybind11::module_& module);
 void bind_device_array(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
+void bind_optimizer_specs(pybind11::module_& module);
 void bind_optimizers(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_reducer(pybind11::module_& module);

@@ -11,7 +11,6 @@
 #include "gradwire/optimizers/saved_state.h"
 
 namespace gradwire::bindings {
-namespace {
 
 std::vector<ParamGroup> groups_of(const std::vector<GroupRow>& rows) {
   std::vector<ParamGroup> groups;
@@ -27,6 +26,8 @@ std::vector<ParamGroup> groups_of(const std::vector<GroupRow>& rows) {
   }
   return groups;
 }
+
+namespace {
 
 void check_names(size_t count, const ParameterTable& table) {
   check(table.names.size() == count && table.group_of.size() == count, "names: holds ",

@@ -30,6 +30,8 @@ using Arrays = py::typing::List<py::object>;
 using Setting = std::optional<double>;
 using GroupRow = std::tuple<Setting, double, bool, Setting, Setting, Setting, Setting, bool>;
 
+std::vector<ParamGroup> groups_of(const std::vector<GroupRow>& rows);
+
 /// Where memory is that others keep alive, and of which dtype: 0 is none.
 using Address = std::pair<uintptr_t, std::string>;
 

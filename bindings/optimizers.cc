@@ -65,11 +65,6 @@ void bind_state_codes(py::module_& module) {
 }  // namespace
 
 void bind_optimizers(py::module_& module) {
-  module.def(
-      "canonical_optimizer",
-      [](const std::string& text) { return to_string(parse_optimizer(text)); }, py::arg("text"),
-      "The canonical text of an optimizer spec such as 'lamb:weight_decay=0.01'.\n\n"
-      "Raises:\n    InvalidArgument: an unknown name or key lists the known ones.");
   py::class_<BoundOptimizer>(
       module, "Optimizer",
       "Steps on arrays in place; the package's SGD, AdamW, LARS, LARC and LAMB wrap it.\n\n"

@@ -48,7 +48,11 @@ void bind_rates(py::module_& module) {
       .def_readonly("warmup_steps", &PolynomialSchedule::warmup_steps, "Steps of the warm-up.")
       .def_readonly("total_steps", &PolynomialSchedule::total_steps, "Steps until end is reached.")
       .def_readonly("power", &PolynomialSchedule::power, "Of the decay.")
-      .def_readonly("end", &PolynomialSchedule::end, "Where it ends.");
+      .def_readonly("end", &PolynomialSchedule::end, "Where it ends.")
+      .def("__repr__", [](const PolynomialSchedule& s) {
+        return concat("PolynomialSchedule(", s.base, ", ", s.total_steps,
+                      ", warmup_steps=", s.warmup_steps, ", power=", s.power, ", end=", s.end, ")");
+      });
   py::class_<CosineSchedule>(
       module, "CosineSchedule",
       "A warm-up to base, then end + (base - end) * (1 + cos(pi * progress)) / 2 to total_steps "
@@ -62,7 +66,11 @@ void bind_rates(py::module_& module) {
       .def_readonly("base", &CosineSchedule::base, "What it warms up to.")
       .def_readonly("warmup_steps", &CosineSchedule::warmup_steps, "Steps of the warm-up.")
       .def_readonly("total_steps", &CosineSchedule::total_steps, "Steps until end is reached.")
-      .def_readonly("end", &CosineSchedule::end, "Where it ends.");
+      .def_readonly("end", &CosineSchedule::end, "Where it ends.")
+      .def("__repr__", [](const CosineSchedule& s) {
+        return concat("CosineSchedule(", s.base, ", ", s.total_steps,
+                      ", warmup_steps=", s.warmup_steps, ", end=", s.end, ")");
+      });
 }
 
 void bind_noise_scale(py::module_& module) {
@@ -94,7 +102,12 @@ void bind_noise_scale(py::module_& module) {
       .def("steps_for", &NoiseScale::steps_for, py::arg("steps"), py::arg("at_batch"),
            py::arg("batch"),
            "How many steps batch takes to get as far as steps of at_batch (equation 2.12), or "
-           "None.");
+           "None.")
+      .def("__repr__", [](const NoiseScale& scale) {
+        const std::optional<double> value = scale.value();
+        return concat("<gradwire.NoiseScale of ", scale.steps(),
+                      " steps: ", value ? concat(*value, " examples") : "not known yet", ">");
+      });
 }
 
 void bind_large_batch(py::module_& module) {
@@ -117,24 +130,28 @@ void bind_large_batch(py::module_& module) {
   module.def(
       "large_batch",
       [](const std::string& optimizer, double learning_rate, uint64_t batch, uint64_t to_batch,
-         uint64_t examples, double epochs, double warmup_epochs,
-         std::optional<double> noise_scale) {
+         uint64_t examples, double epochs, double warmup_epochs, std::optional<double> noise_scale,
+         bool drop_last) {
         return large_batch({.optimizer = parse_optimizer(optimizer),
                             .learning_rate = learning_rate,
                             .batch = batch,
                             .examples = examples,
                             .epochs = epochs,
                             .warmup_epochs = warmup_epochs,
+                            .drop_last = drop_last,
                             .noise_scale = noise_scale},
                            to_batch);
       },
       py::arg("optimizer"), py::arg("learning_rate"), py::arg("batch"), py::arg("to_batch"),
       py::kw_only(), py::arg("examples"), py::arg("epochs"), py::arg("warmup_epochs") = 0.0,
-      py::arg("noise_scale") = py::none(),
+      py::arg("noise_scale") = py::none(), py::arg("drop_last") = true,
       "From a setting that works at batch, the setting for to_batch over the same epochs, by "
       "published rules: a start that needs no tuning. Batches are of all ranks together. Biases "
       "and norms should be a group with weight_decay 0 and adapt False. noise_scale: "
-      "NoiseScale.value where it was measured, above which rates hardly grow.\n\n"
+      "NoiseScale.value where it was measured, above which rates hardly grow. drop_last: the "
+      "schedule's steps are epochs of examples // to_batch, as of a DataLoader with "
+      "drop_last=True; "
+      "False counts an epoch's last batch that is not full, too.\n\n"
       "Raises:\n    InvalidArgument: a batch above the examples, a rate, number of epochs or "
       "noise scale that is not positive.");
 }

@@ -24,12 +24,9 @@ large = gradwire.large_batch(
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
 model = DistributedDataParallel(model)
 gradwire.torch.register(model, "int8")
-decay = [p for p in model.parameters() if p.ndim > 1]
-rest = [p for p in model.parameters() if p.ndim <= 1]  # biases: as they are
-optimizer = gradwire.torch.LAMB(
-    [{"params": decay, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0, "adapt": False}],
-    lr=1.0,
-)
+layers = {"params": [p for p in model.parameters() if p.ndim > 1]}
+rest = {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0, "adapt": False}
+optimizer = gradwire.torch.make_optimizer(large.optimizer, [layers, rest], lr=1.0)
 # lr is 1, so that the factor is the rate.
 rates = torch.optim.lr_scheduler.LambdaLR(optimizer, large.schedule.at)
 # [setup-end]

@@ -238,6 +238,15 @@ OptimizerSpec parse_optimizer(std::string_view text) {
   return spec;
 }
 
+std::vector<std::pair<std::string_view, std::string>> settings_of(const OptimizerSpec& spec) {
+  std::vector<std::pair<std::string_view, std::string>> settings;
+  for (std::string_view key : optimizer_row(spec.name).keys) {
+    const Field& which = field_of(key);
+    settings.emplace_back(key, written(which, which.get(spec)));
+  }
+  return settings;
+}
+
 std::string to_string(const OptimizerSpec& spec) {
   const OptimizerSpec defaults = default_spec(spec.name);
   std::string text = spec.name;

@@ -111,6 +111,21 @@ assert loss(model, shared).item() < 0.9 * first
 print("same on all ranks:", [p.detach().sum().item() for p in model.parameters()])
 dist.destroy_process_group()
 """, ranks=2),
+    ("docs/optimizers.md", "Sharded parameters: slices"): Stage(
+        "", """
+values = np.linspace(-1, 1, 1000).astype(np.float32)
+of_whole = gradwire.LAMB([values], [np.full_like(values, 0.01)], lr=0.1, weight_decay=0.01)
+for step in range(3):
+    of_whole.step()
+np.testing.assert_allclose(mine, np.array_split(values, transport.world_size)[transport.rank], 1e-5)
+print("same on all ranks:", optimizer.spec)
+""", ranks=2),
+    ("docs/large-batch.md", "How large a batch still pays: NoiseScale"): Stage(
+        "", """
+assert scale.steps == 200 and scale.value > 0
+assert scale.rate_for(0.01, 64, 1024) > 0.01 and scale.steps_for(200, 64, 1024) < 200
+print("same on all ranks:", scale, weights.tobytes().hex())
+""", ranks=2),
     ("bindings/python/README.md", "The package gradwire"): Stage(
         "import gradwire\n", """
 assert (reducer.gradient(1) == 1.5).all()  # 1-D, so bf16: exact

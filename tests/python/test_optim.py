@@ -267,6 +267,10 @@ def read_only():
 
 @pytest.mark.parametrize("call, message", [
     (lambda: gradwire.SGD([], [], 0.1), "parameter"),
+    (lambda: gradwire.LARS(floats(), [floats()], 0.1), "parameters: is a ndarray, must be a list of arrays"),
+    (lambda: gradwire.LARS([floats()], floats(), 0.1), "gradients: is a ndarray, must be a list"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1, groups=[{"parameters": [0], "lr": 1}]),
+     "has the field 'lr', known: parameters, weight_decay, learning_rate_scale"),
     (lambda: gradwire.SGD([floats()], [], 0.1), "gradients: holds 0 arrays, must hold 1"),
     (lambda: gradwire.SGD([floats()], [floats(4)], 0.1),
      "gradients[0]: has 4 elements, must have 3"),

@@ -75,7 +75,23 @@ def test_a_large_batch_from_a_small_one():
     measured = gradwire.large_batch("adamw", 0.001, 256, 3072, examples=60000, epochs=10,
                                     noise_scale=768)
     assert measured.learning_rate == pytest.approx(0.001 * math.sqrt(4 / 1.25))
+    assert "1904.00962" not in measured.why and "noise scale of 768" in measured.why
+    # 60000 / 4096 is 14.6: a loader that drops no last batch makes 15 steps an epoch.
+    kept = gradwire.large_batch("lars", 0.1, 256, 4096, examples=60000, epochs=10, drop_last=False)
+    assert kept.schedule.total_steps == 150
     with pytest.raises(gradwire.InvalidArgument, match="noise_scale is -1"):
         gradwire.large_batch("sgd", 0.1, 10, 20, examples=100, epochs=1, noise_scale=-1)
     with pytest.raises(gradwire.InvalidArgument, match="must be at most 100"):
         gradwire.large_batch("sgd", 0.1, 10, 256, examples=100, epochs=1)
+
+
+def test_what_they_are_is_seen_in_a_session():
+    polynomial = gradwire.PolynomialSchedule(0.8, 100, warmup_steps=10, power=2.0, end=0.1)
+    assert repr(polynomial) == "PolynomialSchedule(0.8, 100, warmup_steps=10, power=2, end=0.1)"
+    assert repr(gradwire.CosineSchedule(0.5, 20)) == "CosineSchedule(0.5, 20, warmup_steps=0, end=0)"
+    scale = gradwire.NoiseScale(1, 2)
+    assert repr(scale) == "<gradwire.NoiseScale of 0 steps: not known yet>"
+    scale.add(3.0, 2.0)  # |G|^2 = (2 * 2 - 3) / 1, S = (3 - 2) / (1 - 1 / 2)
+    assert repr(scale) == "<gradwire.NoiseScale of 1 steps: 2 examples>"
+    start = [np.ones(3, np.float32)]
+    assert repr(gradwire.FunctionalOptimizer("lamb", start, lr=0.5)) == "FunctionalOptimizer('lamb', lr=0.5)"

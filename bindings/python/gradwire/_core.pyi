@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'codes_of_floats', 'compressors', 'device_copy', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizers', 'parse_spec', 'payload_info', 'planner_bytes', 'planner_calibrated', 'planner_profile', 'planner_rate', 'planner_scaling', 'planner_schedules', 'planner_seconds', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
+__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'device_copy', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizer_settings', 'optimizers', 'parse_spec', 'payload_info', 'planner_bytes', 'planner_calibrated', 'planner_profile', 'planner_rate', 'planner_scaling', 'planner_schedules', 'planner_seconds', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -942,6 +942,8 @@ class PolynomialSchedule:
     """
     def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, power: typing.SupportsFloat | typing.SupportsIndex = 1.0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
         ...
+    def __repr__(self) -> str:
+        ...
     def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
         """
         The learning rate of step 0, 1, ..
@@ -977,6 +979,8 @@ class CosineSchedule:
     """
     def __init__(self, base: typing.SupportsFloat | typing.SupportsIndex, total_steps: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex = 0, end: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
         ...
+    def __repr__(self) -> str:
+        ...
     def at(self, step: typing.SupportsInt | typing.SupportsIndex) -> float:
         """
         The learning rate of step 0, 1, ..
@@ -1008,6 +1012,8 @@ class NoiseScale:
     rank_batch: examples of one rank's gradient; decay: what a step's estimate is worth in the next one's averages.
     """
     def __init__(self, rank_batch: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex, decay: typing.SupportsFloat | typing.SupportsIndex = 0.99) -> None:
+        ...
+    def __repr__(self) -> str:
         ...
     def add(self, mean_of_squares: typing.SupportsFloat | typing.SupportsIndex, square_of_mean: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
@@ -1081,6 +1087,13 @@ def canonical_optimizer(text: str) -> str:
     Raises:
         InvalidArgument: an unknown name or key lists the known ones.
     """
+def check_optimizer_groups(groups: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, typing.SupportsFloat | typing.SupportsIndex | None, bool]]) -> None:
+    """
+    Rows of groups, as Optimizer takes them.
+    
+    Raises:
+        InvalidArgument: naming the setting that is out of range.
+    """
 def codes_of_floats(what: str, name: str, values: typing.Any) -> tuple[typing.Any, typing.Any]:
     """
     (codes, scales) nearest to an optimizer's state in float32.
@@ -1114,9 +1127,9 @@ def from_environment() -> dict[str, typing.Any]:
     Raises:
         InvalidArgument: naming the variable that is missing or malformed.
     """
-def large_batch(optimizer: str, learning_rate: typing.SupportsFloat | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, to_batch: typing.SupportsInt | typing.SupportsIndex, *, examples: typing.SupportsInt | typing.SupportsIndex, epochs: typing.SupportsFloat | typing.SupportsIndex, warmup_epochs: typing.SupportsFloat | typing.SupportsIndex = 0.0, noise_scale: typing.SupportsFloat | typing.SupportsIndex | None = None) -> LargeBatch:
+def large_batch(optimizer: str, learning_rate: typing.SupportsFloat | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, to_batch: typing.SupportsInt | typing.SupportsIndex, *, examples: typing.SupportsInt | typing.SupportsIndex, epochs: typing.SupportsFloat | typing.SupportsIndex, warmup_epochs: typing.SupportsFloat | typing.SupportsIndex = 0.0, noise_scale: typing.SupportsFloat | typing.SupportsIndex | None = None, drop_last: bool = True) -> LargeBatch:
     """
-    From a setting that works at batch, the setting for to_batch over the same epochs, by published rules: a start that needs no tuning. Batches are of all ranks together. Biases and norms should be a group with weight_decay 0 and adapt False. noise_scale: NoiseScale.value where it was measured, above which rates hardly grow.
+    From a setting that works at batch, the setting for to_batch over the same epochs, by published rules: a start that needs no tuning. Batches are of all ranks together. Biases and norms should be a group with weight_decay 0 and adapt False. noise_scale: NoiseScale.value where it was measured, above which rates hardly grow. drop_last: the schedule's steps are epochs of examples // to_batch, as of a DataLoader with drop_last=True; False counts an epoch's last batch that is not full, too.
     
     Raises:
         InvalidArgument: a batch above the examples, a rate, number of epochs or noise scale that is not positive.
@@ -1175,6 +1188,13 @@ def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex
     Raises:
         InvalidArgument: an unknown name lists the known ones.
         TransportError: ranks did not appear in time.
+    """
+def optimizer_settings(text: str) -> dict[str, str]:
+    """
+    Every setting of an optimizer spec as its text has it, presets and defaults resolved.
+    
+    Raises:
+        InvalidArgument: as canonical_optimizer().
     """
 def optimizers() -> list[dict[str, typing.Any]]:
     """

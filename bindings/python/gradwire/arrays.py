@@ -6,9 +6,18 @@ import numpy as np
 
 from .errors import InvalidArgument
 
-__all__ = ["gpu_of", "viewed"]
+__all__ = ["gpu_of", "refuse_one_array", "viewed"]
 
 _CPU, _CUDA, _PINNED = 1, 2, 3  # of DLPack's devices: the CPU reads the memory of the first and the last
+
+
+def refuse_one_array(what: str, arrays: Any) -> None:
+    """InvalidArgument where an array stands in the place of a list of them."""
+    if hasattr(arrays, "__array__") or hasattr(arrays, "__dlpack__"):
+        raise InvalidArgument(
+            f"{what}: is a {type(arrays).__name__}, must be a list of arrays, one per parameter: "
+            f"[{what}] where there is one"
+        )
 
 
 def gpu_of(array: Any) -> Optional[int]:

@@ -124,6 +124,9 @@ class FunctionalOptimizer:
             views, lr, gradient_scale=gradient_scale, known_finite=known_finite, stream=stream)
         return self.parameters()
 
+    def __repr__(self) -> str:
+        return f"FunctionalOptimizer('{self.spec}', lr={self.lr})"
+
     def parameters(self) -> List[Any]:
         """Copies of the parameters' values as they are, through `convert`; on a GPU on the stream of
         the last update."""

@@ -4,6 +4,7 @@ from typing import Any, Dict, Optional, Sequence, Union
 
 from . import _core
 from ._core import GroupPayloads, Transport
+from .arrays import refuse_one_array
 from .errors import InvalidArgument
 from .param_groups import ParamGroup, group_of_dict, places_of, row_of
 
@@ -55,6 +56,8 @@ class Optimizer:
         slices: Optional[Transport] = None,
         stream: Any = None,
     ) -> None:
+        refuse_one_array("parameters", parameters)
+        refuse_one_array("gradients", gradients)
         rows = [g if isinstance(g, ParamGroup) else group_of_dict(g) for g in groups]
         self.lr = lr
         self._core = _core.Optimizer(

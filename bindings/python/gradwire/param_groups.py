@@ -35,6 +35,15 @@ class ParamGroup:
     full_state: bool = False
 
 
+# Settings as other libraries call them.
+_HINTS = {
+    "lr": "; the learning rate is the optimizer's, learning_rate_scale a group's factor on it",
+    "betas": "; beta1 and beta2 are two fields",
+    "eps": "; it is called epsilon",
+    "params": "; parameters are named by their places",
+}
+
+
 def row_of(group: ParamGroup) -> Tuple[Any, ...]:
     """As the extension's Optimizer takes it."""
     return (
@@ -51,14 +60,17 @@ def row_of(group: ParamGroup) -> Tuple[Any, ...]:
 
 def group_of_dict(fields: Dict[str, Any]) -> ParamGroup:
     """Raises InvalidArgument for a field that a group does not have."""
-    try:
-        return ParamGroup(**fields)
-    except TypeError:
-        known = ", ".join(ParamGroup.__dataclass_fields__)
+    known = list(ParamGroup.__dataclass_fields__)
+    for field in fields:
+        if field not in known:
+            raise InvalidArgument(
+                f"groups: a group has the field '{field}', known: {', '.join(known)}{_HINTS.get(field, '')}"
+            )
+    if "parameters" not in fields:
         raise InvalidArgument(
-            f"groups: a group has the fields {', '.join(map(str, fields))}, "
-            f"must have parameters, known: {known}"
-        ) from None
+            f"groups: a group has the fields {', '.join(fields)}, must have parameters"
+        )
+    return ParamGroup(**fields)
 
 
 def places_of(groups: List[ParamGroup], count: int) -> List[int]:

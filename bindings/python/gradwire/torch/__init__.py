@@ -21,7 +21,7 @@ from .ddp import DDPHook, register
 from .fsdp import FSDPExchange, register_fsdp
 from .local_steps import DiLoCo
 from .onebit import OneBitAdam, OneBitLAMB
-from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer
+from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer, make_optimizer
 from .profiling import StepProfile, profile
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Optimizer",
     "StepProfile",
     "attach",
+    "make_optimizer",
     "profile",
     "register",
     "register_fsdp",

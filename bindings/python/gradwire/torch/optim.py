@@ -6,12 +6,14 @@ One call steps all parameters. A gradient with NaN or infinity raises NonFiniteG
 nothing, not a parameter and not a state; under a GradScaler the step is skipped instead.
 """
 
-from typing import Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Type
 
+from .._core import optimizer_settings
+from ..errors import InvalidArgument
 from ..optim import _spec
 from .stepped import Optimizer, Params
 
-__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer"]
+__all__ = ["LAMB", "LARC", "LARS", "SGD", "AdamW", "Optimizer", "make_optimizer"]
 
 
 class SGD(Optimizer):
@@ -171,3 +173,53 @@ class LAMB(Optimizer):
             "adapt": adapt,
         }
         super().__init__(params, spec, defaults, threads)
+
+
+_KINDS: Dict[str, Type[Optimizer]] = {
+    "sgd": SGD, "adamw": AdamW, "lars": LARS, "larc": LARC, "lamb": LAMB
+}  # fmt: skip
+
+
+def make_optimizer(
+    spec: str, params: Params, lr: float = 0.1, *, threads: Optional[int] = None
+) -> Optimizer:
+    """The optimizer that a spec names, as gradwire.large_batch() returns one.
+
+        large = gradwire.large_batch("sgd:weight_decay=5e-4", 0.1, 256, 4096, examples=n, epochs=90)
+        optimizer = gradwire.torch.make_optimizer(large.optimizer, model.parameters(), lr=1.0)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimizer, large.schedule.at)  # factors on lr
+
+    Args:
+        spec: name and settings, such as "lamb:weight_decay=0.01" or "lars:preset=timm" (see
+            gradwire.optimizers()); of SGD, AdamW, LARS, LARC and LAMB.
+        params, threads: see Optimizer. Where biases and norms are a group of their own,
+            {"params": ..., "weight_decay": 0.0, "adapt": False} keeps decay and adaptation from them.
+        lr: of param groups that have none of their own.
+
+    Returns:
+        One of the classes of this module; the spec's momentum, betas, eps and weight decay are those
+        of param groups that have none of their own.
+
+    Raises:
+        InvalidArgument: for a bad spec, another optimizer's, and parameters as of Optimizer.
+    """
+    settings: Dict[str, Any] = dict(optimizer_settings(spec))
+    name = spec.split(":")[0]
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise InvalidArgument(
+            f"spec: is {spec!r}, must be of {', '.join(_KINDS)}; the others exchange what they step "
+            "with and have classes of their own (OneBitAdam, OneBitLAMB, DiLoCo)"
+        )
+    defaults: Dict[str, Any] = {"lr": lr, "weight_decay": float(settings.pop("weight_decay"))}
+    if "momentum" in settings:
+        defaults["momentum"] = float(settings.pop("momentum"))
+    if "beta1" in settings:
+        defaults["betas"] = float(settings.pop("beta1")), float(settings.pop("beta2"))
+        defaults["eps"] = float(settings.pop("epsilon"))
+    if issubclass(kind, (LARS, LAMB)):
+        defaults["adapt"] = True
+    shared = f"{name}:" + ",".join(f"{key}={value}" for key, value in settings.items())
+    optimizer = kind.__new__(kind)
+    Optimizer.__init__(optimizer, params, shared, defaults, threads)
+    return optimizer

@@ -5,10 +5,10 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 import torch
 
 from .._core import Optimizer as _Core
-from .._core import canonical_optimizer
+from .._core import canonical_optimizer, check_optimizer_groups
 from ..errors import InvalidArgument
-from ..param_groups import ParamGroup, row_of
 from .devices import check_device, current_stream, gpu_of, number_at, tensor_over
+from .group_rows import row_of_group
 from .saved_state import (
     DTYPES,
     check_dtype,
@@ -62,6 +62,7 @@ class Optimizer(torch.optim.Optimizer):
     ) -> None:
         self._spec = canonical_optimizer(spec)
         self._threads = torch.get_num_threads() if threads is None else threads
+        check_optimizer_groups([row_of_group(defaults)])  # though every group may have its own
         self._forget()
         super().__init__(params, defaults)
 
@@ -81,7 +82,7 @@ class Optimizer(torch.optim.Optimizer):
         try:
             for parameter in self.param_groups[-1]["params"]:
                 _check_parameter(parameter, self._all())
-            _row_of(self.param_groups[-1])
+            check_optimizer_groups([row_of_group(group) for group in self.param_groups])
         except InvalidArgument:
             del self.param_groups[-1]
             raise
@@ -108,7 +109,7 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        rows = [_row_of(group) for group in self.param_groups]
+        rows = [row_of_group(group) for group in self.param_groups]
         if self._gpu is not None:
             self._step_on_gpu(self._gpu, rows, scale, found)
             return loss
@@ -367,24 +368,3 @@ def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Ten
         parameter.shape, parameter.stride(), dtype=gradient.dtype, device=gradient.device
     )
     return ordered.copy_(gradient)
-
-
-def _row_of(group: Dict[str, Any]) -> Tuple[Any, ...]:
-    lr = float(group["lr"])
-    if not 0.0 <= lr < float("inf"):
-        raise InvalidArgument(f"lr: is {lr}, must be finite and >= 0")
-    beta1, beta2 = group.get("betas", (None, None))
-    momentum = group.get("momentum")
-    return row_of(
-        ParamGroup(
-            (),
-            weight_decay=float(group["weight_decay"]),
-            learning_rate_scale=lr,
-            adapt=bool(group.get("adapt", True)),
-            momentum=None if momentum is None else float(momentum),
-            beta1=None if beta1 is None else float(beta1),
-            beta2=None if beta2 is None else float(beta2),
-            epsilon=None if group.get("eps") is None else float(group["eps"]),
-            full_state=bool(group.get("full_state", False)),
-        )
-    )
