@@ -6,7 +6,7 @@ import torch
 
 from ..errors import InvalidArgument
 
-__all__ = ["DTYPES", "check_options", "common_device", "common_dtype"]
+__all__ = ["DTYPES", "check_options", "common_device", "common_dtype", "refuse_steps_in_backward"]
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _PLAN_OPTIONS = ("rules", "exempt_1d", "exchange", "seed", "ranks_per_node")
@@ -49,3 +49,13 @@ def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
             )
     dtypes = {DTYPES[p.dtype] for _, p in named}
     return dtypes.pop() if len(dtypes) == 1 else "float32"
+
+
+def refuse_steps_in_backward(named: Sequence[Tuple[str, torch.Tensor]]) -> None:
+    """Raises InvalidArgument for parameters that torch's own hook steps as soon as they have a gradient."""
+    for name, p in named:
+        if getattr(p, "_in_backward_optimizers", None):
+            raise InvalidArgument(
+                f"parameter '{name}': _apply_optimizer_in_backward() steps it during backward, before its "
+                "gradient is the mean of all ranks; expected an optimizer whose step() comes behind backward"
+            )

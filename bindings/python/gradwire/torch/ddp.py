@@ -66,25 +66,55 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
             "ddp: has mixed_precision, which is a communication hook of its own, must have none; "
             "autocast goes with gradwire's"
         )
-    if getattr(ddp, "_comm_hooks", None):
-        raise InvalidArgument(
-            "ddp: has a communication hook already, must have none; the compressor of gradwire's "
-            "is changed by set_spec()"
-        )
+    slot = _closed_slot(ddp)
+    if slot is None:
+        _refuse_other_hooks(ddp)
     options.setdefault("process_group", ddp.process_group)
     options.setdefault("bucket_bytes", ddp.bucket_bytes_cap)
     ignored = set(ddp.parameters_to_ignore)
     named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
     hook = DDPHook(named, spec, **options)
     hook.watch(ddp)
-    ddp.register_comm_hook(hook, _hook)
+    if slot is None:
+        ddp.register_comm_hook(_Slot(hook), _hook)
+    else:
+        slot.hook = hook
     return hook
+
+
+class _Slot:
+    """What DDP keeps for good: it takes one hook in its life, which may be closed and followed."""
+
+    def __init__(self, hook: "DDPHook") -> None:
+        self.hook = hook
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "_Slot":
+        return self
+
+
+def _closed_slot(ddp: DistributedDataParallel) -> Optional[_Slot]:
+    """Of an exchange there was."""
+    hooks = getattr(ddp, "_comm_hooks", [])
+    if len(hooks) == 1 and isinstance(hooks[0][1], _Slot) and hooks[0][1].hook._closed:
+        return hooks[0][1]
+    return None
+
+
+def _refuse_other_hooks(ddp: DistributedDataParallel) -> None:
+    # DDP keeps no list of those that are built in, but their name for its log.
+    logged: Any = ddp
+    name = logged._get_ddp_logging_data().get("comm_hook", "")
+    if getattr(ddp, "_comm_hooks", None) or name:
+        raise InvalidArgument(
+            f"ddp: has a communication hook already{name and ', '}{name}, must have none; the "
+            "compressor of gradwire's is changed by set_spec(), and close() makes room for another"
+        )
 
 
 def _hook(  # torch exports GradBucket without a type
     state: Any, bucket: dist.GradBucket  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    done: torch.futures.Future[torch.Tensor] = state.take(bucket)
+    done: torch.futures.Future[torch.Tensor] = state.hook.take(bucket)
     return done
 
 
@@ -143,7 +173,7 @@ class DDPHook(GradientExchange):
                     mapped = self._give(bucket, buffer)
         except RefusedByAll as refused:
             self._error = refused.error  # nothing has begun
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             self._error = error
             self._tell_peers(error)
         self._waiting.append(_Waiting(future, buffer, mapped))
@@ -209,7 +239,7 @@ class DDPHook(GradientExchange):
         if self._error is None:
             try:
                 self._end_step(waiting)
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 self._error = error
         if self._error is not None:
             failed, self._error = self._error, None

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import threading
 import weakref
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
@@ -15,7 +16,7 @@ from .._core import make_plan
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..reducer import Reducer
 from .checkpoint import States, agreed_buckets, bytes_of, lookup_of, state_of
-from .checks import DTYPES, check_options, common_device, common_dtype
+from .checks import DTYPES, check_options, common_device, common_dtype, refuse_steps_in_backward
 from .joining import join
 from .meeting import check_group
 from .ordering import Scale, work_on
@@ -27,7 +28,7 @@ __all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
 Named = Iterable[Tuple[str, torch.Tensor]]
 
 _MIB = 1 << 20
-_LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers are looked for
+_LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers and optimizers in backward are looked for
 
 _log = logging.getLogger("gradwire")
 _live: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
@@ -70,6 +71,7 @@ class GradientExchange:
         check_options(spec, plan)
         self._named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
         check_scaler(scaler, [p for _, p in self._named])
+        refuse_steps_in_backward(self._named)
         self._work = work_on(common_device(self._named))
         if unused != "error" and not self._work.waits:
             raise InvalidArgument(
@@ -89,6 +91,7 @@ class GradientExchange:
         self._look_for_scalers = scaler is None
         self._scale = Scale(1.0)  # of the gradients of the step in progress
         self._begun_steps = 0
+        self._thread: Optional[int] = None  # that has begun a step
         self._closed = False
         self.seconds = 0.0  # spent in the last step handing over and taking back, not waiting
         self._in_use = self._wanted()
@@ -223,9 +226,18 @@ class GradientExchange:
             'transfer_us', 'buckets', 'hook_us' (handing over and taking back, without waiting); on a
             GPU there is no 'committed', and times are those of enqueueing; with norms
             'residual_norm', 'gradient_norm' (of the means in .grad) and 'compression_error',
-            the first over the second: ask for them in the thread that trains. Empty before the
-            first step.
+            the first over the second. Empty before the first step.
+
+        Raises:
+            InvalidArgument: norms of another thread than that which runs backward and may change
+                .grad meanwhile.
         """
+        # On a GPU backward runs in threads of torch's own.
+        if norms and self._work.waits and self._thread not in (None, threading.get_ident()):
+            raise InvalidArgument(
+                f"stats: norms are asked for in thread {threading.current_thread().name!r}, expected "
+                "the thread that runs backward: gradients change under any other"
+            )
         steps = [] if self._reducer is None else self._reducer.trace()
         if not steps:
             return {}
@@ -269,6 +281,11 @@ class GradientExchange:
             "ddp.module, or its state_dict(), beside exchange.state_dict()"
         )
 
+    def __repr__(self) -> str:
+        ended = ", closed" if self._closed else ""
+        kind, count = type(self).__name__, len(self._named)
+        return f"<gradwire.torch.{kind} '{self._spec}' of {count} parameters{ended}>"
+
     # What a step is made of.
 
     def _wanted(self) -> Tuple[Any, ...]:
@@ -284,7 +301,7 @@ class GradientExchange:
                     "set_spec() changes the compressor, close() ends it)"
                 )
 
-    def _tell_peers(self, error: Exception) -> None:
+    def _tell_peers(self, error: BaseException) -> None:
         """They would wait for this rank until their deadline. Ends the group."""
         if self._transport is not None and not self._closed:
             self._transport.abort(f"{type(error).__name__}: {error}")
@@ -304,8 +321,11 @@ class GradientExchange:
             raise InvalidArgument("gradwire: the exchange has been closed, must be open")
         assert self._reducer is not None
         self._begun_steps += 1
-        if self._look_for_scalers and self._begun_steps <= _LOOK_FOR_SCALERS:
-            find_scaler()
+        self._thread = threading.get_ident()
+        if self._begun_steps <= _LOOK_FOR_SCALERS:
+            refuse_steps_in_backward(self._named)
+            if self._look_for_scalers:
+                find_scaler()
         self._set_waiting_plan()
         self._scale = self._work.scale_of(self._scaler)
         self.seconds = 0.0
