@@ -14,7 +14,6 @@
 #if GRADWIRE_WITH_PLANNER
 #include "gradwire/planner/importers.h"
 #include "gradwire/planner/predict.h"
-#include "gradwire/planner/units.h"
 #endif
 
 namespace gradwire::bindings {
@@ -217,11 +216,8 @@ void bind_planner(py::module_& module) {
              arg("settings"), "One dict per input; see gradwire.planner.sensitivities.");
   module.def("planner_trace", &predicted_trace, arg("profile"), arg("schedule"), arg("settings"),
              "Chrome/Perfetto JSON; see gradwire.planner.trace.");
-  module.def("planner_rate", &planner::parse_rate_bytes_per_s, arg("text"),
-             "Bytes per second of text such as '10gbit' or '1.2GB/s'.");
-  module.def("planner_seconds", &planner::parse_seconds, arg("text"),
-             "Seconds of text such as '60us'.");
-  module.def("planner_bytes", &planner::parse_bytes, arg("text"), "Bytes of text such as '25MB'.");
+  bind_planner_plans(module);
+  bind_planner_jobs(module);
 }
 
 #else

@@ -17,6 +17,7 @@ from rank_processes import HAS_TORCH, free_port_pair
 import gradwire
 
 ROOT = Path(__file__).resolve().parents[2]
+HAS_PLANNER = gradwire.build_info()["features"]["planner"]
 NOT_OURS = {"build", "node_modules", "dist", "out"}
 
 
@@ -194,6 +195,8 @@ def test_the_block_runs(block, tmp_path):
     code = f"{stage.before}\n{block.code}\n{stage.after}\n"
     if "torch" in code and not HAS_TORCH:
         pytest.skip("torch is not installed")
+    if "planner" in code and not HAS_PLANNER:
+        pytest.skip("this build has no planner")
     if stage.ranks > 1 and "gradwire.torch" not in code:
         reasons = {row.name: row.unavailable_reason for row in gradwire.transports()}
         if reasons["gloo"]:
@@ -206,10 +209,12 @@ def test_the_block_runs(block, tmp_path):
 
 
 def modules():
-    """The package's modules, but the bench's and torch's where these cannot be imported."""
+    """The package's modules, but the bench's, torch's and the planner's where these cannot be imported."""
     names = [gradwire.__name__]
     for found in pkgutil.walk_packages(gradwire.__path__, "gradwire.", onerror=lambda name: None):
         if found.name.startswith("gradwire.torch") and not HAS_TORCH:
+            continue
+        if found.name == "gradwire.planning" and not HAS_PLANNER:
             continue
         if not found.name.endswith("__main__"):
             names.append(found.name)

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Compressor', 'CompressorSpec', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PolynomialSchedule', 'Rebuilt', 'Reducer', 'Transport', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'device_copy', 'exchanges', 'floats_of_codes', 'from_environment', 'large_batch', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'optimizer_settings', 'optimizers', 'parse_spec', 'payload_info', 'planner_bytes', 'planner_calibrated', 'planner_profile', 'planner_rate', 'planner_scaling', 'planner_schedules', 'planner_seconds', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'scale_by_root', 'scale_linearly', 'transports', 'warmup']
+__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_calibrated', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'transports', 'warmup', 'what_if']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -1076,6 +1076,270 @@ class LargeBatch:
         """
         The rules that were used, with their sources.
         """
+class PlannedLink:
+    """
+    What messages cost on a line: alpha_s + bytes / effective rate, where s streams have min(efficiency * bytes_per_s, s * stream_bytes_per_s).
+    """
+    def __init__(self, text: str) -> None:
+        """
+        A preset ('10gbe', 'nvlink', ..) or a rate ('10gbit', '1.2GB/s'). InvalidArgument lists the presets.
+        """
+    def __repr__(self) -> str:
+        ...
+    def effective_bytes_per_s(self, streams: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        What so many streams carry together.
+        """
+    def message_seconds(self, bytes: typing.SupportsFloat | typing.SupportsIndex, exchange: str = '', streams: typing.SupportsInt | typing.SupportsIndex = 1) -> float:
+        """
+        Seconds of one message.
+        """
+    @property
+    def alpha_s(self) -> float:
+        """
+        Start-up of a message, seconds.
+        """
+    @alpha_s.setter
+    def alpha_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def bytes_per_s(self) -> float:
+        """
+        The nominal rate, one way.
+        """
+    @bytes_per_s.setter
+    def bytes_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def efficiency(self) -> float:
+        """
+        What of it can be had, in (0, 1].
+        """
+    @efficiency.setter
+    def efficiency(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def name(self) -> str:
+        """
+        The preset or the rate.
+        """
+    @property
+    def source(self) -> str:
+        """
+        Where the figures are from.
+        """
+    @property
+    def stream_bytes_per_s(self) -> float:
+        """
+        What one stream can have of it; 0: all.
+        """
+    @stream_bytes_per_s.setter
+    def stream_bytes_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+class BucketPlan:
+    """
+    Which gradients travel together and how each bucket is sent.
+    """
+    def explain(self) -> str:
+        """
+        What was chosen, and which candidates lost by how much: a line each.
+        """
+    @property
+    def backward_end_s(self) -> float:
+        """
+        End of backward alone: end_s less this is exposed.
+        """
+    @property
+    def buckets(self) -> list[dict[str, typing.Any]]:
+        """
+        A dict per bucket, in the order they leave: gradients, numel, spec, exchange, streams, ready_s, start_s, end_s.
+        """
+    @property
+    def candidates(self) -> list[dict[str, typing.Any]]:
+        """
+        A dict per plan that was considered, earliest first: name, end_s, behind_s, loss, buckets.
+        """
+    @property
+    def chosen(self) -> int:
+        """
+        Place of the plan among the candidates.
+        """
+    @property
+    def encode_s(self) -> float:
+        """
+        What compressing takes of the time of backward.
+        """
+    @property
+    def end_s(self) -> float:
+        """
+        Predicted end of communication, seconds since backward began.
+        """
+    @property
+    def exact(self) -> bool:
+        """
+        Whether no contiguous buckets with these options end earlier.
+        """
+class Hardware:
+    """
+    Capacities per second of a GPU and its machine; the defaults are those of arXiv 1910.05930.
+    """
+    def __init__(self) -> None:
+        """
+        The defaults; set what differs.
+        """
+    @property
+    def efficiency(self) -> float:
+        """
+        What of each can be had, in (0, 1].
+        """
+    @efficiency.setter
+    def efficiency(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def ethernet_bytes_per_s(self) -> float:
+        """
+        Between machines.
+        """
+    @ethernet_bytes_per_s.setter
+    def ethernet_bytes_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def flops_per_s(self) -> float:
+        """
+        Peak FLOP/s.
+        """
+    @flops_per_s.setter
+    def flops_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """
+        Of the GPU's memory.
+        """
+    @memory_bytes_per_s.setter
+    def memory_bytes_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def nvlink_bytes_per_s(self) -> float:
+        """
+        Between GPUs.
+        """
+    @nvlink_bytes_per_s.setter
+    def nvlink_bytes_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def pcie_bytes_per_s(self) -> float:
+        """
+        Between host and GPU.
+        """
+    @pcie_bytes_per_s.setter
+    def pcie_bytes_per_s(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+class StepDemand:
+    """
+    What one GPU does and moves in a training step.
+    """
+    def __init__(self, name: str = 'step', *, flops: typing.SupportsFloat | typing.SupportsIndex, memory_bytes: typing.SupportsFloat | typing.SupportsIndex, input_bytes: typing.SupportsFloat | typing.SupportsIndex = 0.0, weight_bytes: typing.SupportsFloat | typing.SupportsIndex, embedding_bytes: typing.SupportsFloat | typing.SupportsIndex = 0.0, touched_bytes: typing.SupportsFloat | typing.SupportsIndex = 0.0, gpus_per_server: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        """
+        embedding_bytes of weight_bytes belong to embeddings, of which a step touches touched_bytes: read where embeddings are cut up.
+        """
+    @property
+    def name(self) -> str:
+        """
+        For messages.
+        """
+class Instance:
+    """
+    A row of a price table.
+    """
+    def __init__(self, name: str, gpu: str, gpus: typing.SupportsInt | typing.SupportsIndex, usd_per_hour: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def gpu(self) -> str:
+        """
+        The kind of its GPUs.
+        """
+    @property
+    def gpus(self) -> int:
+        """
+        How many.
+        """
+    @property
+    def name(self) -> str:
+        """
+        The instance.
+        """
+    @property
+    def usd_per_hour(self) -> float:
+        """
+        Its price.
+        """
+class Configuration:
+    """
+    Something that could be rented.
+    """
+    @property
+    def cost_usd(self) -> float:
+        """
+        Price of an epoch.
+        """
+    @property
+    def count(self) -> int:
+        """
+        How many of it.
+        """
+    @property
+    def epoch_s(self) -> float:
+        """
+        Seconds of an epoch.
+        """
+    @property
+    def instance(self) -> Instance:
+        """
+        What.
+        """
+    @property
+    def on_front(self) -> bool:
+        """
+        Whether nothing is both faster and cheaper.
+        """
+    @property
+    def plan(self) -> str:
+        """
+        With which plan.
+        """
+    @property
+    def within_budget(self) -> bool:
+        """
+        Fast enough?
+        """
+class Recommendation:
+    """
+    The cheapest configuration within a budget, if there is one.
+    """
+    def explain(self) -> str:
+        """
+        What is recommended, or that nothing meets the budget; and the front: a line each.
+        """
+    @property
+    def budget_s(self) -> float:
+        """
+        Of an epoch.
+        """
+    @property
+    def chosen(self) -> Configuration | None:
+        """
+        None: no configuration meets the budget.
+        """
+    @property
+    def configurations(self) -> list[Configuration]:
+        """
+        Cheapest first.
+        """
+def break_down(step: StepDemand, arrangement: str, hardware: Hardware | None = None) -> dict[str, typing.Any]:
+    """
+    Seconds of a step by resource, nothing overlapped, as a dict. arrangement: '1w1g', '1wng', 'ps', 'allreduce-local', 'allreduce-cluster', 'pearl-local', 'pearl-cluster'.
+    """
 def build_info() -> dict[str, typing.Any]:
     """
     What this build holds: a dict with 'version', 'commit' (with '-dirty' where files differed; '' when built outside a checkout), 'compiler', 'features' (name -> bool), 'vector_level' (what the CPU's loops use here: 'avx512', 'avx2' or 'plain'), 'cuda_devices' (usable GPUs) and 'cuda_unavailable_reason' (why that is 0, else '').
@@ -1105,13 +1369,41 @@ def compressors() -> list[dict[str, typing.Any]]:
     """
     The rows of the compressor registry, as dicts.
     """
+def default_instances() -> list[Instance]:
+    """
+    AWS p2 and p3, on-demand prices of 2022: replace them by yours.
+    """
 def device_copy(source: typing.Any, stream: typing.Any = None, what: str = 'source') -> DeviceArray:
     """
     A copy of an array of float32, float16 or bfloat16 on the same GPU, enqueued on the stream.
     """
+def epoch_seconds(samples: typing.SupportsFloat | typing.SupportsIndex, batch_per_gpu: typing.SupportsFloat | typing.SupportsIndex, gpus: typing.SupportsInt | typing.SupportsIndex, step_s: typing.SupportsFloat | typing.SupportsIndex) -> float:
+    """
+    Whole steps of an epoch, times step_s.
+    """
+def exchange_seconds(exchange: str, numel: typing.SupportsInt | typing.SupportsIndex, payload_bytes: typing.SupportsInt | typing.SupportsIndex, world_size: typing.SupportsInt | typing.SupportsIndex, link: PlannedLink, density: typing.SupportsFloat | typing.SupportsIndex = 1.0, streams: typing.SupportsInt | typing.SupportsIndex = 1) -> float:
+    """
+    Predicted seconds of an exchange ('ring', 'gather', .., 'tree', 'parameter_server') of a payload among world_size ranks, by the formulas of `gradwire info`'s table.
+    """
 def exchanges() -> list[dict[str, typing.Any]]:
     """
     The rows of the exchange registry, as dicts.
+    """
+def extrapolate_ring_stall(stall_s: typing.SupportsFloat | typing.SupportsIndex, from_workers: typing.SupportsInt | typing.SupportsIndex, to_workers: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    The stall with other numbers of workers, where 2 (N-1) / N of the bytes are sent.
+    """
+def find_stalls(*, one_gpu: typing.SupportsFloat | typing.SupportsIndex | None = None, all_gpus: typing.SupportsFloat | typing.SupportsIndex | None = None, cold_data: typing.SupportsFloat | typing.SupportsIndex | None = None, cached_data: typing.SupportsFloat | typing.SupportsIndex | None = None, two_hosts: typing.SupportsFloat | typing.SupportsIndex | None = None) -> dict[str, tuple[float, float]]:
+    """
+    Stalls by name, (seconds, share) each, from seconds of the same work in runs that differ in one thing; those whose runs were not made are left out (Stash, arXiv 2208.14344).
+    """
+def fit_line(measured: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]) -> tuple[float, float, list[float]]:
+    """
+    (alpha_s, bytes_per_s, residuals) of seconds = alpha + bytes / rate through measured (bytes, seconds); a residual is measured / fitted - 1. Robust against hiccups. InvalidArgument for what follows no such law.
+    """
+def fit_stalls(samples: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]) -> tuple[float, float, float, float]:
+    """
+    (a0, a1, a2, r_squared) of stall = a0 + a1 layers + a2 bytes by least squares through (layers, gradient bytes, stall seconds).
     """
 def floats_of_codes(what: str, name: str, codes: typing.Any, scales: typing.Any) -> numpy.ndarray:
     """
@@ -1127,12 +1419,20 @@ def from_environment() -> dict[str, typing.Any]:
     Raises:
         InvalidArgument: naming the variable that is missing or malformed.
     """
+def gradients_of_profile(profile: str) -> list[tuple[str, int, float]]:
+    """
+    (name, numel, ready_s) of the gradients of a profile, which is JSON text as gradwire.planner.read_profile gives it, in the order backward makes them: what plan_buckets takes.
+    """
 def large_batch(optimizer: str, learning_rate: typing.SupportsFloat | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, to_batch: typing.SupportsInt | typing.SupportsIndex, *, examples: typing.SupportsInt | typing.SupportsIndex, epochs: typing.SupportsFloat | typing.SupportsIndex, warmup_epochs: typing.SupportsFloat | typing.SupportsIndex = 0.0, noise_scale: typing.SupportsFloat | typing.SupportsIndex | None = None, drop_last: bool = True) -> LargeBatch:
     """
     From a setting that works at batch, the setting for to_batch over the same epochs, by published rules: a start that needs no tuning. Batches are of all ranks together. Biases and norms should be a group with weight_decay 0 and adapt False. noise_scale: NoiseScale.value where it was measured, above which rates hardly grow. drop_last: the schedule's steps are epochs of examples // to_batch, as of a DataLoader with drop_last=True; False counts an epoch's last batch that is not full, too.
     
     Raises:
         InvalidArgument: a batch above the examples, a rate, number of epochs or noise scale that is not positive.
+    """
+def link_presets() -> list[PlannedLink]:
+    """
+    pcie3, pcie4, nvlink, 10gbe, 25gbe, 100gbe, infiniband, each with its source.
     """
 def make_carrier_transport(name: str, carrier: typing.Any, *, timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, control_host: str = '127.0.0.1') -> Transport:
     """
@@ -1189,6 +1489,14 @@ def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex
         InvalidArgument: an unknown name lists the known ones.
         TransportError: ranks did not appear in time.
     """
+def measured_straggler_factor(step_times: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], workers: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    The same of times drawn from those that were measured, exactly.
+    """
+def moves_from(step: StepDemand, arrangement: str, hardware: Hardware | None = None) -> list[dict[str, typing.Any]]:
+    """
+    The step in all other arrangements, fastest first: a dict each.
+    """
 def optimizer_settings(text: str) -> dict[str, str]:
     """
     Every setting of an optimizer spec as its text has it, presets and defaults resolved.
@@ -1199,6 +1507,18 @@ def optimizer_settings(text: str) -> dict[str, str]:
 def optimizers() -> list[dict[str, typing.Any]]:
     """
     The rows of the optimizer registry, as dicts.
+    """
+def parse_bytes(text: str) -> float:
+    """
+    Bytes of '25MB', '64KiB'.
+    """
+def parse_rate(text: str) -> float:
+    """
+    Bytes per second of '10gbit', '25Gb/s' or '1.2GB/s'; b is a bit, B a byte.
+    """
+def parse_seconds(text: str) -> float:
+    """
+    Seconds of '60us', '1.5ms', '2h'.
     """
 def parse_spec(text: str) -> CompressorSpec:
     """
@@ -1217,9 +1537,9 @@ def payload_info(payload: typing.Any) -> dict[str, typing.Any]:
     Raises:
         InvalidArgument: the bytes are no payload, or are cut short.
     """
-def planner_bytes(text: str) -> float:
+def plan_buckets(gradients: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], *, link: PlannedLink, world_size: typing.SupportsInt | typing.SupportsIndex, codecs: collections.abc.Mapping[str, tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], specs: collections.abc.Sequence[str] = [], exchanges: collections.abc.Sequence[str] = [], streams: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [1], tolerance: typing.SupportsFloat | typing.SupportsIndex = 0.0, beam: typing.SupportsInt | typing.SupportsIndex = 64) -> BucketPlan:
     """
-    Bytes of text such as '25MB'.
+    The plan whose last exchange ends first. gradients: (name, numel, ready_s) in the order backward makes them. codecs: spec -> (encode floor s, encode bytes/s, decode floor s, decode bytes/s) of dense bytes, a rate of 0 costing nothing; 'bf16' and every spec asked for must have an entry. Candidates always include no compression and bf16. Within tolerance of the earliest the plan that sends most is taken. InvalidArgument for prices that cannot be.
     """
 def planner_calibrated(profile: str, step_s: typing.SupportsFloat | typing.SupportsIndex) -> str:
     """
@@ -1229,10 +1549,6 @@ def planner_profile(format: str, text: str, name: str, options: dict[str, typing
     """
     JSON of the profile that `text` in one of the formats holds.
     """
-def planner_rate(text: str) -> float:
-    """
-    Bytes per second of text such as '10gbit' or '1.2GB/s'.
-    """
 def planner_scaling(profile: str, schedule: str, settings: dict[str, typing.Any]) -> list[dict[str, typing.Any]]:
     """
     One dict per number of workers; see gradwire.planner.scaling.
@@ -1240,10 +1556,6 @@ def planner_scaling(profile: str, schedule: str, settings: dict[str, typing.Any]
 def planner_schedules() -> list[str]:
     """
     Names of the schedules of a predicted step.
-    """
-def planner_seconds(text: str) -> float:
-    """
-    Seconds of text such as '60us'.
     """
 def planner_sensitivities(profile: str, schedule: str, settings: dict[str, typing.Any]) -> list[dict[str, typing.Any]]:
     """
@@ -1268,6 +1580,18 @@ def probe_link(transport: Transport, *, budget: typing.SupportsFloat | typing.Su
     Raises:
         TransportError: naming a rank; the group is finished.
     """
+def read_instances(csv: str) -> list[Instance]:
+    """
+    A price table: 'instance,gpu,gpus,usd_per_hour', then a row each.
+    """
+def recommend(instances: collections.abc.Sequence[Instance], epoch_s: collections.abc.Callable[[Instance, int, str], typing.SupportsFloat | typing.SupportsIndex | None], *, budget_s: typing.SupportsFloat | typing.SupportsIndex, counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [1], plans: collections.abc.Sequence[str] = ['none']) -> Recommendation:
+    """
+    Asks epoch_s(instance, count, plan) for seconds, or None where that cannot run, and takes the cheapest configuration within budget_s. InvalidArgument for lists that are empty, times that are not positive, and where nothing can run.
+    """
+def sampled_straggler_factor(variation: typing.SupportsFloat | typing.SupportsIndex, workers: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex = 1, draws: typing.SupportsInt | typing.SupportsIndex = 4096) -> float:
+    """
+    E[slowest of workers] / mean of log-normal times with this standard deviation over mean.
+    """
 def scale_by_root(rate: typing.SupportsFloat | typing.SupportsIndex, from_batch: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex) -> float:
     """
     rate * sqrt(batch / from_batch): of LAMB (You et al., arXiv 1904.00962) and others whose steps do not grow with their gradients.
@@ -1276,6 +1600,10 @@ def scale_linearly(rate: typing.SupportsFloat | typing.SupportsIndex, from_batch
     """
     rate * batch / from_batch: of SGD, with a warm-up (Goyal et al., arXiv 1706.02677).
     """
+def seconds_text(seconds: typing.SupportsFloat | typing.SupportsIndex) -> str:
+    """
+    '60 us': three digits and the unit that fits.
+    """
 def transports(plugin_path: str = '') -> list[dict[str, typing.Any]]:
     """
     The rows of the transport registry, as dicts; `plugin_path` is where the plug-in is looked for first.
@@ -1283,5 +1611,9 @@ def transports(plugin_path: str = '') -> list[dict[str, typing.Any]]:
 def warmup(base: typing.SupportsFloat | typing.SupportsIndex, step: typing.SupportsInt | typing.SupportsIndex, warmup_steps: typing.SupportsInt | typing.SupportsIndex) -> float:
     """
     base * (step + 1) / warmup_steps while step < warmup_steps, then base.
+    """
+def what_if(step: StepDemand, arrangement: str, capacity: str, values: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], hardware: Hardware | None = None) -> list[dict[str, typing.Any]]:
+    """
+    The step with 'compute', 'memory', 'ethernet', 'pcie' or 'nvlink' at each value: a dict each. has_effect is False where the step does not use it.
     """
 planner_unavailable_reason: str = ''

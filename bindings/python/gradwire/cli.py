@@ -1,4 +1,4 @@
-"""The command `gradwire`: what this build can do, does it work, the benchmark, a check of a cluster.
+"""The command `gradwire`: what this build can do, does it work, the benchmark, plans, a check of a cluster.
 
 Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
 """
@@ -89,6 +89,15 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     _add_debug(examined)
     examined.add_argument("--json", action="store_true", help="one JSON object")
     examined.set_defaults(run=_doctor)
+
+    planned = commands.add_parser("plan", help="say how a profiled step's gradients should travel")
+    _add_debug(planned)
+    recommended = commands.add_parser(
+        "recommend", help="say which machines train an epoch in time at the least cost"
+    )
+    _add_debug(recommended)
+    if "plan" in words or "recommend" in words:
+        _add_planning(planned, recommended)
     return parser
 
 
@@ -108,6 +117,13 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
     simulating.add_arguments(parser)
     parser.set_defaults(run=simulating.run)
+
+
+def _add_planning(planned: argparse.ArgumentParser, recommended: argparse.ArgumentParser) -> None:
+    from . import plan_commands
+
+    plan_commands.add_plan(planned)
+    plan_commands.add_recommend(recommended)
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What a training step will take on other links, with other schedules and on more workers.
+"""What a training step will take elsewhere, how its gradients should travel, what to rent for it.
 
     >>> from gradwire import planner
     >>> bert = planner.profile_of_model("bert-large", flops_per_s=50e12, batch=8)
@@ -7,7 +7,20 @@
     >>> step["step_s"] > step["compute_s"]  # the rest is exchange that nothing hides
     True
 
-A profile is the JSON text of docs/profile-format.md. Nothing here runs on a device or a network.
+A profile is the JSON text of docs/profile-format.md. Nothing here runs on a device or a network;
+measure_codecs() alone measures, on this machine's CPU. The equations and where they are from:
+docs/simulate.md and docs/planner.md. A build without the planner raises Error, naming why, from all
+but Cluster and SCHEDULES.
+
+Steps: read_profile, profile_of_model, calibrated, Cluster, simulate, scaling, sensitivities, trace.
+Links and costs: PlannedLink, link_presets, exchange_seconds, measure_codecs, fit_line.
+Bucket plans: gradients_of_profile, plan_buckets, BucketPlan.
+Breakdown: StepDemand, Hardware, break_down, what_if, moves_from.
+Stalls: find_stalls, fit_stalls, extrapolate_ring_stall; stragglers: sampled_straggler_factor,
+    measured_straggler_factor.
+What to rent: recommend, Recommendation, Configuration, Instance, default_instances, read_instances,
+    epoch_seconds.
+Quantities: parse_rate, parse_seconds, parse_bytes, seconds_text.
 """
 
 import gzip
@@ -15,7 +28,7 @@ import json
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from . import _core
 from .errors import Error, InvalidArgument
@@ -32,6 +45,19 @@ __all__ = [
     "simulate",
     "trace",
 ]
+
+if not _core.planner_unavailable_reason:
+    from . import planning
+    from .planning import *  # noqa: F403
+
+    __all__ += planning.__all__
+elif not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Error(f"planner.{name}: {_core.planner_unavailable_reason}")
+
 
 #: Names of the schedules: what of a step may go on at the same time.
 SCHEDULES: Sequence[str] = tuple(_core.planner_schedules())

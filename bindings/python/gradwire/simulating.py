@@ -4,12 +4,12 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
-from . import _core, planner
+from . import planner
 from .errors import InvalidArgument
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "aligned", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = what.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", help="a model by name: bert-base, bert-large, gpt2, gpt2-medium, gpt2-xl")
     source.add_argument("--profile", help="a file with a measured profile")
-    what.add_argument("--format", default="profile", choices=planner.FORMATS, help="of --profile")
-    what.add_argument("--step", type=int, default=0, help="of a kineto trace, from 0 (0)")
+    add_profile_format(what)
     what.add_argument("--tflops", type=float, default=50.0, metavar="N",
                       help="of --model: 10^12 operations per second that a worker reaches (50)")
     what.add_argument("--batch", type=int, default=8, help="of --model and pipedream: samples per worker (8)")
@@ -52,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--critical-path", action="store_true", help="also the tasks that decide")
     out.add_argument("--json", metavar="FILE", help="all of it as JSON, - for the terminal")
     out.add_argument("--trace", metavar="FILE", help="the first schedule's step for ui.perfetto.dev")
+
+
+def add_profile_format(group: argparse._ActionsContainer) -> None:
+    """Options that say how --profile is to be read."""
+    group.add_argument("--format", default="profile", choices=planner.FORMATS, help="of --profile")
+    group.add_argument("--step", type=int, default=0, help="of a kineto trace, from 0 (0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,7 +95,7 @@ def _profile(args: argparse.Namespace) -> str:
     else:
         profile = planner.read_profile(args.profile, args.format, args.step, args.batch)
     if args.step_on_one is not None:
-        profile = planner.calibrated(profile, _core.planner_seconds(args.step_on_one))
+        profile = planner.calibrated(profile, planner.parse_seconds(args.step_on_one))
     return profile
 
 
@@ -101,17 +106,17 @@ def _cluster(args: argparse.Namespace) -> planner.Cluster:
     mib = 2.0**20
     caps: List[float] = [mib, 25 * mib] if args.bucket == "ddp" else []
     if args.bucket is not None and not caps:
-        caps = [_core.planner_bytes(args.bucket)]
+        caps = [planner.parse_bytes(args.bucket)]
 
     def rate(text: Optional[str]) -> Optional[float]:
-        return None if text is None else _core.planner_rate(text)
+        return None if text is None else planner.parse_rate(text)
 
     return planner.Cluster(
         workers=args.workers,
         link=args.link,
         gpus_per_node=args.gpus_per_node,
         intra=args.intra,
-        alpha_s=None if args.alpha is None else _core.planner_seconds(args.alpha),
+        alpha_s=None if args.alpha is None else planner.parse_seconds(args.alpha),
         bytes_per_s=rate(args.bandwidth),
         efficiency=args.efficiency,
         stream_bytes_per_s=rate(args.stream_bandwidth),
@@ -136,26 +141,27 @@ def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
     for one in document["predictions"]:
         rows.append([one["schedule"], _ms(one["step_s"]), _ms(one["compute_s"]), _ms(one["exposed_s"]),
                      _ms(one["input_s"]), str(one["exchanges"]), f"{one['samples_per_s']:.1f}"])
-    lines += _aligned(rows)
+    lines += aligned(rows)
     for one in document["predictions"]:
         if args.scaling:
             lines += ["", f"{one['schedule']}: scaling"]
-            lines += _aligned([["workers", "step", "exposed", "speedup", "efficiency"]] + [
+            lines += aligned([["workers", "step", "exposed", "speedup", "efficiency"]] + [
                 [str(p["workers"]), _ms(p["step_s"]), _ms(p["exposed_s"]), f"{p['speedup']:.1f}",
                  f"{p['efficiency']:.1%}"] for p in one["scaling"]])
         if args.sensitivity:
             lines += ["", f"{one['schedule']}: 1% more of it changes the step by"]
-            lines += _aligned([[s["input"], s["no_effect"] and f"nothing: {s['no_effect']}"
+            lines += aligned([[s["input"], s["no_effect"] and f"nothing: {s['no_effect']}"
                                 or f"{s['elasticity']:+.3f}%"] for s in one["sensitivities"]])
         if args.critical_path:
             lines += ["", f"{one['schedule']}: what decides"]
-            lines += _aligned([["from", "takes", "what"]] + [
+            lines += aligned([["from", "takes", "what"]] + [
                 [_ms(t["begin_s"]), _ms(t["seconds"]), f"{t['kind']} {t['what']}".strip()]
                 for t in one["critical_path"]])
     return lines
 
 
-def _aligned(rows: List[List[str]]) -> List[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> List[str]:
+    """Lines of a table, indented by two."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
             for row in rows]

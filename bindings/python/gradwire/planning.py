@@ -1,0 +1,89 @@
+"""Bucket plans, costs, breakdowns, stalls and recommendations; use them through gradwire.planner."""
+
+import time
+from typing import Dict, Sequence, Tuple
+
+import numpy as np
+
+from . import _core
+from .errors import Error
+from .feedback import Feedback
+
+try:
+    from ._core import (
+        BucketPlan,
+        Configuration,
+        Hardware,
+        Instance,
+        PlannedLink,
+        Recommendation,
+        StepDemand,
+        break_down,
+        default_instances,
+        epoch_seconds,
+        exchange_seconds,
+        extrapolate_ring_stall,
+        find_stalls,
+        fit_line,
+        fit_stalls,
+        gradients_of_profile,
+        link_presets,
+        measured_straggler_factor,
+        moves_from,
+        parse_bytes,
+        parse_rate,
+        parse_seconds,
+        plan_buckets,
+        read_instances,
+        recommend,
+        sampled_straggler_factor,
+        seconds_text,
+        what_if,
+    )
+except ImportError:
+    raise Error(f"planner: {_core.planner_unavailable_reason}") from None
+
+__all__ = [
+    "BucketPlan", "Configuration", "Hardware", "Instance", "PlannedLink", "Recommendation",
+    "StepDemand", "break_down", "default_instances", "epoch_seconds", "exchange_seconds",
+    "extrapolate_ring_stall", "find_stalls", "fit_line", "fit_stalls", "gradients_of_profile",
+    "link_presets", "measure_codecs", "measured_straggler_factor", "moves_from", "parse_bytes",
+    "parse_rate", "parse_seconds", "plan_buckets", "read_instances", "recommend",
+    "sampled_straggler_factor", "seconds_text", "what_if",
+]
+
+Codec = Tuple[float, float, float, float]  #: encode floor s, encode bytes/s, decode floor s, decode bytes/s
+
+_PROBE_NUMELS = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
+
+
+def measure_codecs(specs: Sequence[str], threads: int = 1, repeats: int = 5) -> Dict[str, Codec]:
+    """What compressing and decompressing take on this machine's CPU, for plan_buckets(codecs=...).
+
+    Compresses normal float32 gradients of 64 KiB to 4 MiB with every spec, takes the fastest of
+    `repeats` calls of each size and fits floor + bytes / rate. Takes some tenths of a second a spec.
+    Raises InvalidArgument where times follow no such law: measure again on a quiet machine.
+    """
+    return {spec: _measure(spec, threads, repeats) for spec in specs}
+
+
+def _measure(spec: str, threads: int, repeats: int) -> Codec:
+    encode, decode = [], []
+    for numel in _PROBE_NUMELS:
+        gradient = np.random.default_rng(numel).standard_normal(numel).astype(np.float32)
+        out = np.empty(numel, np.float32)
+        feedback = Feedback(spec, numel, threads=threads)
+        encoding, decoding = [], []
+        for _ in range(repeats + 1):
+            begin = time.perf_counter()
+            payload = feedback.compress(gradient)
+            middle = time.perf_counter()
+            feedback.decompress([payload], 1.0, out=out)
+            decoding.append(time.perf_counter() - middle)
+            encoding.append(middle - begin)
+            feedback.commit()
+        encode.append((4.0 * numel, min(encoding[1:])))  # the first call makes its buffers
+        decode.append((4.0 * numel, min(decoding[1:])))
+    encode_floor, encode_rate, _ = fit_line(encode)
+    decode_floor, decode_rate, _ = fit_line(decode)
+    return encode_floor, encode_rate, decode_floor, decode_rate
