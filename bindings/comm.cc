@@ -92,7 +92,7 @@ Bytes all_gather(BoundTransport& self, py::handle data, std::optional<size_t> ca
   Area all(static_cast<size_t>(self.world_size()), capacity_or(capacity, length));
   const Tag tag{fingerprint, what};
   const Parts parts = all.parts();
-  self.worker().run([&](Context& context) {
+  self.work(transport, [&](Context& context) {
     transport->all_gather(length, mine.bytes(), parts, tag.get(), context);
   });
   return all.arrays();
@@ -118,8 +118,8 @@ Bytes all_to_all(BoundTransport& self, const std::vector<py::object>& data,
     std::copy(part.begin(), part.end(), from.part(r).begin());
   }
   const Tag tag{fingerprint, what};
-  self.worker().run(
-      [&](Context& context) { transport->all_to_all(from, into, tag.get(), context); });
+  self.work(transport,
+            [&](Context& context) { transport->all_to_all(from, into, tag.get(), context); });
   return receive.arrays();
 }
 
@@ -136,7 +136,7 @@ py::object reduce_scatter(BoundTransport& self, py::handle values, py::object ou
   const Array sum = Array::output(out, {"out", DType::kFloat32, shard});
   check_disjoint(sum, "out", all, "values");
   const Tag tag{fingerprint, what};
-  self.worker().run([&](Context& context) {
+  self.work(transport, [&](Context& context) {
     transport->reduce_scatter(all.floats(), sum.floats(), tag.get(), context);
   });
   return out;
@@ -147,8 +147,8 @@ py::object all_reduce_sum(BoundTransport& self, py::object values, uint64_t fing
   const auto transport = self.get_for_arrays();
   const Array sum = Array::output(values, {"values", DType::kFloat32, std::nullopt});
   const Tag tag{fingerprint, what};
-  self.worker().run(
-      [&](Context& context) { transport->all_reduce_sum(sum.floats(), tag.get(), context); });
+  self.work(transport,
+            [&](Context& context) { transport->all_reduce_sum(sum.floats(), tag.get(), context); });
   return values;
 }
 
@@ -157,20 +157,21 @@ py::object broadcast(BoundTransport& self, py::object data, int root, uint64_t f
   const auto transport = self.get_for_arrays();
   const Array bytes = Array::output_memory(data, "data");
   const Tag tag{fingerprint, what};
-  self.worker().run(
-      [&](Context& context) { transport->broadcast(bytes.bytes(), root, tag.get(), context); });
+  self.work(transport, [&](Context& context) {
+    transport->broadcast(bytes.bytes(), root, tag.get(), context);
+  });
   return data;
 }
 
 void barrier(BoundTransport& self, uint64_t fingerprint, const std::string& what) {
   const auto transport = self.get_for_arrays();
   const Tag tag{fingerprint, what};
-  self.worker().run([&](Context& context) { transport->barrier(tag.get(), context); });
+  self.work(transport, [&](Context& context) { transport->barrier(tag.get(), context); });
 }
 
 void verify(BoundTransport& self, size_t largest_bytes, int calls_in_flight) {
   const auto transport = self.get_for_arrays();
-  self.worker().run([&](Context& context) {
+  self.work(transport, [&](Context& context) {
     verify_transport(*transport,
                      {.largest_bytes = largest_bytes, .calls_in_flight = calls_in_flight}, context);
   });
@@ -179,13 +180,13 @@ void verify(BoundTransport& self, size_t largest_bytes, int calls_in_flight) {
 // Where spans lie on a GPU it travels beside them.
 void agree(BoundTransport& self, const std::string& what, const std::string& text) {
   const auto transport = self.get();
-  self.worker().run([&](Context& context) { transport->agree(what, text, context); });
+  self.work(transport, [&](Context& context) { transport->agree(what, text, context); });
 }
 
 Handle split(BoundTransport& self, int color) {
   const auto transport = self.get();
   std::unique_ptr<Transport> made;
-  self.worker().run([&](Context&) { made = transport->split(color); });
+  self.work(transport, [&](Context&) { made = transport->split(color); });
   return handle_of(std::move(made));
 }
 
@@ -195,7 +196,7 @@ Handle rebuild(BoundTransport& self, std::optional<double> timeout, double silen
   options.timeout = timeout ? milliseconds_of(*timeout, "timeout") : options.timeout;
   options.silence = milliseconds_of(silence, "silence");
   std::unique_ptr<Transport> made;
-  self.worker().run([&](Context&) { made = transport->rebuild(options); });
+  self.work(transport, [&](Context&) { made = transport->rebuild(options); });
   return handle_of(std::move(made));
 }
 
@@ -228,8 +229,12 @@ Handle make(const std::string& name, int rank, int world_size, const std::string
   options.plugin_path = plugin_path;
   options.log = log_to(log);
   options.nccl = {.device_index = device, .max_ctas = max_ctas};
+  const auto join = [name, options] { return make_transport(name, options); };
+  if (name == "gloo") {  // whose ranks meet at sockets, in any thread
+    return handle_of(made_interruptibly(join));
+  }
   const py::gil_scoped_release release;
-  return handle_of(make_transport(name, options));
+  return handle_of(join());
 }
 
 py::typing::List<BoundTransport> make_group(int world_size, double timeout,

@@ -129,7 +129,7 @@ LinkCosts probe(BoundTransport& over, double budget, size_t most_bytes) {
       .budget = std::chrono::microseconds(static_cast<int64_t>(budget * 1e6)),
       .most_bytes = most_bytes};
   LinkCosts costs;
-  over.worker().run([&](Context& context) { costs = probe_link(*transport, context, options); });
+  over.work(transport, [&](Context& context) { costs = probe_link(*transport, context, options); });
   return costs;
 }
 
@@ -193,7 +193,11 @@ void bind_plan(py::module_& module) {
                              "FNV-1a over describe(), but for where residuals lie.")
       .def("describe", &Plan::describe,
            "A table of the buckets, their groups, capacities and parameters.")
-      .def("__str__", &Plan::describe);
+      .def("__str__", &Plan::describe)
+      .def("__repr__", [](const Plan& plan) {
+        return concat("<gradwire.Plan of ", plan.parameters.size(), " parameters in ",
+                      plan.buckets.size(), " buckets; str() is a table of it>");
+      });
   module.def(
       "make_plan", &plan_of, py::arg("parameters"), py::arg("spec") = "topk:1%", py::kw_only(),
       py::arg("exchange") = "auto", py::arg("bucket_bytes") = PlanOptions{}.bucket_bytes,

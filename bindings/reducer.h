@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/bindings/interruptible.h"
 #include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/bindings/tensor.h"
@@ -32,12 +33,15 @@ class BoundReducer {
     check(on_gpu() == stream.has_value(), "stream: is ", stream ? "given" : "None", ", must be ",
           on_gpu() ? "the stream that gradients are written on" : "None",
           ", because the transport carries memory of ", name_of(device_));
-    const py::gil_scoped_release release;
-    if (stream) {
-      stream_ = cuda::wrap_stream(reinterpret_cast<void*>(*stream), device_.index);
-      options.stream = stream_.get();
-    }
-    reducer_ = std::make_unique<Reducer>(plan, *transport_, options);
+    interruptible([&](Interruptible& guard) {
+      const py::gil_scoped_release release;
+      guard.over(transport_);
+      if (stream) {
+        stream_ = cuda::wrap_stream(reinterpret_cast<void*>(*stream), device_.index);
+        options.stream = stream_.get();
+      }
+      reducer_ = std::make_unique<Reducer>(plan, *transport_, options);
+    });
   }
   ~BoundReducer() {
     process_.let_go(reducer_);
@@ -47,14 +51,18 @@ class BoundReducer {
   BoundReducer(const BoundReducer&) = delete;
   BoundReducer& operator=(const BoundReducer&) = delete;
 
-  /// Runs body(reducer) without the GIL, and not while another thread is in here.
+  /// Runs body(reducer) without the GIL, and not while another thread is in here. Ctrl-C ends a
+  /// wait for other ranks, and the group with it.
   /// @throws InvalidArgument in a forked process.
   template <class Body>
   auto run(const Body& body) {
     process_.check_here("reducer");
-    const py::gil_scoped_release release;
-    const OneAtATime::Inside inside(door_);
-    return body(*reducer_);
+    return interruptible([&](Interruptible& guard) {
+      const py::gil_scoped_release release;
+      const OneAtATime::Inside inside(door_);
+      guard.over(transport_);
+      return body(*reducer_);
+    });
   }
 
   /// To be taken before gradient() is asked where its memory is.

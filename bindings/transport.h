@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "gradwire/bindings/interruptible.h"
 #include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/worker.h"
 #include "gradwire/comm/transport.h"
@@ -63,7 +64,15 @@ class BoundTransport {
     return std::move(transport_);
   }
 
-  Worker& worker() { return worker_; }
+  /// Runs work(context) with `transport`, which is this one's, as Worker::run() does. Ctrl-C ends a
+  /// wait for other ranks, and the group with it.
+  template <class Work>
+  void work(const std::shared_ptr<Transport>& transport, const Work& work) {
+    interruptible([&](Interruptible& guard) {
+      guard.over(transport);
+      worker_.run(work);
+    });
+  }
 
  private:
   const OfProcess process_;

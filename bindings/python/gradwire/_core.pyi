@@ -539,6 +539,8 @@ class Plan:
     """
     Which parameters travel together, compressed and exchanged how: read-only, equal on all ranks. str() is a table of it.
     """
+    def __repr__(self) -> str:
+        ...
     def __str__(self) -> str:
         ...
     def describe(self) -> str:
