@@ -1,6 +1,7 @@
 """Profiles of training steps: by a clock that layers move, so that every second is known."""
 
 import json
+import types
 
 import pytest
 
@@ -170,6 +171,27 @@ def test_bad_input_is_refused(clock):
         gradwire.torch.profile(step, Loader(clock, 1), model=model, batch=2, warmup=0)
     with pytest.raises(gradwire.InvalidArgument, match="model: has 0 parameters"):
         gradwire.torch.profile(step, Loader(clock, 1), model=torch.nn.ReLU(), batch=2)
+
+
+def test_moments_are_those_of_the_models_gpu(monkeypatch):
+    recorded = []
+    event = types.SimpleNamespace(record=recorded.append)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("stream of", device))
+    assert profiling._now(torch.device("cuda:1")) is event
+    assert recorded == [("stream of", torch.device("cuda:1"))]
+
+
+def test_an_exchange_whose_times_no_host_knows_is_refused(clock):
+    model = torch.nn.Sequential(Layer(3, clock, 0.5, 0.25))
+    exchange = types.SimpleNamespace(
+        _reducer=object(), _work=types.SimpleNamespace(waits=False, device="cuda:1"))  # fmt: skip
+    before = model[0].weight.clone()
+    with pytest.raises(gradwire.InvalidArgument, match="exchange: is of gradients on cuda:1"):
+        gradwire.torch.profile(
+            trained(clock, model), Loader(clock, 1), model=model, batch=2, exchange=exchange
+        )
+    assert torch.equal(before, model[0].weight)
 
 
 def _with_exchange(world):

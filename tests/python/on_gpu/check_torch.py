@@ -162,6 +162,39 @@ def test_gradients_that_are_not_finite_stop_steps_until_they_are_asked_for(devic
     optimizer.check()
 
 
+def test_a_fault_is_told_before_the_steps_begin_anew(device):
+    here = parameters()
+    there = put(here, device)
+    optimizer = gt.SGD(there[:4], lr=0.1)
+    fill(here, there)
+    there[0].grad[3] = torch.nan
+    optimizer.step()
+    with pytest.raises(gradwire.NonFiniteGradient, match="gradient of parameter '0'"):
+        optimizer.add_param_group({"params": there[4:]})
+    assert len(optimizer.param_groups) == 1
+    optimizer.step()
+    optimizer.param_groups[0]["momentum"] = 0.9  # which it has kept no memory for
+    with pytest.raises(gradwire.NonFiniteGradient, match="gradient of parameter '0'"):
+        optimizer.step()
+    same(there, here)
+
+
+def test_parameters_may_leave_the_gpu(device):
+    here = parameters()
+    there = put(here, device)
+    ours, theirs = gt.AdamW(there), gt.AdamW(here)
+    for step in range(4):
+        if step == 2:
+            ON_GPU.clear()
+            for p in there:
+                p.grad, p.data = None, p.data.to("cpu", copy=True)
+            ours._layouts = []  # where it is emulated no tensor changes its device
+        fill(here, there)
+        ours.step(), theirs.step()
+    same(there, here)
+    same_states(ours.state_dict(), theirs.state_dict())
+
+
 @every
 def test_a_state_moves_between_cpu_and_gpu(device, make):
     here = parameters()

@@ -55,7 +55,7 @@ def profile(
         steps: measured, at least 1.
         exchange: what register() or attach() returned for this model: the profile then has the
             times of compression, exchange and decompression by bucket, each at the bucket's last
-            gradient. Its trace_steps must hold the steps.
+            gradient. Its trace_steps must hold the steps. Of gradients on the CPU.
 
     Raises:
         InvalidArgument: no gradient came, several backward passes in a step, an empty loader, or a
@@ -64,6 +64,11 @@ def profile(
     if batch < 1 or warmup < 1 or steps < 1:
         raise InvalidArgument(
             f"profile: batch, warmup, steps are {batch}, {warmup}, {steps}, must be at least 1"
+        )
+    if exchange is not None and exchange._reducer is not None and not exchange._work.waits:
+        raise InvalidArgument(
+            f"exchange: is of gradients on {exchange._work.device}, of which no host knows the times, "
+            "must be None there"
         )
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     if not named:
@@ -156,12 +161,12 @@ class StepProfile:
         )
 
 
-def _now(on_gpu: bool) -> Any:
+def _now(gpu: Optional[torch.device]) -> Any:
     """A moment: of the host, or one that the GPU's stream will pass."""
-    if not on_gpu:
+    if gpu is None:
         return _clock()
     event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
+    event.record(torch.cuda.current_stream(gpu))  # another GPU may be the current one
     return event
 
 
@@ -172,8 +177,8 @@ def _between(begin: Any, end: Any) -> float:
 class _Step:
     """The moments of one step."""
 
-    def __init__(self, on_gpu: bool) -> None:
-        self.on_gpu = on_gpu
+    def __init__(self, gpu: Optional[torch.device]) -> None:
+        self.gpu = gpu
         self.marks: Dict[str, Any] = {}
         self.forward: List[Tuple[int, bool, Any]] = []  # module, entered, when
         self.ready: Dict[int, Any] = {}
@@ -182,11 +187,11 @@ class _Step:
         self.mark("begin")
 
     def mark(self, name: str) -> None:
-        self.marks[name] = _now(self.on_gpu)
+        self.marks[name] = _now(self.gpu)
 
     def seconds(self) -> Dict[str, Any]:
-        if self.on_gpu:
-            torch.cuda.synchronize()
+        if self.gpu is not None:
+            torch.cuda.synchronize(self.gpu)
         own: Dict[int, float] = defaultdict(float)
         open_modules: List[List[Any]] = []  # module, begin, seconds of those inside
         for module, entered, when in self.forward:
@@ -212,7 +217,8 @@ class _Step:
 class _Watch:
     def __init__(self, model: torch.nn.Module, named: List[Tuple[str, torch.nn.Parameter]]) -> None:
         self.named = named
-        self.on_gpu = named[0][1].is_cuda
+        first = named[0][1]
+        self.gpu = first.device if first.is_cuda else None
         self._places = {id(p): i for i, (_, p) in enumerate(named)}
         # Modules with parameters of their own, by the first of those: where each one's time belongs.
         self._owners: List[Tuple[torch.nn.Module, int]] = []
@@ -223,7 +229,7 @@ class _Watch:
         self._step: Optional[_Step] = None
 
     def begin(self) -> _Step:
-        self._step = _Step(self.on_gpu)
+        self._step = _Step(self.gpu)
         return self._step
 
     def place_of(self, parameter: torch.Tensor) -> Optional[int]:
@@ -268,24 +274,24 @@ class _Watch:
     def _entering(self, place: int) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             if self._step is not None and self._step.backwards == 0:
-                self._step.forward.append((place, True, _now(self.on_gpu)))
+                self._step.forward.append((place, True, _now(self.gpu)))
 
         return hook
 
     def _leaving(self, place: int) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             if self._step is not None and self._step.backwards == 0:
-                self._step.forward.append((place, False, _now(self.on_gpu)))
+                self._step.forward.append((place, False, _now(self.gpu)))
 
         return hook
 
     def _gradient(self, parameter: torch.Tensor) -> None:
         if self._step is not None:
-            self._step.ready[self._places[id(parameter)]] = _now(self.on_gpu)
+            self._step.ready[self._places[id(parameter)]] = _now(self.gpu)
 
     def _update(self, *_: Any) -> None:
         if self._step is not None:
-            self._step.updates.append(_now(self.on_gpu))
+            self._step.updates.append(_now(self.gpu))
 
 
 def _document(watch: _Watch, steps: List[Dict[str, Any]]) -> Dict[str, Any]:

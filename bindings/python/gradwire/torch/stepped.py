@@ -72,7 +72,8 @@ class Optimizer(torch.optim.Optimizer):
         return self._spec
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """As torch.optim's; state of the parameters there were stays.
+        """As torch.optim's; state of the parameters there were stays. On a GPU it waits, and raises as
+        check() does.
 
         Raises:
             InvalidArgument: for a parameter or a setting that cannot be stepped; nothing is added.
@@ -137,13 +138,13 @@ class Optimizer(torch.optim.Optimizer):
             NonFiniteGradient: naming the first parameter whose gradient held NaN or infinity.
             InvalidArgument: the scale of a GradScaler is not finite and above 0.
         """
-        if self._core is not None and self._gpu is not None:
-            self._core.check(current_stream(self._gpu))
+        gpu = self._core_gpu
+        if self._core is not None and gpu is not None:
+            self._core.check(current_stream(gpu))
 
     def state_dict(self) -> Dict[str, Any]:
         """As torch.optim's: tensors are the state itself. On a GPU it waits, to count steps, and
         raises as check() does."""
-        self.check()
         self._take_counts()
         return super().state_dict()
 
@@ -219,6 +220,12 @@ class Optimizer(torch.optim.Optimizer):
         parameters = self._all()
         return gpu_of(parameters[0]) if parameters else None
 
+    @property
+    def _core_gpu(self) -> Optional[int]:
+        """Where parameters were when the core was made; they may have moved since."""
+        place = "cpu" if self._core is None else self._core.device
+        return None if place == "cpu" else int(place.rpartition(":")[2])
+
     def _stream(self) -> Optional[int]:
         return None if self._gpu is None else current_stream(self._gpu)
 
@@ -241,9 +248,11 @@ class Optimizer(torch.optim.Optimizer):
         del kept, numbers
 
     def _take_counts(self) -> None:
-        """On a GPU steps are counted there: makes the state's the same. Waits."""
-        if self._core is None or self._gpu is None:
+        """On a GPU steps are counted there: makes the state's the same. Waits, and raises as check()
+        does: whoever asks may make the core anew, which knows of no fault."""
+        if self._core is None or self._core_gpu is None:
             return
+        self.check()
         scalars, _ = self._core.state_views()
         for parameter, name in zip(self._all(), self._names):
             for key, value in scalars[name].items():
