@@ -125,6 +125,9 @@ DeviceArray::DeviceArray(std::string dtype, std::vector<size_t> shape, const Pla
     const int index = place.device.index;
     const CurrentGpu current(index);
     const auto stream = cuda::wrap_stream(place.stream, index);
+    check(!cuda::is_capturing(*stream),
+          "stream: is captured into a graph, whose memory ends with it, must not be where a call "
+          "makes an array: give it one (out=)");
     memory_ = {cuda::allocate_in_order(size_bytes(), index, stream->native_handle()),
                DeviceFree{index}};
     data_ = memory_.get();
@@ -138,6 +141,13 @@ DeviceArray::DeviceArray(std::string dtype, std::vector<size_t> shape, const Pla
       place_(place),
       data_(data),
       owner_(std::move(owner)) {}
+
+DeviceArray::~DeviceArray() {
+  if (memory_ != nullptr) {  // what the GPU has still to run may need other threads of Python
+    const py::gil_scoped_release release;
+    memory_.reset();
+  }
+}
 
 size_t DeviceArray::numel() const {
   return std::accumulate(shape_.begin(), shape_.end(), size_t{1}, std::multiplies<>());
@@ -225,6 +235,7 @@ void bind_device_array(py::module_& module) {
              check_known(dtype);
              cuda::check_device("DeviceArray", on.index);
              auto made = std::make_unique<DeviceArray>(dtype, shape, Place{on});
+             const py::gil_scoped_release release;
              cuda::wrap_stream(nullptr, on.index)->wait();
              return made;
            }),

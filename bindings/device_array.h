@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "gradwire/bindings/tensor.h"
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/external_stream.h"
 #include "gradwire/kernels/core/memory.h"
 
 namespace gradwire::bindings {
@@ -13,19 +15,35 @@ namespace gradwire::bindings {
 /// "cpu", "cuda" (the first GPU) or "cuda:1". @throws InvalidArgument for anything else.
 Device parse_device(const std::string& text);
 
+/// Of memory in stream order, which streams of others may have been told to read: waits for all.
 struct DeviceFree {
   int device_index = 0;
-  void operator()(std::byte* memory) const noexcept { cuda::deallocate(memory, device_index); }
+  void operator()(std::byte* memory) const noexcept {
+    try {
+      cuda::wait_for_device(device_index);
+    } catch (const DeviceError&) {  // sticky: nothing runs any more, and later calls say so
+    }
+    cuda::deallocate(memory, device_index);
+  }
 };
 
 /// A contiguous array in the memory of a GPU, which other libraries take by DLPack without a copy.
 class DeviceArray {
  public:
-  /// New memory in the order of the place's stream, zero; nothing waits. Its end waits for the GPU.
+  /// New memory in the order of the place's stream, zero; nothing waits. Its end waits for the GPU,
+  /// without the GIL. @throws InvalidArgument while that stream is captured: a graph's memory is
+  /// there only while the graph runs.
   DeviceArray(std::string dtype, std::vector<size_t> shape, const Place& place);
   /// A view; `owner` keeps the memory.
   DeviceArray(std::string dtype, std::vector<size_t> shape, const Place& place, void* data,
               py::object owner);
+
+  ~DeviceArray();
+  DeviceArray(DeviceArray&&) = default;
+  DeviceArray& operator=(DeviceArray&&) = delete;
+
+  /// A call on that stream writes it, behind what export has made it wait for.
+  void written_on(void* stream) { place_.stream = stream; }
 
   void* data() const { return data_; }
   const std::string& dtype() const { return dtype_; }

@@ -307,6 +307,9 @@ void BoundOptimizer::step_at(const FindPlaces& find_places, const StepArguments&
   const StepOptions options = options_of(arguments, place, kept);
   worker_.run(
       [&](Context& context) {
+        check(!worker_.on_gpu() || !cuda::is_capturing(context.stream),
+              "step_on: its stream is captured into a graph, which would step on the gradients that "
+              "are bound when it runs, expected step() there");
         const std::vector<Binding> places = find_places(context);
         optimizer_->bind_in_order(places, context);
         try {

@@ -26,8 +26,8 @@ class CurrentGpu {
   const int before_;
 };
 
-/// The work of one object: it shares scratch memory and state, so a call on another stream than the
-/// last one's begins behind that one. While a stream is captured into a graph this is left to who
+/// The work of one object: it shares scratch memory and state, so a call begins behind the last
+/// one, whose stream may have been another. While a stream is captured into a graph this is left to who
 /// captures: what ran before is waited for, and replays are ordered by their caller.
 class StreamOrder {
  public:
@@ -42,11 +42,8 @@ class StreamOrder {
       work(*stream);
       return;
     }
-    const bool of_thread = handle == kPerThread;  // another stream in another thread
-    if (handle != last_ || of_thread) {
-      passed_->hold(*stream);
-    }
-    last_ = handle;
+    // Also where the handle is the last one's: that stream may have ended, and its handle be another's.
+    passed_->hold(*stream);
     try {
       work(*stream);
     } catch (...) {
@@ -60,10 +57,7 @@ class StreamOrder {
   void wait() const { passed_->wait(); }
 
  private:
-  static inline void* const kPerThread = reinterpret_cast<void*>(uintptr_t{2});
-
   const int index_;
-  void* last_ = nullptr;
   std::unique_ptr<Event> passed_;
 };
 

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "gradwire/bindings/device_array.h"
 #include "gradwire/bindings/dlpack.h"
 #include "gradwire/bindings/layout.h"
 
@@ -165,6 +166,13 @@ void check_writable(const Layout& layout, std::string_view what) {
   check(layout.writable, what, ": is read-only, must be writable");
 }
 
+// Who reads gradwire's own arrays next is to wait for this stream.
+void note_writing(py::handle object, const Place& place) {
+  if (place.device.type == DeviceType::kCuda && py::isinstance<DeviceArray>(object)) {
+    object.cast<DeviceArray&>().written_on(place.stream);
+  }
+}
+
 }  // namespace
 
 Array Array::input(py::handle object, const Expected& expected, const Place& place) {
@@ -177,6 +185,7 @@ Array Array::output(py::handle object, const Expected& expected, const Place& pl
   DType dtype{};
   Layout layout = inspect_elements(object, expected, place, dtype);
   check_writable(layout, expected.what);
+  note_writing(object, place);
   return layout.take(dtype);
 }
 
@@ -190,6 +199,7 @@ Array Array::output_bytes(py::handle object, std::string_view what, size_t least
   check_writable(layout, what);
   check(layout.numel() >= least_bytes, what, ": has ", layout.numel(),
         " bytes, must have at least ", least_bytes);
+  note_writing(object, place);
   return layout.take(DType::kFloat32);
 }
 

@@ -19,4 +19,8 @@ std::unique_ptr<Stream> wrap_stream(void* native_handle, int device_index);
 /// @throws what wrap_stream() does for a GPU that cannot be used; `what` begins the message.
 void check_device(std::string_view what, int device_index);
 
+/// Blocks the host until all that any stream of that GPU was given has run: what memory in stream
+/// order (allocate_in_order()) needs before deallocate(), which waits for none of it there.
+void wait_for_device(int device_index);
+
 }  // namespace gradwire::cuda

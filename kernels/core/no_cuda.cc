@@ -25,6 +25,8 @@ std::unique_ptr<Stream> make_stream(int) { throw_unavailable("cuda::make_stream"
 
 std::unique_ptr<Stream> wrap_stream(void*, int) { throw_unavailable("cuda::wrap_stream"); }
 
+void wait_for_device(int) { throw_unavailable("cuda::wait_for_device"); }
+
 void check_device(std::string_view what, int) {
   throw DeviceError(concat(what, ": no GPU: ", kReason));
 }

@@ -62,6 +62,12 @@ void check_device(std::string_view what, int device_index) {
         ", must be in [0, ", count, ")");
 }
 
+void wait_for_device(int device_index) {
+  constexpr const char* kWhat = "cuda::wait_for_device";
+  const DeviceScope scope(device_index, kWhat);
+  check_call(cudaDeviceSynchronize(), kWhat, "cudaDeviceSynchronize");
+}
+
 std::unique_ptr<Stream> make_stream(int device_index) {
   check_device("cuda::make_stream", device_index);
   return std::make_unique<OwnedStream>(device_index);

@@ -56,6 +56,8 @@ std::unique_ptr<Stream> wrap_stream(void* native_handle, int device_index) {
   return std::make_unique<WrappedStream>(native_handle);
 }
 
+void wait_for_device(int) {}
+
 int exchange_device(int) { return 0; }
 
 bool is_capturing(const Stream&) { return false; }

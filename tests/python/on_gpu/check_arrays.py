@@ -201,4 +201,8 @@ def test_arrays_of_gradwire_go_to_other_libraries_in_place(gpu):
     # By its own exporter, as any library's arrays: written in place.
     out = gradwire.DeviceArray("float32", [NUMEL])
     assert compressor().decompress(payload, 2.0, out=out, stream=gpu.stream) is out
+    assert out.__gradwire_stream__ == gpu.stream  # which its readers wait for
     np.testing.assert_array_equal(out.to_numpy(), 2 * values())
+    into = gradwire.DeviceArray("uint8", [compressor().capacity_bytes])
+    compressor().compress(gpu.array(values()), out=into, stream=gpu.stream)
+    assert into.__gradwire_stream__ == gpu.stream
