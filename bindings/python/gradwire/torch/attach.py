@@ -152,9 +152,11 @@ class Attached(GradientExchange):
         self._end_step()
         started = time.perf_counter()
         if committed:
-            with self._work.behind_backward():
-                self._take_means()
-            self._work.before_caller()
+            try:
+                with self._work.behind_backward():
+                    self._take_means()
+            finally:
+                self._work.before_caller()
         else:
             self._fill_with_nan()
         self.seconds += time.perf_counter() - started
