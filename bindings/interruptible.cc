@@ -10,8 +10,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <exception>
 #include <functional>
-#include <future>
 #include <mutex>
 #include <thread>
 
@@ -37,6 +37,15 @@ void on_interrupt(int number) {
   errno = error;
   pythons.load()(number);
 }
+
+// What a thread of ours has made. Not a std::future: its templates of our types are exported.
+struct Joining {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  std::unique_ptr<Transport> made;
+  std::exception_ptr error;
+};
 
 // A thread that the handler wakes, and the transport that it ends then.
 class Watcher {
@@ -118,7 +127,7 @@ Interruptible::Interruptible() {
   if (!expects_interrupts()) {
     return;
   }
-  struct sigaction found{};
+  struct sigaction found {};
   ::sigaction(SIGINT, nullptr, &found);
   if ((found.sa_flags & SA_SIGINFO) != 0 || found.sa_handler == &on_interrupt ||
       found.sa_handler == SIG_IGN || found.sa_handler == SIG_DFL) {
@@ -144,7 +153,7 @@ Interruptible::~Interruptible() {
 }
 
 void Interruptible::stop_listening() {
-  struct sigaction found{};
+  struct sigaction found {};
   ::sigaction(SIGINT, nullptr, &found);
   if (found.sa_handler == &on_interrupt) {  // else a callback of the call has set another
     found.sa_handler = pythons;
@@ -169,24 +178,40 @@ std::unique_ptr<Transport> made_interruptibly(std::function<std::unique_ptr<Tran
     const py::gil_scoped_release release;
     return make();
   }
-  std::packaged_task<std::unique_ptr<Transport>()> task(std::move(make));
-  std::future<std::unique_ptr<Transport>> made = task.get_future();
-  std::thread joining(std::move(task));
-  for (bool ready = false; !ready;) {
+  const auto joining = std::make_shared<Joining>();
+  std::thread thread([joining, make = std::move(make)] {
+    std::unique_ptr<Transport> made;
+    std::exception_ptr error;
+    try {
+      made = make();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(joining->mutex);
+    joining->made = std::move(made);
+    joining->error = error;
+    joining->done = true;
+    joining->changed.notify_all();
+  });
+  for (bool done = false; !done;) {
     {
       const py::gil_scoped_release release;
-      ready = made.wait_for(kLook) == std::future_status::ready;
+      std::unique_lock lock(joining->mutex);
+      done = joining->changed.wait_for(lock, kLook, [&] { return joining->done; });
     }
-    if (!ready && PyErr_CheckSignals() != 0) {
-      joining.detach();
+    if (!done && PyErr_CheckSignals() != 0) {
+      thread.detach();
       throw py::error_already_set();
     }
   }
   {
     const py::gil_scoped_release release;  // what make() holds may end with its thread
-    joining.join();
+    thread.join();
   }
-  return made.get();
+  if (joining->error) {
+    std::rethrow_exception(joining->error);
+  }
+  return std::move(joining->made);
 }
 
 }  // namespace gradwire::bindings
