@@ -8,6 +8,7 @@
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/predict.h"
 #include "tests/planner/made_up.h"
+#include "tests/planner/message_of.h"
 
 namespace gradwire::planner {
 namespace {
@@ -133,13 +134,8 @@ TEST(Cluster, JitterMakesTheStepTheMaximumOverWorkers) {
 }
 
 TEST(Cluster, WhatCannotBeIsRefused) {
-  const auto message = [](const Cluster& cluster) -> std::string {
-    try {
-      validate(cluster);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+  const auto message = [](const Cluster& cluster) {
+    return message_of([&] { validate(cluster); });
   };
   Cluster cluster;
   cluster.inter.bytes_per_s = 0;

@@ -10,6 +10,7 @@
 
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/cost_file.h"
+#include "tests/planner/message_of.h"
 
 namespace gradwire::planner {
 namespace {
@@ -117,13 +118,8 @@ TEST(CostFiles, AreReadAsTheyWereWritten) {
 }
 
 TEST(CostFiles, NameTheLineThatIsWrong) {
-  const auto message = [](const std::string& text) -> std::string {
-    try {
-      read_costs(text);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto message = [](const std::string& text) {
+    return message_of([&] { read_costs(text); });
   };
   const std::string start = "gradwire-costs 1\n", link = "link 0 1e9 1 0 a\n";
   EXPECT_EQ(message(""), "costs: no text, expected a first line 'gradwire-costs 1'");

@@ -4,22 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 
 #include "gradwire/kernels/core/error.h"
+#include "tests/planner/message_of.h"
 
 namespace gradwire::planner {
 namespace {
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 const std::string kColumns =
     "# a comment\n"

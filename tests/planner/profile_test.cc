@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <string>
 
 #include "gradwire/kernels/core/error.h"
+#include "tests/planner/message_of.h"
 
 namespace gradwire::planner {
 namespace {
@@ -23,15 +23,6 @@ const std::string kText = R"({
   {"name": "relu", "numel": 0, "forward_s": 0.0625, "backward_s": 0.0625},
   {"name": "b", "numel": 10, "forward_s": 0, "backward_s": 0.25, "ready_s": 0.375}
  ]})";
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::string with(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);

@@ -10,20 +10,12 @@ from gpu_arrays import EMULATED, host_capsule, missing
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra")
 
+from torch_optimizers import OPTIMIZERS, SHAPES  # noqa: E402
+
 import gradwire  # noqa: E402
 import gradwire.torch as gt  # noqa: E402
 from gradwire.torch import devices, stepped  # noqa: E402
 
-SHAPES = [(40, 30), (30,), (), (0,), (5000,), (6, 3, 5, 5)]
-OPTIMIZERS = {
-    "SGD": lambda p, **k: gt.SGD(p, lr=0.05, momentum=0.9, **k),
-    "AdamW": lambda p, **k: gt.AdamW(p, lr=0.01, **k),
-    "LARS": lambda p, **k: gt.LARS(p, lr=0.5, **k),
-    "LARC": lambda p, **k: gt.LARC(p, lr=0.05, **k),
-    "LAMB": lambda p, **k: gt.LAMB(p, lr=0.01, **k),
-    "AdamW8": lambda p, **k: gt.AdamW(p, lr=0.01, state="8bit", **k),
-    "SGD8": lambda p, **k: gt.SGD(p, lr=0.05, momentum=0.9, state="8bit", **k),
-}
 every = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
 
