@@ -20,6 +20,7 @@ Optimizers: SGD, AdamW, LARS, LARC, LAMB, OneBitAdam, OneBitLAMB, DiLoCo; make_o
     ParamGroup, FunctionalOptimizer. For PyTorch: gradwire.torch.
 Large batches: large_batch, LargeBatch, NoiseScale, scale_linearly, scale_by_root, warmup,
     CosineSchedule, PolynomialSchedule.
+What a training step takes, layer by layer: profile, of PyTorch scripts.
 What this build has: build_info, and compressors, exchanges, optimizers, transports with rows
     CompressorRow, ExchangeRow, OptimizerRow, TransportRow.
 Errors: Error, InvalidArgument, NonFiniteGradient, DeviceError, TransportError.
@@ -68,6 +69,7 @@ from .functional import FunctionalOptimizer
 from .local_steps import DiLoCo
 from .onebit import OneBitAdam, OneBitLAMB
 from .optim import LAMB, LARC, LARS, SGD, AdamW, Optimizer, ParamGroup, make_optimizer
+from .profiling import profile
 from .reducer import Reducer
 from .registries import (
     CompressorRow,
@@ -132,6 +134,7 @@ __all__ = [
     "parse_spec",
     "payload_info",
     "probe_link",
+    "profile",
     "scale_by_root",
     "scale_linearly",
     "transports",

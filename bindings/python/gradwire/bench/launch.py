@@ -14,10 +14,10 @@ import selectors
 import subprocess
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Type
+from typing import Callable, Dict, List, Optional, Protocol, Type
 
 from gradwire.bench.errors import BenchError, RunError, UsageError
-from gradwire.bench.job import TRAINER, Case, Job
+from gradwire.bench.job import TRAINER, Case
 from gradwire.bench.links import Network
 from gradwire.bench.processes import describe_exit, is_stopped, stop
 from gradwire.bench.types import Event
@@ -26,6 +26,28 @@ _GRACE_S = 0.4  # after the first death: time for the others to tell their part
 _TICK_S = 0.05
 _SLACK_S = 5.0  # beyond the workers' own deadline
 Observer = Callable[[Event], None]
+
+
+class Launched(Protocol):
+    """What the launcher asks of a job."""
+
+    @property
+    def processes(self) -> int: ...
+
+    @property
+    def threads(self) -> int:
+        """Of each process's loops."""
+
+    @property
+    def transport(self) -> str:
+        """in_process: ranks are threads, and meet nowhere."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a worker may be silent."""
+
+    def command(self, case: Case) -> List[str]:
+        """The worker's program and all of its options that no network and no rank decide."""
 
 
 class Worker:
@@ -90,7 +112,7 @@ class Worker:
 class Run:
     """The workers of one case, from start to end; a context manager that leaves none behind."""
 
-    def __init__(self, job: Job, case: Case, network: Network, logs: Path, store: Path):
+    def __init__(self, job: Launched, case: Case, network: Network, logs: Path, store: Path):
         self._job = job
         self._case = case
         self.workers: List[Worker] = []

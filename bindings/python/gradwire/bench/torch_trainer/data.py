@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import sysconfig
 from pathlib import Path
 from typing import NamedTuple, Optional, Tuple
 
@@ -11,6 +10,7 @@ import numpy
 import torch
 
 from gradwire.bench.digits import IDX_NAMES
+from gradwire.bench.texts import standard_library
 from gradwire.errors import InvalidArgument
 
 MOST_TEXT_BYTES = 4 << 20
@@ -56,7 +56,7 @@ def text(file: Optional[Path]) -> Rows:
 
     Every tenth stretch of 4 KiB is held out. Without a file: Python's standard library.
     """
-    data = file.read_bytes()[:MOST_TEXT_BYTES] if file else _standard_library()
+    data = file.read_bytes()[:MOST_TEXT_BYTES] if file else standard_library(MOST_TEXT_BYTES)
     if len(data) < LEAST_TEXT_BYTES:
         raise InvalidArgument(
             f"{file}: has {len(data)} bytes, expected {LEAST_TEXT_BYTES} at least"
@@ -67,16 +67,6 @@ def text(file: Optional[Path]) -> Rows:
     targets = values[1 : count * WINDOW + 1].view(count, WINDOW)
     held_out = (torch.arange(count) // _TOGETHER) % _HELD_OUT == _HELD_OUT - 1
     return Rows(inputs[~held_out], targets[~held_out], inputs[held_out], targets[held_out])
-
-
-def _standard_library() -> bytes:
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    found = b""
-    for file in sorted(folder.glob("*.py")):
-        found += file.read_bytes()
-        if len(found) >= MOST_TEXT_BYTES:
-            break
-    return found[:MOST_TEXT_BYTES]
 
 
 def _idx(path: Path) -> numpy.ndarray:

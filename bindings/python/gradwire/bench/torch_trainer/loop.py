@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
-import socket
-import struct
 import time
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy
 import torch
 import torch.distributed as dist
 
-from gradwire.bench.torch_trainer import methods, workloads
+from gradwire.bench.torch_trainer import group, methods, workloads
 from gradwire.bench.torch_trainer.events import Events, Meter, interface_bytes
 from gradwire.errors import InvalidArgument
 
-_SIOCGIFADDR = 0x8915
 _OPTIMIZERS: Dict[str, Any] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 _USUAL_STEPS = 24  # where there are no examples to count
 
@@ -45,7 +38,7 @@ def run(options: Any, events: Events) -> None:
         events.say("start", pid=os.getpid(), method=options.method)
         events.say("done", steps=0)
         return
-    with _process_group(options):
+    with group.process_group(options):
         _Worker(options, workload, chosen[0], events).train()
 
 
@@ -244,36 +237,6 @@ def _optimizer(options: Any, model: torch.nn.Module) -> Any:
             f"--optimizer: '{options.optimizer}' is not what torch.optim.{made.__name__} takes "
             f"({error}), expected e.g. sgd:momentum=0.9,nesterov=1"
         ) from error
-
-
-@contextlib.contextmanager
-def _process_group(options: Any) -> Iterator[None]:
-    """All ranks over the given interface; they meet in a file, so that no address is agreed on."""
-    folder = options.store.partition(":")[2]
-    store = dist.FileStore(str(Path(folder) / "torch"), options.world_size)  # type: ignore[attr-defined]
-    if options.interface:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = options.interface
-    if options.rank == 0:
-        store.set("address", _address(options.interface or "lo"))
-    store.set_timeout(timedelta(seconds=options.timeout_s))
-    os.environ["MASTER_ADDR"] = store.get("address").decode()
-    if options.device == "cuda":
-        torch.cuda.set_device(_device_number(options))
-    dist.init_process_group(
-        "nccl" if options.device == "cuda" else "gloo", store=store, rank=options.rank,
-        world_size=options.world_size, timeout=timedelta(seconds=options.timeout_s),
-    )  # fmt: skip
-    yield  # after a failure the process ends with its connections: destroying could wait for peers
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def _address(interface: str) -> str:
-    """The IPv4 address of a network interface of this process."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        request = struct.pack("256s", interface.encode()[:15])
-        answer: bytes = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-    return socket.inet_ntoa(answer[20:24])
 
 
 __all__: Tuple[str, ...] = ("run",)
