@@ -1,0 +1,27 @@
+#pragma once
+// Which of a few arms to try next: UCB1 over times.
+
+#include <cstddef>
+#include <vector>
+
+namespace gradwire::planner {
+
+/// Times are seconds; the shortest is best. Deterministic: of equals the first arm.
+class Bandit {
+ public:
+  explicit Bandit(size_t arms) : times_(arms) {}
+
+  void add(size_t arm, double seconds) { times_[arm].push_back(seconds); }
+  /// The arm with the least mean - scale * sqrt(2 ln N / n): arms without a turn first (Auer,
+  /// Cesa-Bianchi, Fischer, 2002; the scale is the spread of the arms' means).
+  size_t next() const;
+  /// The arm with the least median, among those with a turn.
+  size_t best() const;
+  double median(size_t arm) const;  ///< infinity before its first turn
+  size_t turns(size_t arm) const { return times_[arm].size(); }
+
+ private:
+  std::vector<std::vector<double>> times_;
+};
+
+}  // namespace gradwire::planner

@@ -1,0 +1,234 @@
+#include "gradwire/planner/internal/candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "gradwire/comm/choose.h"
+#include "gradwire/kernels/core/error.h"
+
+namespace gradwire::planner {
+namespace {
+
+/// Labels of the dynamic program: a job waits for it, and the best few are timed anyway.
+constexpr size_t kBeam = 16;
+
+std::vector<ParamId> order_of(std::span<const double> ready_s) {
+  std::vector<ParamId> order(ready_s.size());
+  std::iota(order.rbegin(), order.rend(), ParamId{0});  // of equal times as backward has them
+  std::ranges::stable_sort(order, {}, [&](ParamId p) { return ready_s[p]; });
+  return order;
+}
+
+std::vector<ReadyGradient> ready_in(std::span<const ParamId> order, const PredictedJob& job) {
+  std::vector<ReadyGradient> gradients;
+  for (const ParamId p : order) {
+    gradients.push_back({job.parameters[p].name, job.parameters[p].numel(), job.costs.ready_s[p]});
+  }
+  return gradients;
+}
+
+/// The bf16 group of exempt parameters travels in the same message, so its exchanges count alone.
+std::vector<std::string> common_exchanges() {
+  const auto compressor = make_compressor(parse_spec("bf16"), {.numel = 4096, .world_size = 2});
+  const auto names = exchanges_that_carry(*compressor);
+  return {names.begin(), names.end()};
+}
+
+bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
+
+PilotPlan plan_of(const BucketPlan& planned, std::span<const BucketOption> options,
+                  std::span<const ParamId> order, const PredictedJob& job) {
+  PilotPlan made;
+  made.plan = job.options.plan;
+  made.plan.exchange = "auto";
+  made.plan.last_bucket_bytes = 0;
+  double most = -1;
+  for (const PlannedBucket& bucket : planned.buckets) {
+    const BucketOption& option = options[bucket.option];
+    if (option.loss > most) {
+      most = option.loss;
+      made.spec = option.compressor;
+    }
+  }
+  made.plan.spec = parse_spec(made.spec);
+  made.loss = planned.loss;
+  for (const PlannedBucket& bucket : planned.buckets) {
+    const BucketOption& option = options[bucket.option];
+    made.plan.buckets.emplace_back(order.begin() + static_cast<ptrdiff_t>(bucket.begin),
+                                   order.begin() + static_cast<ptrdiff_t>(bucket.end));
+    if (job.options.plan.rules.empty()) {  // else make_plan() finds what carries their specs too
+      made.plan.exchanges.push_back(option.exchange);
+    }
+    if (option.compressor == made.spec) {
+      continue;
+    }
+    // A rule comes before the exemption of 1-D parameters, so narrow ones are not for those.
+    for (const ParamId p : made.plan.buckets.back()) {
+      made.plan.rules.push_back({.spec = parse_spec(option.compressor),
+                                 .name = job.parameters[p].name,
+                                 .least_ndim = is_wide(option.compressor) ? size_t{0} : 2});
+      if (!made.plan.rules.back().fits(job.parameters[p])) {
+        made.plan.rules.pop_back();
+      }
+    }
+  }
+  made.name = name_of(made);
+  make_plan(job.parameters, made.plan);  // what cannot be made is no candidate: throws
+  return made;
+}
+
+std::vector<BucketOption> options_of(const PredictedJob& job) {
+  Costs costs;
+  costs.link = {
+      .name = "measured", .alpha_s = job.costs.alpha_s, .bytes_per_s = job.costs.bytes_per_s};
+  costs.codecs = job.costs.codecs;
+  return make_bucket_options({.world_size = job.world_size,
+                              .specs = job.options.specs,
+                              .exchanges = common_exchanges(),
+                              .streams = {1},
+                              .mean = job.options.plan.mean},
+                             costs);
+}
+
+/// When the exchange of the plan that was measured ends, in the model.
+double end_of(const PredictedJob& job, const PlanOptions& ran,
+              std::span<const BucketOption> dense) {
+  const Plan plan = make_plan(job.parameters, ran);
+  std::vector<std::vector<ParamId>> members(plan.buckets.size());
+  for (ParamId p = 0; p < plan.places.size(); ++p) {
+    members[plan.places[p].bucket].push_back(p);
+  }
+  std::vector<ReadyGradient> gradients;  // as soon as a bucket is full it is there
+  std::vector<PlannedBucket> buckets;
+  double ready_s = 0;
+  for (size_t b = 0; b < members.size(); ++b) {
+    size_t numel = 0;
+    for (const ParamId p : members[b]) {
+      numel += job.parameters[p].numel();
+      ready_s = std::max(ready_s, job.costs.ready_s[p]);
+    }
+    gradients.push_back({concat("bucket ", b), numel, ready_s});
+    size_t best = 0;
+    for (size_t option = 1; option < dense.size(); ++option) {
+      if (dense[option].exchange == plan.buckets[b].exchange) {
+        best = option;
+      }
+    }
+    buckets.push_back({.begin = b, .end = b + 1, .option = best});
+  }
+  return price_buckets(gradients, dense, buckets);
+}
+
+}  // namespace
+
+std::string name_of(const PilotPlan& plan) {
+  std::string name = plan.spec;
+  if (!plan.plan.buckets.empty()) {
+    const size_t buckets = plan.plan.buckets.size();
+    name += concat(", ", buckets, buckets == 1 ? " bucket" : " buckets");
+  }
+  if (plan.streams > 1) {
+    name += concat(", ", plan.streams, " streams");
+  }
+  return name;
+}
+
+double rest_of_step(const PredictedJob& job, const PlanOptions& ran, double step_s) {
+  std::vector<BucketOption> dense = options_of(job);
+  std::erase_if(dense, [](const BucketOption& option) { return option.compressor != "none"; });
+  const double backward_s = *std::ranges::max_element(job.costs.ready_s);
+  return std::max(step_s - std::max(0.0, end_of(job, ran, dense) - backward_s), backward_s);
+}
+
+std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
+  const std::vector<BucketOption> options = options_of(job);
+  const std::vector<ParamId> order = order_of(job.costs.ready_s);
+  const std::vector<ReadyGradient> gradients = ready_in(order, job);
+  const auto options_with = [&](std::span<const std::string> specs) {
+    std::vector<BucketOption> some;
+    std::ranges::copy_if(options, std::back_inserter(some), [&](const BucketOption& option) {
+      return std::ranges::find(specs, option.compressor) != specs.end();
+    });
+    return some;
+  };
+  const std::string none[] = {"none"};
+  const double backward_s = gradients.back().ready_s;
+  std::vector<PilotPlan> plans;
+  const auto consider = [&](std::vector<BucketOption> some, const std::string& alone) {
+    std::vector<BucketOption> searched = some;
+    if (!alone.empty()) {
+      // The search wants an option called "none" to begin from.
+      std::ranges::for_each(searched, [](BucketOption& option) { option.compressor = "none"; });
+    }
+    const BucketPlan planned = plan_buckets(gradients, searched, {.beam = kBeam});
+    PilotPlan plan = plan_of(planned, some, order, job);
+    plan.predicted_s = job.rest_s + std::max(0.0, planned.end_s - backward_s);
+    const bool known =
+        std::ranges::any_of(plans, [&](const PilotPlan& other) { return other.spec == plan.spec; });
+    if (!known) {  // where a compressor does not pay, its plan is one of the others
+      plans.push_back(std::move(plan));
+    }
+  };
+  const std::string bf16[] = {"bf16"};
+  consider(options_with(none), "none");
+  consider(options_with(bf16), "bf16");
+  for (const std::string& text : job.options.specs) {
+    const std::string spec = to_string(parse_spec(text));
+    if (spec != "none" && spec != "bf16") {
+      const std::string mixed[] = {"none", "bf16", spec};
+      consider(options_with(mixed), "");
+    }
+  }
+  std::ranges::stable_sort(plans, {}, &PilotPlan::predicted_s);
+  return plans;
+}
+
+size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters) {
+  size_t largest = 0;
+  for (const std::vector<ParamId>& bucket : plan.plan.buckets) {
+    size_t numel = 0;
+    for (const ParamId p : bucket) {
+      numel += parameters[p].numel();
+    }
+    largest = bucket.size() > 1 ? std::max(largest, numel) : largest;
+  }
+  return largest;
+}
+
+PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters,
+                              size_t numel) {
+  PilotPlan made = plan;
+  made.plan.buckets.clear();
+  made.plan.exchanges.clear();
+  // Buckets that travel alike have the same exchange and the same rules.
+  const auto spec_of = [&](ParamId p) {
+    const auto rule = std::ranges::find_if(
+        plan.plan.rules, [&](const SpecRule& each) { return each.fits(parameters[p]); });
+    return rule == plan.plan.rules.end() ? plan.spec : to_string(rule->spec);
+  };
+  std::string spec, exchange;
+  size_t filled = 0;
+  for (size_t b = 0; b < plan.plan.buckets.size(); ++b) {
+    const std::string travels = plan.plan.exchanges.empty() ? "" : plan.plan.exchanges[b];
+    for (const ParamId p : plan.plan.buckets[b]) {
+      const size_t here = parameters[p].numel();
+      const bool alike = !made.plan.buckets.empty() && travels == exchange && spec_of(p) == spec;
+      if (!alike || filled + here > numel) {
+        made.plan.buckets.emplace_back();
+        if (!plan.plan.exchanges.empty()) {
+          made.plan.exchanges.push_back(travels);
+        }
+        filled = 0;
+      }
+      made.plan.buckets.back().push_back(p);
+      filled += here;
+      spec = spec_of(p);
+      exchange = travels;
+    }
+  }
+  made.name = name_of(made);
+  return made;
+}
+
+}  // namespace gradwire::planner

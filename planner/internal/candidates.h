@@ -1,0 +1,39 @@
+#pragma once
+// The plans worth considering, from what has been measured: off, bf16 and each compressor in its
+// best buckets.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradwire/planner/pilot.h"
+
+namespace gradwire::planner {
+
+/// What all predictions of a job share.
+struct PredictedJob {
+  std::span<const ParamInfo> parameters;
+  int world_size = 1;
+  const PilotOptions& options;
+  const PilotCosts& costs;
+  double rest_s = 0;  ///< of a step, beside waiting for exchanges: the same for all plans
+};
+
+/// What a step takes beside waiting for exchanges, where the dense plan `ran` took `step_s`.
+double rest_of_step(const PredictedJob& job, const PlanOptions& ran, double step_s);
+
+/// By predicted step, earliest first; the first of loss 0 is off. Each in the plan its buckets and
+/// exchanges make, on one stream. @throws InvalidArgument as plan_buckets() and
+/// make_bucket_options().
+std::vector<PilotPlan> predict_candidates(const PredictedJob& job);
+
+/// The same plan with its buckets cut, or neighbours that travel alike merged, at so many elements.
+/// A parameter is never cut.
+PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters,
+                              size_t numel);
+/// Elements of its largest bucket of more than one parameter; 0: there is none.
+size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters);
+/// "topk:1%,int4, 3 buckets, 2 streams"
+std::string name_of(const PilotPlan& plan);
+
+}  // namespace gradwire::planner

@@ -1,0 +1,262 @@
+// From the choice on: tuning, and cruising under the guard and with an eye on the link.
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/candidates.h"
+#include "gradwire/planner/internal/median.h"
+#include "gradwire/planner/internal/pilot_state.h"
+
+namespace gradwire::planner {
+namespace {
+
+/// What another number of streams or bucket size must gain, of the step.
+constexpr double kTuningGain = 0.01;
+/// Complaints after which the plan complained of is not tried again.
+constexpr size_t kMostHarm = 2;
+
+}  // namespace
+
+void Pilot::State::choose() {
+  const std::string from = running.name;
+  std::map<std::string, double> numbers;
+  double fastest = 0;
+  for (Timed& each : timed) {
+    if (each.step_s.empty()) {
+      each.out = true;
+      continue;
+    }
+    const double middle = median_of(each.step_s);
+    numbers["step_s of " + each.plan.name] = middle;
+    if (each.plan.off()) {
+      dense_step_s = dense_step_s > 0 ? std::min(dense_step_s, middle) : middle;
+    }
+    if (!each.out) {
+      fastest = fastest == 0 ? middle : std::min(fastest, middle);
+    }
+  }
+  // Where "none" had no turn its first window counts: it may be the least lossy of the fast ones.
+  const Timed* taken = nullptr;
+  for (const Timed& each : timed) {
+    const bool fast = !each.out && median_of(each.step_s) <= (1 + options.tolerance) * fastest;
+    if (fast && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
+      taken = &each;
+    }
+  }
+  numbers["dense_step_s"] = dense_step_s;
+  numbers["tolerance"] = options.tolerance;
+  const bool off_is_fast =
+      taken == nullptr || (dense_step_s > 0 && dense_step_s <= (1 + options.tolerance) * fastest);
+  if (off_is_fast && (taken == nullptr || !taken->plan.off())) {
+    ladder = {off};
+    level = ceiling = 0;
+    cruise(off, dense_exchange_s);
+    note("choose", from,
+         taken == nullptr ? "nothing that was timed may go on: off"
+                          : "without compression a step is as fast as any that was timed: off",
+         std::move(numbers));
+    return;
+  }
+  const PilotPlan plan = taken->plan;
+  const double expected =
+      taken->exchange_s.empty() ? median_of(taken->step_s) : median_of(taken->exchange_s);
+  std::erase_if(ladder, [&](const PilotPlan& each) {
+    return each.loss > plan.loss || (each.loss == plan.loss && each.name != plan.name);
+  });
+  if (std::ranges::find(ladder, plan.name, &PilotPlan::name) == ladder.end()) {
+    ladder.push_back(plan);
+  }
+  if (!ladder.front().off()) {
+    ladder.insert(ladder.begin(), off);
+  }
+  level = ceiling = ladder.size() - 1;
+  harm = 0;
+  cruise(plan, expected);
+  note("choose", from,
+       plan.off() ? "not compressing is as fast as any that was timed: off"
+                  : "the least lossy of those within the tolerance of the fastest",
+       std::move(numbers));
+  const bool worth_tuning =
+      !taken->exchange_s.empty() ? expected > options.tolerance * median_of(taken->step_s) : true;
+  if (worth_tuning && again == 0) {
+    const double middle = median_of(taken->step_s);
+    begin_tuning();
+    if (phase == Phase::kTune) {
+      bandit.add(0, middle);
+      run(arms[arm = bandit.next()]);
+    }
+  }
+}
+
+void Pilot::State::begin_tuning() {
+  arms = {running};
+  for (const int streams : options.streams) {
+    if (streams != running.streams && running.plan.buckets.size() > 1) {
+      PilotPlan plan = running;
+      plan.streams = std::min(streams, static_cast<int>(running.plan.buckets.size()));
+      plan.name = name_of(plan);
+      if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
+        arms.push_back(plan);
+      }
+    }
+  }
+  const size_t largest = largest_bucket(running, parameters);
+  for (const size_t numel : {largest / 2, largest * 2}) {
+    PilotPlan plan = with_largest_bucket(running, parameters, std::max<size_t>(numel, 1));
+    if (largest > 0 && plan.plan.buckets != running.plan.buckets) {
+      arms.push_back(std::move(plan));
+    }
+  }
+  bandit = Bandit(arms.size());
+  turns_left = options.tuning_turns;
+  if (arms.size() > 1 && turns_left > 0) {
+    phase = Phase::kTune;
+  }
+}
+
+void Pilot::State::end_tuning_turn(const PilotWindow& window) {
+  bandit.add(arm, median_of(step_s));
+  if (collapsed(window)) {
+    obey({.overall = Verdict::kOff, .reason = "the loss collapsed while streams were tuned"});
+    return;
+  }
+  if (--turns_left == 0) {
+    finish_tuning();
+    return;
+  }
+  const size_t next = bandit.next();
+  if (next != arm) {
+    run(arms[arm = next]);
+  }
+}
+
+void Pilot::State::finish_tuning() {
+  const std::string from = running.name;
+  size_t best = bandit.best();
+  if (bandit.median(best) > (1 - kTuningGain) * bandit.median(0)) {
+    best = 0;
+  }
+  std::map<std::string, double> numbers;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    if (bandit.turns(i) > 0) {
+      numbers["step_s of " + arms[i].name] = bandit.median(i);
+    }
+  }
+  for (PilotPlan& plan : ladder) {
+    if (plan.name != arms[0].name && !plan.off()) {
+      plan.streams = std::min<int>(arms[best].streams,
+                                   static_cast<int>(std::max<size_t>(plan.plan.buckets.size(), 1)));
+      plan.name = name_of(plan);
+    }
+  }
+  ladder[level] = arms[best];
+  // Another plan's exchange is learned from its first window.
+  cruise(arms[best], best == 0 ? expected_s : 0);
+  note("tune", from,
+       best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
+                 : "the fastest of the streams and bucket sizes that were tried",
+       std::move(numbers));
+}
+
+bool Pilot::State::may_probe() const {
+  const double turn_steps = static_cast<double>(1 + options.trial_steps);
+  const double cost =
+      static_cast<double>(options.candidates * std::min<size_t>(2, options.trial_rounds)) *
+      turn_steps;
+  return static_cast<double>(again) + cost <=
+         options.most_probing * static_cast<double>(steps) + 2 * cost;
+}
+
+// True when costs are wanted: the plan goes on until they are there.
+bool Pilot::State::watch_link() {
+  const bool known = !exchange_s.empty();
+  const double now = median_of(known ? exchange_s : step_s);
+  const double step = median_of(step_s);
+  if (expected_s <= 0) {
+    expected_s = now;
+  }
+  const bool outside = now > options.link_band * expected_s || now * options.link_band < expected_s;
+  const bool matters = std::abs(now - expected_s) > options.least_change * step;
+  if (!link_changed && outside && matters) {
+    link_changed = true;
+    note("link", running.name,
+         concat(known ? "exchanges of" : "", " a step took ", now, " s in a window, expected ",
+                expected_s,
+                may_probe() ? " s: measured anew"
+                            : " s: to be measured anew when enough steps have run"),
+         {{"measured_s", now},
+          {"expected_s", expected_s},
+          {"band", options.link_band},
+          {"step_s", step}});
+  } else if (link_changed && !(outside && matters)) {
+    link_changed = false;  // it has come back
+  }
+  if (link_changed && may_probe()) {
+    wants_costs = true;
+    dense_step_s = running.off() ? step : 0;  // what was known is of the old link
+    return true;
+  }
+  return false;
+}
+
+void Pilot::State::end_cruise_window(const PilotWindow& window) {
+  if (world_size == 1) {
+    return;
+  }
+  const bool compressed = !running.off();
+  const GuardVerdict verdict =
+      guard.judge({.units = compressed ? window.norms : std::vector<GuardNorms>{},
+                   .loss = window.loss,
+                   .steps = window.step_s.size(),
+                   .skipped = window.skipped});
+  if (verdict.overall == Verdict::kOff || verdict.overall == Verdict::kTighten) {
+    obey(verdict);
+    return;
+  }
+  if (watch_link()) {
+    return;
+  }
+  const double step = median_of(step_s);
+  if (compressed && dense_step_s > 0 && step >= dense_step_s) {
+    const double dense = dense_step_s;
+    const std::string from = running.name;
+    level = 0;
+    cruise(ladder[0], 0);
+    note("off", from, "a step with compression is not faster than one without was",
+         {{"step_s", step}, {"dense_step_s", dense}});
+    ceiling = 0;
+    return;
+  }
+  if (verdict.overall == Verdict::kLoosen) {
+    obey(verdict);
+  }
+}
+
+void Pilot::State::obey(const GuardVerdict& verdict) {
+  const std::string from = running.name;
+  std::map<std::string, double> numbers{{"gain", verdict.gain},
+                                        {"residual", verdict.residual},
+                                        {"norm_change", verdict.norm_change},
+                                        {"loss_deviations", verdict.loss_deviations}};
+  if (verdict.overall == Verdict::kLoosen) {
+    if (level < ceiling) {
+      ++level;
+      cruise(ladder[level], 0);
+      note("loosen", from, verdict.reason, std::move(numbers));
+    }
+    return;
+  }
+  if (level == 0) {
+    return;  // nothing is compressed: whatever it is, it is not that
+  }
+  if (verdict.overall == Verdict::kOff || (level == ceiling && ++harm >= kMostHarm)) {
+    ceiling = level - 1;
+    harm = 0;
+  }
+  level = verdict.overall == Verdict::kOff ? 0 : level - 1;
+  cruise(ladder[level], 0);
+  note(std::string(to_string(verdict.overall)), from, verdict.reason, std::move(numbers));
+}
+
+}  // namespace gradwire::planner

@@ -1,0 +1,265 @@
+#include "gradwire/planner/internal/pilot_state.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/candidates.h"
+#include "gradwire/planner/internal/median.h"
+
+namespace gradwire::planner {
+namespace {
+
+constexpr size_t kMostDecisions = 1000;
+/// Predicted to be slower than the fastest by this factor: not worth a turn.
+constexpr double kNotWorthATurn = 1.5;
+
+}  // namespace
+
+Pilot::State::State(std::vector<ParamInfo> of, int ranks, PilotOptions with)
+    : parameters(std::move(of)), world_size(ranks), options(std::move(with)), guard(options.guard) {
+  validate(options);
+  check(world_size >= 1, "pilot: world_size is ", world_size, ", must be at least 1");
+  specs = {"bf16"};
+  for (const std::string& text : options.specs) {
+    const std::string spec = to_string(parse_spec(text));
+    if (spec != "none" && std::ranges::find(specs, spec) == specs.end()) {
+      specs.push_back(spec);
+    }
+  }
+  off.plan = options.plan;
+  off.plan.spec = {};
+  off.plan.exchange = "auto";
+  off.plan.buckets.clear();
+  off.plan.exchanges.clear();
+  off.name = "none";
+  make_plan(parameters, off.plan);
+  running = off;
+  if (world_size == 1) {
+    ladder = {off};
+    phase = Phase::kCruise;
+    note("choose", off.name, "one rank: nothing is exchanged", {});
+  }
+}
+
+size_t Pilot::State::window_steps() const {
+  switch (phase) {
+    case Phase::kMeasure:
+      return 1 + options.measure_steps;
+    case Phase::kTime:
+    case Phase::kTune:
+      return 1 + options.trial_steps;
+    case Phase::kCruise:
+      break;
+  }
+  return options.window_steps;
+}
+
+void Pilot::State::check_costs(const PilotCosts& costs) const {
+  check(wants_costs, "pilot: costs are given, expected them only where wants_costs()");
+  check(costs.ready_s.size() == parameters.size(), "pilot: costs have ", costs.ready_s.size(),
+        " ready times, expected one for each of ", parameters.size(), " parameters");
+  for (size_t p = 0; p < costs.ready_s.size(); ++p) {
+    check(std::isfinite(costs.ready_s[p]) && costs.ready_s[p] >= 0, "pilot: gradient of '",
+          parameters[p].name, "' is ready after ", costs.ready_s[p],
+          " s, must be finite and not negative");
+  }
+  check(std::isfinite(costs.alpha_s) && costs.alpha_s >= 0, "pilot: a message's start-up is ",
+        costs.alpha_s, " s, must be finite and not negative");
+  check(std::isfinite(costs.bytes_per_s) && costs.bytes_per_s > 0, "pilot: the link carries ",
+        costs.bytes_per_s, " bytes per second, must be finite and above 0");
+  for (const std::string& spec : specs) {
+    const auto found = costs.codecs.find(spec);
+    check(found != costs.codecs.end(), "pilot: costs do not price '", spec,
+          "', expected a codec for each of specs()");
+    validate(found->second, spec);
+  }
+}
+
+void Pilot::State::check_window(const PilotWindow& window) const {
+  check(!wants_costs, "pilot: a window has ended, expected set_costs() first");
+  check(window.step_s.size() == window_steps(), "pilot: a window of ", window.step_s.size(),
+        " steps, expected ", window_steps());
+  const auto positive = [](std::span<const double> seconds, std::string_view name, bool zero) {
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      check(std::isfinite(seconds[i]) && (seconds[i] > 0 || (zero && seconds[i] == 0)),
+            "pilot: ", name, " of step ", i, " of the window took ", seconds[i],
+            " s, must be finite and ", zero ? "not negative" : "above 0");
+    }
+  };
+  positive(window.step_s, "step", false);
+  check(window.exchange_s.empty() || window.exchange_s.size() == window.step_s.size(),
+        "pilot: ", window.exchange_s.size(), " exchange times of ", window.step_s.size(),
+        " steps, expected none or as many");
+  positive(window.exchange_s, "exchange", true);
+  check(window.skipped <= window.step_s.size(), "pilot: ", window.skipped, " steps skipped of ",
+        window.step_s.size(), ", expected at most as many");
+  check(window.norms.empty() || window.norms.size() == parameters.size(), "pilot: norms of ",
+        window.norms.size(), " parameters, expected none or ", parameters.size());
+}
+
+// The first step after a change grows buffers and meets ranks that replanned for different times.
+void Pilot::State::skip_first(const PilotWindow& window) {
+  const size_t first = phase == Phase::kCruise ? 0 : 1;
+  const auto rest = [first](const std::vector<double>& all) {
+    return std::vector<double>(all.begin() + static_cast<ptrdiff_t>(std::min(first, all.size())),
+                               all.end());
+  };
+  step_s = rest(window.step_s);
+  exchange_s = rest(window.exchange_s);
+}
+
+void Pilot::State::note(const std::string& what, const std::string& from, const std::string& reason,
+                        std::map<std::string, double> numbers) {
+  if (log.size() == kMostDecisions) {
+    log.erase(log.begin());
+  }
+  log.push_back({.step = steps,
+                 .what = what,
+                 .from = from,
+                 .to = running.name,
+                 .reason = reason,
+                 .numbers = std::move(numbers)});
+}
+
+void Pilot::State::run(const PilotPlan& plan) {
+  running = plan;
+  ++epoch;
+}
+
+void Pilot::State::cruise(const PilotPlan& plan, double expected) {
+  phase = Phase::kCruise;
+  chosen_once = true;
+  expected_s = expected;
+  guard.plan_changed();
+  run(plan);
+}
+
+void Pilot::State::end_measuring(const PilotWindow& window) {
+  collapsed(window);  // its loss is what later ones are compared with
+  dense_step_s = median_of(step_s);
+  dense_exchange_s = exchange_s.empty() ? 0 : median_of(exchange_s);
+  if (!exchange_s.empty() && dense_exchange_s <= options.tolerance * dense_step_s) {
+    ladder = {off};
+    level = ceiling = 0;
+    const std::string from = running.name;
+    cruise(off, dense_exchange_s);
+    --epoch;  // it goes on as it is
+    note("choose", from,
+         "without compression the exchange is too small a part of the step to gain "
+         "anything",
+         {{"step_s", dense_step_s},
+          {"exchange_s", dense_exchange_s},
+          {"tolerance", options.tolerance}});
+    return;
+  }
+  wants_costs = true;
+}
+
+bool Pilot::State::predict(const PilotCosts& costs) {
+  PredictedJob job{.parameters = parameters,
+                   .world_size = world_size,
+                   .options = options,
+                   .costs = costs,
+                   .rest_s = rest_s};
+  if (rest_s == 0) {  // another link does not change it
+    job.rest_s = rest_of_step(job, off.plan, dense_step_s);
+  }
+  const std::vector<PilotPlan> plans = predict_candidates(job);
+  rest_s = job.rest_s;
+  wants_costs = false;
+  link_changed = false;
+  const std::string from = running.name;
+  std::map<std::string, double> numbers{{"alpha_s", costs.alpha_s},
+                                        {"bytes_per_s", costs.bytes_per_s},
+                                        {"dense_step_s", dense_step_s}};
+  const double earliest = plans.front().predicted_s;
+  timed.clear();
+  ladder.clear();
+  double dense_s = 0;
+  for (const PilotPlan& plan : plans) {
+    numbers["predicted_s of " + plan.name] = plan.predicted_s;
+    dense_s = plan.off() ? plan.predicted_s : dense_s;
+  }
+  for (const PilotPlan& plan : plans) {
+    const bool always = plan.spec == "none" || plan.spec == "bf16";
+    const size_t left = options.candidates > timed.size() ? options.candidates - timed.size() : 0;
+    const auto uniform_to_come = static_cast<size_t>(std::ranges::count_if(
+        std::span(plans).subspan(static_cast<size_t>(&plan - plans.data())),
+        [](const PilotPlan& p) { return p.spec == "none" || p.spec == "bf16"; }));
+    const bool hopeless = plan.predicted_s > kNotWorthATurn * earliest &&
+                          (!plan.off() || dense_step_s > kNotWorthATurn * earliest);
+    if (!hopeless && (always || left > uniform_to_come)) {
+      timed.emplace_back().plan = plan;
+    }
+    if (plan.off() || plan.predicted_s <= dense_s) {
+      ladder.push_back(plan);
+    }
+  }
+  std::ranges::stable_sort(ladder, {}, &PilotPlan::loss);
+  phase = Phase::kTime;
+  turn = round = 0;
+  run(timed.front().plan);
+  note("predict", from, "the plans that are predicted to be fastest are timed in turn",
+       std::move(numbers));
+  return true;
+}
+
+// Whether what is tried ruins the loss.
+bool Pilot::State::collapsed(const PilotWindow& window) {
+  const GuardVerdict verdict =
+      guard.judge({.loss = window.loss, .steps = window.step_s.size(), .skipped = window.skipped});
+  if (verdict.overall == Verdict::kOff && !running.off()) {
+    note("off", running.name, "while it was timed: " + verdict.reason,
+         {{"loss", window.loss}, {"skipped", static_cast<double>(window.skipped)}});
+    return true;
+  }
+  return false;
+}
+
+void Pilot::State::end_turn(const PilotWindow& window) {
+  Timed& now = timed[turn];
+  now.step_s.insert(now.step_s.end(), step_s.begin(), step_s.end());
+  now.exchange_s.insert(now.exchange_s.end(), exchange_s.begin(), exchange_s.end());
+  if (chosen_once) {
+    again += window.step_s.size();
+  }
+  if (collapsed(window)) {
+    now.out = true;
+    std::erase_if(ladder, [&](const PilotPlan& plan) { return plan.loss >= now.plan.loss; });
+    if (ladder.empty()) {
+      ladder = {off};
+    }
+    for (Timed& other : timed) {
+      other.out = other.out || other.plan.loss >= now.plan.loss;
+    }
+  }
+  next_turn();
+}
+
+void Pilot::State::next_turn() {
+  do {
+    ++turn;
+    if (turn == timed.size()) {
+      turn = 0;
+      ++round;
+      double fastest = 0;
+      for (const Timed& each : timed) {
+        if (!each.out && (fastest == 0 || median_of(each.step_s) < fastest)) {
+          fastest = median_of(each.step_s);
+        }
+      }
+      for (Timed& each : timed) {
+        each.out = each.out || median_of(each.step_s) > (1 + options.hopeless) * fastest;
+      }
+    }
+  } while (round < rounds() && timed[turn].out);
+  const auto in = std::ranges::count(timed, false, &Timed::out);
+  if (round >= rounds() || in == 0 || (round > 0 && in == 1)) {
+    choose();
+  } else {
+    run(timed[turn].plan);
+  }
+}
+
+}  // namespace gradwire::planner

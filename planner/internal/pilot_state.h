@@ -1,0 +1,90 @@
+#pragma once
+// What a pilot knows, and its transitions.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradwire/planner/internal/bandit.h"
+#include "gradwire/planner/pilot.h"
+
+namespace gradwire::planner {
+
+struct Pilot::State {
+  State(std::vector<ParamInfo> of, int ranks, PilotOptions with);
+
+  std::vector<ParamInfo> parameters;
+  int world_size = 1;
+  PilotOptions options;
+  std::vector<std::string> specs;  // that costs must price
+  Guard guard;
+
+  Phase phase = Phase::kMeasure;
+  PilotPlan running;
+  PilotPlan off;  // of the first window
+  bool wants_costs = false;
+  int epoch = 0;  // counts changes of the plan
+  uint64_t steps = 0, probing = 0;
+  uint64_t again = 0;  // of the probing steps, those after the first choice
+  bool chosen_once = false;
+  std::vector<Decision> log;
+
+  // What the last window has shown, without its first step where that does not count.
+  std::vector<double> step_s, exchange_s;
+  double dense_step_s = 0;      // median, of the fastest plan of loss 0 on this link; 0: not known
+  double rest_s = 0;            // of a step beside waiting for exchanges; 0: not known
+  double dense_exchange_s = 0;  // of the dense window
+
+  /// A plan that is timed.
+  struct Timed {
+    PilotPlan plan;
+    std::vector<double> step_s, exchange_s;
+    bool out = false;
+  };
+  std::vector<Timed> timed;
+  size_t turn = 0, round = 0;
+
+  /// Plans from off to the chosen one, less and less of the gradient sent.
+  std::vector<PilotPlan> ladder;
+  size_t level = 0;    // that runs
+  size_t ceiling = 0;  // that may run
+  size_t harm = 0;     // times the guard complained at the ceiling
+
+  // Tuning: arms[0] is the chosen plan as it is.
+  std::vector<PilotPlan> arms;
+  Bandit bandit{0};
+  size_t arm = 0, turns_left = 0;
+
+  // Cruising: seconds of the exchange (of the step, where that is not known) that are expected.
+  double expected_s = 0;
+  bool link_changed = false;  // and nothing was done about it yet
+
+  size_t window_steps() const;
+  void check_costs(const PilotCosts& costs) const;
+  void check_window(const PilotWindow& window) const;
+  void skip_first(const PilotWindow& window);
+
+  bool predict(const PilotCosts& costs);
+  void end_measuring(const PilotWindow& window);
+  void end_turn(const PilotWindow& window);
+  void next_turn();
+  void choose();
+  void begin_tuning();
+  void end_tuning_turn(const PilotWindow& window);
+  void finish_tuning();
+  void end_cruise_window(const PilotWindow& window);
+  bool watch_link();
+  void obey(const GuardVerdict& verdict);
+  bool collapsed(const PilotWindow& window);
+
+  void run(const PilotPlan& plan);
+  void cruise(const PilotPlan& plan, double expected);
+  bool may_probe() const;
+  size_t rounds() const {
+    return chosen_once ? std::min<size_t>(2, options.trial_rounds) : options.trial_rounds;
+  }
+  void note(const std::string& what, const std::string& from, const std::string& reason,
+            std::map<std::string, double> numbers);
+};
+
+}  // namespace gradwire::planner

@@ -1,0 +1,144 @@
+#pragma once
+// The auto-pilot's decisions: measure without compression, predict, time the best few on the job's
+// own steps, take the least lossy of the fastest, and keep watching.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradwire/comm/plan.h"
+#include "gradwire/planner/bucket_options.h"
+#include "gradwire/planner/decision.h"
+#include "gradwire/planner/guard.h"
+
+namespace gradwire::planner {
+
+struct PilotOptions {
+  /// Compressors to choose from besides "none" and "bf16", which always take part. None may learn
+  /// from shapes (powersgd): what it sends cannot be priced here.
+  std::vector<std::string> specs = {"int8", "int4", "topk:1%,int4"};
+  /// Exchanges in flight to try: a bandit over these and the size of the largest bucket, after the
+  /// compressor was chosen. {1}: none is tried.
+  std::vector<int> streams = {1, 2, 4};
+  /// What every plan starts from: rules, seed, dtype, the means that are allowed (`mean`). Its
+  /// spec, exchange, buckets and exchanges are the pilot's.
+  PlanOptions plan{};
+  double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
+  size_t candidates = 4;     ///< timed at most, "none" and "bf16" among them; at least 2
+  size_t measure_steps = 4;  ///< of the first, dense window, and one more that does not count
+  size_t trial_steps = 2;    ///< of a candidate's turn, and one more that does not count
+  size_t trial_rounds = 3;   ///< turns of each candidate, interleaved
+  /// A candidate that is slower than the fastest by this much after a round has no further turn.
+  double hopeless = 0.2;
+  size_t tuning_turns = 6;   ///< of the bandit; 0: none
+  size_t window_steps = 20;  ///< that the guard judges together while cruising
+  /// Largest share of all steps that goes into measuring again after the first choice.
+  double most_probing = 0.05;
+  /// How far the measured exchange may be from what it was when the plan was chosen, as a factor,
+  /// up or down, for a window, before the link counts as changed.
+  double link_band = 1.5;
+  /// Changes of the exchange by less than this share of the step are not worth a look.
+  double least_change = 0.05;
+  GuardOptions guard{};
+};
+
+/// @throws InvalidArgument for an option out of its range, or a spec that does not parse or cannot
+/// be priced.
+void validate(const PilotOptions& options);
+
+/// What to run. Caller's duty: make_plan(parameters, plan) for a Reducer with so many streams.
+struct PilotPlan {
+  std::string name;  ///< "topk:1%,int4, 3 buckets, 2 streams"
+  /// The lossiest of its buckets, what a caller sets that knows one spec alone; "none": off.
+  std::string spec = "none";
+  PlanOptions plan{};
+  int streams = 1;
+  double loss = 0;         ///< part of the dense bytes that is not sent, mean over elements
+  double predicted_s = 0;  ///< a step; 0: not predicted
+  bool off() const { return spec == "none"; }
+};
+
+/// What has been measured of the machine, the same on all ranks: the caller takes the largest of
+/// the ranks, of times, and the smallest of rates.
+struct PilotCosts {
+  /// When backward has made each parameter's gradient, by id, in seconds since the first one or
+  /// since backward began.
+  std::vector<double> ready_s = {};
+  double alpha_s = 0;      ///< start-up of a message (probe_link())
+  double bytes_per_s = 0;  ///< of a rank's link, 1 / beta
+  /// By canonical spec (Pilot::specs()).
+  std::map<std::string, CodecCost> codecs = {};
+};
+
+/// What the steps of a window have shown, the same on all ranks.
+struct PilotWindow {
+  std::vector<double> step_s = {};  ///< of each step since the last window: the slowest rank's
+  /// Of each of these steps, seconds that its exchanges took inside the transport, all buckets
+  /// together: the smallest of the ranks, since the last one to come waits for nobody. Empty: not
+  /// known, then the time of steps tells of changes of the link.
+  std::vector<double> exchange_s = {};
+  double loss = GuardWindow::kUnknown;  ///< mean over steps and ranks
+  size_t skipped = 0;                   ///< steps left out for gradients that were not finite
+  std::vector<GuardNorms> norms =
+      {};  ///< by parameter id, sums over the ranks; empty: not measured
+};
+
+enum class Phase : unsigned char {
+  kMeasure,  ///< without compression; then costs are wanted
+  kTime,     ///< candidates in turn
+  kTune,     ///< streams and bucket sizes in turn
+  kCruise,   ///< under the guard
+};
+std::string_view to_string(Phase phase);
+
+/// Decides; does nothing else. No clock, device or network: a state machine of what it is fed, so
+/// that ranks which feed it the same numbers run the same plans.
+///
+/// The caller's loop:
+///   run plan() for window_steps() steps
+///   if end_window(what they have shown): replan, to plan() and plan().streams
+///   if wants_costs(): measure, set_costs(...), replan
+class Pilot {
+ public:
+  /// Parameters as of make_plan(), in the order of the forward pass.
+  /// @throws InvalidArgument as validate() and make_plan(), and for fewer than one rank.
+  Pilot(std::vector<ParamInfo> parameters, int world_size, PilotOptions options = {});
+  ~Pilot();
+  Pilot(Pilot&&) noexcept;
+  Pilot& operator=(Pilot&&) noexcept;
+
+  Phase phase() const;
+  /// What runs now. Valid until the next call that changes it.
+  const PilotPlan& plan() const;
+  size_t window_steps() const;
+  /// Whether the caller shall measure norms in (some step of) this window.
+  bool wants_norms() const;
+  /// Whether set_costs() is to be called before the next step.
+  bool wants_costs() const;
+  /// Canonical specs whose codecs set_costs() must price; "none" costs nothing and is not among
+  /// them.
+  std::span<const std::string> specs() const;
+
+  /// @returns whether plan() has changed. @throws InvalidArgument for a window of another number of
+  /// steps than window_steps(), times that are not positive and finite, another number of norms
+  /// than parameters, and while costs are wanted; nothing has changed then.
+  bool end_window(const PilotWindow& window);
+  /// @returns whether plan() has changed. @throws InvalidArgument for times or rates that cannot
+  /// be, a codec without a price, and when costs are not wanted; nothing has changed then.
+  bool set_costs(const PilotCosts& costs);
+
+  /// Every decision, oldest first; the last 1000.
+  std::span<const Decision> log() const;
+  std::string log_json_lines() const;
+  uint64_t steps() const;
+  uint64_t probing_steps() const;  ///< of them, in phases other than kCruise
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace gradwire::planner
