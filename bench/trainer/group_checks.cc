@@ -31,6 +31,14 @@ std::string shortest(double value) {
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
 }
 
+std::string listed(std::span<const size_t> numbers) {
+  std::string all;
+  for (const size_t number : numbers) {
+    all += concat(all.empty() ? "" : ",", number);
+  }
+  return all;
+}
+
 uint64_t hash_images(const LabelledImages& images, uint64_t hash) {
   const std::array<uint64_t, 2> size = {images.rows, images.columns};
   hash = fnv1a(std::as_bytes(std::span(size)), hash);
@@ -72,7 +80,7 @@ std::string difference(size_t rank, std::string_view text, std::string_view expe
 
 }  // namespace
 
-Evaluation evaluate(Mlp& model, const LabelledImages& images, const Standardiser& standardise,
+Evaluation evaluate(Network& model, const LabelledImages& images, const Standardiser& standardise,
                     gradwire::Transport& transport, gradwire::Context& context) {
   const int ranks = transport.world_size();
   size_t begin = gradwire::shard_begin(images.count, ranks, transport.rank());
@@ -107,10 +115,6 @@ uint64_t fnv1a(std::span<const std::byte> bytes, uint64_t hash) {
 }
 
 std::string common_settings(const Options& o, const DataFolder& data) {
-  std::string widths;
-  for (const size_t width : o.hidden) {
-    widths += concat(widths.empty() ? "" : ",", width);
-  }
   const uint64_t hash = hash_images(data.test, hash_images(data.train, fnv1a({})));
   // The optimizer before the learning rate, whose default depends on it.
   return concat("--batch-size ", o.batch_size, "\n--epochs ", o.epochs, "\n--max-steps ",
@@ -120,9 +124,10 @@ std::string common_settings(const Options& o, const DataFolder& data) {
                 o.warmup_steps, "\n--local-steps ", o.local_steps, "\n--outer ",
                 gradwire::to_string(o.outer), "\n--outer-rate ", shortest(o.outer_learning_rate),
                 "\n--eval-every ", o.eval_every, "\n--target-accuracy ",
-                shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target, "\n--hidden ",
-                widths, "\n--seed ", o.seed, "\n--method ", gradwire::to_string(o.method),
-                "\n--exchange ", o.exchange, "\n--bucket-kib ", o.bucket_kib, "\n--no-exchange ",
+                shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target,
+                "\n--convolutions ", listed(o.convolutions), "\n--hidden ", listed(o.hidden),
+                "\n--seed ", o.seed, "\n--method ", gradwire::to_string(o.method), "\n--exchange ",
+                o.exchange, "\n--bucket-kib ", o.bucket_kib, "\n--no-exchange ",
                 !o.exchange_gradients, "\ndata: ", data.train.count, " train examples, ",
                 data.test.count, " test examples, hash 0x", to_hex(hash), "\n");
 }

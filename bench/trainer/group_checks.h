@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "bench/trainer/data.h"
-#include "bench/trainer/mlp.h"
+#include "bench/trainer/network.h"
 #include "bench/trainer/options.h"
 #include "gradwire/comm/transport.h"
 
@@ -21,7 +21,7 @@ struct Evaluation {
 };
 
 /// Each rank evaluates its shard of `images`; counts and losses are summed over ranks. Blocks.
-Evaluation evaluate(Mlp& model, const LabelledImages& images, const Standardiser& standardise,
+Evaluation evaluate(Network& model, const LabelledImages& images, const Standardiser& standardise,
                     gradwire::Transport& transport, gradwire::Context& context);
 
 /// FNV-1a, 64 bits (RFC 9923 gives the constants), going on from `hash`.

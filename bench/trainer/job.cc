@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "bench/trainer/mlp.h"
+#include "bench/trainer/network.h"
 #include "bench/trainer/train.h"
 #include "gradwire/kernels/core/error.h"
 

@@ -145,6 +145,9 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.group.pacing.bits_per_second = parse_rate(v); }},
     {"data", "DIR", "folder with the four MNIST-named IDX files, plain or .gz",
      [](Options& o, View v) { o.data = v; }},
+    {"convolutions", "C,C,…",
+     "channels of 3x3 convolutions before the hidden layers, each halving the image [none]",
+     [](Options& o, View v) { o.convolutions = parse_list<size_t>(v, 1, 4096); }},
     {"hidden", "W,W,…", "widths of the hidden layers [512,512,512,512,512]",
      [](Options& o, View v) { o.hidden = parse_list<size_t>(v, 1, 65536); }},
     {"method", "SPEC", "compression, e.g. none, fp16, topk:1%, int4 [none]",
@@ -308,7 +311,7 @@ Options parse_options(std::span<const char* const> arguments) {
 std::string help_text() {
   std::string text =
       "gradwire-trainer --data DIR [--name value]…\n"
-      "Trains a multi-layer perceptron on IDX images with several ranks.\n\n";
+      "Trains a perceptron or a convolutional network on IDX images with several ranks.\n\n";
   for (const OptionRow& row : kRows) {
     std::string left = concat("  --", row.name, " ", row.value);
     left.resize(std::max<size_t>(left.size() + 1, 28), ' ');

@@ -28,6 +28,7 @@ struct Options {
   std::string transport = "in_process";  ///< in_process: all ranks are threads of this process
   gradwire::TransportOptions group;
   std::string data;
+  std::vector<size_t> convolutions;  ///< output channels of each; empty: a perceptron
   std::vector<size_t> hidden = {512, 512, 512, 512, 512};
   gradwire::CompressorSpec method;
   std::string exchange = "auto";

@@ -9,7 +9,7 @@
 
 #include "bench/trainer/data.h"
 #include "bench/trainer/group_checks.h"
-#include "bench/trainer/mlp.h"
+#include "bench/trainer/network.h"
 #include "bench/trainer/step_metrics.h"
 #include "bench/trainer/updates.h"
 #include "gradwire/kernels/core/error.h"
@@ -25,11 +25,11 @@ double milliseconds(Clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
 }
 
-std::vector<size_t> widths(const Options& options, const DataFolder& data) {
-  std::vector<size_t> all = {data.train.features()};
-  all.insert(all.end(), options.hidden.begin(), options.hidden.end());
-  all.push_back(data.classes);
-  return all;
+NetworkShape shape_of(const Options& options, const DataFolder& data) {
+  return {.image = {.rows = data.train.rows, .columns = data.train.columns},
+          .convolutions = options.convolutions,
+          .hidden = options.hidden,
+          .classes = data.classes};
 }
 
 size_t rows(const Options& options) { return std::max<size_t>(options.batch_size, 128); }
@@ -39,10 +39,10 @@ size_t rows(const Options& options) { return std::max<size_t>(options.batch_size
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    const auto all = widths(in.options, in.data);
+    const NetworkShape shape = shape_of(in.options, in.data);
     const std::string message = gradwire::concat(
-        "memory: there is too little for a model of ", Mlp::count_parameters(all),
-        " parameters, which takes ", Mlp::count_bytes(all, rows(in.options)),
+        "memory: there is too little for a model of ", Network::count_parameters(shape),
+        " parameters, which takes ", Network::count_bytes(shape, rows(in.options)),
         " bytes with its activations and more for the exchange and the optimizer, expected a ",
         "smaller --hidden or --batch-size");
     in.transport.abort(message);
@@ -91,7 +91,7 @@ class Training {
   const Options& options_;
   Standardiser standardise_;
   BatchSampler sampler_;  // before the model, so that its check comes before any allocation
-  Mlp model_;
+  Network model_;
   std::unique_ptr<gradwire::Stream> stream_ = gradwire::make_inline_stream(options_.threads);
   gradwire::Workspace workspace_;
   gradwire::Context context_{*stream_, workspace_};
@@ -119,7 +119,7 @@ Training::Training(const RankInputs& in)
                 .world_size = static_cast<size_t>(in.transport.world_size()),
                 .seed = in.options.seed},
                static_cast<size_t>(in.transport.rank())),
-      model_(widths(in.options, in.data), rows(in.options)),
+      model_(shape_of(in.options, in.data), rows(in.options)),
       labels_(in.options.batch_size),
       steps_per_epoch_(in.data.train.count /
                        (in.options.batch_size * static_cast<size_t>(in.transport.world_size()))),

@@ -7,7 +7,7 @@ namespace trainer {
 using gradwire::Exchanged;
 using gradwire::ParamId;
 
-Updates::Updates(const Options& options, gradwire::Transport& transport, Mlp& model,
+Updates::Updates(const Options& options, gradwire::Transport& transport, Network& model,
                  gradwire::Context& context)
     : options_(options), transport_(transport), model_(model), context_(context) {
   gradwire::PlanOptions plan{.spec = options.method,

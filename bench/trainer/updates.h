@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "bench/trainer/mlp.h"
+#include "bench/trainer/network.h"
 #include "bench/trainer/options.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/optimizers/optimizer.h"
@@ -17,7 +17,7 @@ namespace trainer {
 /// what they moved is exchanged, and stepped on, once in so many. Everything outlives it.
 class Updates {
  public:
-  Updates(const Options& options, gradwire::Transport& transport, Mlp& model,
+  Updates(const Options& options, gradwire::Transport& transport, Network& model,
           gradwire::Context& context);
 
   /// Collective: the reducer, and where the model writes its gradients.
@@ -51,7 +51,7 @@ class Updates {
 
   const Options& options_;
   gradwire::Transport& transport_;
-  Mlp& model_;
+  Network& model_;
   gradwire::Context& context_;
   gradwire::Plan plan_, plain_plan_;  // of the method, of gradients before there are momenta
   std::optional<gradwire::Reducer> reducer_;

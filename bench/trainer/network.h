@@ -1,33 +1,43 @@
 #pragma once
-// A multi-layer perceptron with ReLU and softmax cross-entropy, whose backward pass hands over each
-// gradient as soon as it is complete.
+// A multi-layer perceptron, or a convolutional network that ends in one, with ReLU and softmax
+// cross-entropy, whose backward pass hands over each gradient as soon as it is complete.
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "bench/trainer/conv.h"
 #include "gradwire/comm/plan.h"
 
 namespace trainer {
 
-/// Layer l computes z = x W^T + b, W being [width(l+1), width(l)]; parameter 2l is W, 2l+1 is b.
+struct NetworkShape {
+  ImageShape image;
+  std::vector<size_t> convolutions;  ///< output channels of each ConvBlock; empty: a perceptron
+  std::vector<size_t> hidden;        ///< widths of the hidden layers behind them
+  size_t classes = 0;
+};
+
+/// A convolution's parameters are its weight and its bias (conv.h). Layer l behind them computes
+/// z = x W^T + b, W being [width(l+1), width(l)]. Parameter 2k is a weight, 2k+1 its bias.
 /// All buffers are allocated by the constructor.
-class Mlp {
+class Network {
  public:
   /// Called with the parameter whose gradient has just been written.
   using GradientReady = std::function<void(gradwire::ParamId)>;
 
-  /// `widths`: inputs, hidden layers, classes.
-  /// @throws gradwire::InvalidArgument for fewer than two widths or a width of 0.
-  Mlp(std::vector<size_t> widths, size_t max_batch);
+  /// @throws gradwire::InvalidArgument for a width, an image or a number of classes of 0, and for
+  /// more convolutions than halve the image.
+  Network(const NetworkShape& shape, size_t max_batch);
 
-  /// Parameters of a model of these widths, and the bytes the constructor allocates for it.
-  static size_t count_parameters(std::span<const size_t> widths);
-  static size_t count_bytes(std::span<const size_t> widths, size_t max_batch);
+  /// Parameters of such a model, and the bytes the constructor allocates for it.
+  static size_t count_parameters(const NetworkShape& shape);
+  static size_t count_bytes(const NetworkShape& shape, size_t max_batch);
 
-  /// In forward order: "layer0.weight", "layer0.bias", …
+  /// In forward order: "conv0.weight", "conv0.bias", …, "layer0.weight", …
   const std::vector<gradwire::ParamInfo>& parameters() const { return parameters_; }
   size_t parameter_count() const { return values_.size(); }
   size_t max_batch() const { return max_batch_; }
@@ -44,7 +54,10 @@ class Mlp {
   void bind_gradient(gradwire::ParamId p, std::span<float> memory);
 
   /// The memory where the next batch's inputs belong: max_batch rows.
-  std::span<float> inputs() { return layers_.front().input; }
+  std::span<float> inputs() {
+    return convolutions_.empty() ? std::span<float>(layers_.front().input)
+                                 : convolutions_.front().input();
+  }
 
   /// Runs the network on the first `batch` rows of inputs() and returns the mean cross-entropy.
   double forward(std::span<const uint8_t> labels);
@@ -59,23 +72,26 @@ class Mlp {
   struct Layer {
     size_t inputs = 0;
     size_t outputs = 0;
-    std::span<float> weight;
-    std::span<float> bias;
-    std::span<float> weight_gradient;
-    std::span<float> bias_gradient;
-    std::vector<float> input;  // max_batch x inputs, after the previous layer's ReLU
+    gradwire::ParamId weight = 0;  // its bias follows
+    std::vector<float> input;      // max_batch x inputs, after the previous layer's ReLU
   };
 
+  /// Layer widths, of the images or of what convolutions make of them first.
+  static std::vector<size_t> widths(const NetworkShape& shape);
+  void add_parameters(const std::string& name, size_t outputs, size_t inputs);
+  void forward_convolutions(size_t batch);
   void forward_layer(const Layer& layer, std::span<float> out, size_t batch) const;
   double softmax(std::span<const uint8_t> labels);
-  void layer_gradients(Layer& layer, std::span<const float> delta, size_t batch);
-  void propagate(const Layer& layer, std::span<const float> delta, std::span<float> out,
-                 size_t batch) const;
+  void backward_convolutions(size_t batch, const GradientReady& ready);
+  void layer_gradients(Layer& layer, size_t batch);
+  void propagate(const Layer& layer, std::span<float> out, size_t batch) const;
 
   size_t max_batch_;
+  std::vector<ConvBlock> convolutions_;
   std::vector<Layer> layers_;
   std::vector<gradwire::ParamInfo> parameters_;
   std::vector<float> values_;  // all parameters, one after another
+  std::vector<std::span<float>> value_, gradient_;
   std::vector<float> logits_;
   std::vector<float> probabilities_;
   std::vector<float> delta_, next_delta_;  // d loss / d z of a layer
