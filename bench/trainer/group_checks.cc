@@ -117,19 +117,20 @@ uint64_t fnv1a(std::span<const std::byte> bytes, uint64_t hash) {
 std::string common_settings(const Options& o, const DataFolder& data) {
   const uint64_t hash = hash_images(data.test, hash_images(data.train, fnv1a({})));
   // The optimizer before the learning rate, whose default depends on it.
-  return concat("--batch-size ", o.batch_size, "\n--epochs ", o.epochs, "\n--max-steps ",
-                o.max_steps, "\n--optimizer ", gradwire::to_string(o.optimizer),
-                "\n--learning-rate ", shortest(o.learning_rate), "\n--schedule ",
-                o.schedule == Schedule::kConstant ? "constant" : "polynomial", "\n--warmup-steps ",
-                o.warmup_steps, "\n--local-steps ", o.local_steps, "\n--outer ",
-                gradwire::to_string(o.outer), "\n--outer-rate ", shortest(o.outer_learning_rate),
-                "\n--eval-every ", o.eval_every, "\n--target-accuracy ",
-                shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target,
-                "\n--convolutions ", listed(o.convolutions), "\n--hidden ", listed(o.hidden),
-                "\n--seed ", o.seed, "\n--method ", gradwire::to_string(o.method), "\n--exchange ",
-                o.exchange, "\n--bucket-kib ", o.bucket_kib, "\n--no-exchange ",
-                !o.exchange_gradients, "\ndata: ", data.train.count, " train examples, ",
-                data.test.count, " test examples, hash 0x", to_hex(hash), "\n");
+  return concat(
+      "--batch-size ", o.batch_size, "\n--epochs ", o.epochs, "\n--max-steps ", o.max_steps,
+      "\n--optimizer ", gradwire::to_string(o.optimizer), "\n--learning-rate ",
+      shortest(o.learning_rate), "\n--schedule ",
+      o.schedule == Schedule::kConstant ? "constant" : "polynomial", "\n--warmup-steps ",
+      o.warmup_steps, "\n--local-steps ", o.local_steps, "\n--outer ", gradwire::to_string(o.outer),
+      "\n--outer-rate ", shortest(o.outer_learning_rate), "\n--eval-every ", o.eval_every,
+      "\n--target-accuracy ", shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target,
+      "\n--convolutions ", listed(o.convolutions), "\n--hidden ", listed(o.hidden), "\n--seed ",
+      o.seed, "\n--method ", gradwire::to_string(o.method), "\n--exchange ", o.exchange,
+      "\n--bucket-kib ", o.bucket_kib, "\n--checkpoint-every ", o.checkpoint_every, "\n--resume ",
+      o.resume, "\n--checkpoint ", o.checkpoint.empty() ? "no" : "yes", "\n--no-exchange ",
+      !o.exchange_gradients, "\ndata: ", data.train.count, " train examples, ", data.test.count,
+      " test examples, hash 0x", to_hex(hash), "\n");
 }
 
 void check_same_settings(std::string_view settings, gradwire::Transport& transport,

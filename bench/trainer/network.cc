@@ -66,6 +66,7 @@ Network::Network(const NetworkShape& shape, size_t max_batch) : max_batch_(max_b
   check(shape.classes > 0, "network: there are 0 classes, must be at least 1");
   check(shape.image.size() > 0, "network: images are ", shape.image.channels, " x ",
         shape.image.rows, " x ", shape.image.columns, ", must be at least 1 x 1 x 1");
+  values_.resize(count_parameters(shape));  // first: of all buffers the one that may be too large
   ImageShape image = shape.image;
   size_t widest = 0;
   for (const size_t channels : shape.convolutions) {
@@ -80,7 +81,6 @@ Network::Network(const NetworkShape& shape, size_t max_batch) : max_batch_(max_b
                        std::vector<float>(max_batch * all[l])});
     add_parameters(concat("layer", l), all[l + 1], all[l]);
   }
-  values_.resize(count_parameters(shape));
   size_t offset = 0;
   for (const gradwire::ParamInfo& info : parameters_) {
     const size_t size =

@@ -195,6 +195,14 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.overlap = parse_switch(v); }},
     {"no-exchange", "0|1", "compute only: every rank trains alone (diagnostic) [0]",
      [](Options& o, View v) { o.exchange_gradients = !parse_switch(v); }},
+    {"checkpoint", "DIR", "folder for checkpoints, the same for all ranks [none]",
+     [](Options& o, View v) { o.checkpoint = v; }},
+    {"checkpoint-every", "N", "steps between checkpoints, 0: each epoch; one more at the end [0]",
+     [](Options& o, View v) { o.checkpoint_every = parse_number<uint64_t>(v, 0, kAnyCount); }},
+    {"keep-checkpoints", "N", "how many stay, the newest ones [2]",
+     [](Options& o, View v) { o.keep_checkpoints = parse_number<size_t>(v, 1, 1000000); }},
+    {"resume", "0|1", "go on from the newest checkpoint, also with another world size or batch [0]",
+     [](Options& o, View v) { o.resume = parse_switch(v); }},
     {"events", "FILE", "JSON lines, - is standard output [none]",
      [](Options& o, View v) { o.events = v; }},
     {"chrome-trace", "FILE",
@@ -226,6 +234,14 @@ void complete(Options& o) {
   if (o.transport != "in_process" && o.group.store.empty()) {
     throw BadArguments(concat("--store is missing, expected file:DIR or tcp:HOST:PORT with ",
                               "--transport ", o.transport));
+  }
+  if (o.resume && o.checkpoint.empty()) {
+    throw BadArguments("--checkpoint is missing, expected the folder from which to --resume");
+  }
+  if (!o.checkpoint.empty() && !o.exchange_gradients) {
+    throw BadArguments(
+        "--checkpoint is given with --no-exchange 1, expected one of them: ranks that train alone "
+        "have no parameters in common");
   }
   if (o.learning_rate == 0) {
     o.learning_rate = default_learning_rate(o.optimizer);

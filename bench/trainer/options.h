@@ -52,6 +52,10 @@ struct Options {
   int streams = 1;                ///< exchanges in flight
   bool overlap = true;
   bool exchange_gradients = true;  ///< false: compute only, each rank on its own
+  std::string checkpoint;          ///< folder; empty: none
+  uint64_t checkpoint_every = 0;   ///< steps; 0: each epoch
+  size_t keep_checkpoints = 2;
+  bool resume = false;
   std::string events;
   std::string chrome_trace;
   long die_with_parent = 0;  ///< 0: no, 1: yes, more: yes, and the parent must be this process

@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 
+#include "bench/trainer/checkpoint.h"
 #include "bench/trainer/data.h"
 #include "bench/trainer/group_checks.h"
 #include "bench/trainer/network.h"
@@ -82,6 +83,8 @@ class Training {
   uint64_t epoch() const { return (steps_ - 1) / steps_per_epoch_ + 1; }
   bool rank_zero() const { return in_.transport.rank() == 0; }
   uint64_t interface_bytes() const;
+  void resume();
+  void save_checkpoint();
   void write_start();
   void write_plan();
   void write_step(const StepMetrics& metrics, double loss);
@@ -98,6 +101,9 @@ class Training {
   Updates updates_{options_, in_.transport, model_, context_};
   std::vector<uint8_t> labels_;
   std::string interface_;  // empty: not counted
+  Checkpoints checkpoints_{options_.checkpoint, options_.keep_checkpoints, in_.transport, context_};
+  std::optional<uint64_t> resumed_at_;
+  uint64_t saved_at_ = 0;  // step of the last checkpoint
 
   uint64_t steps_per_epoch_;
   uint64_t total_steps_;
@@ -136,9 +142,39 @@ Training::Training(const RankInputs& in)
 
 void Training::join() {
   updates_.join();
+  if (options_.resume) {
+    resume();
+  }
   write_start();
   in_.transport.barrier({.what = "start"}, context_);
   context_.stream.wait();
+}
+
+void Training::resume() {
+  const Position position = checkpoints_.load(model_, updates_);
+  steps_ = position.steps_at(steps_per_epoch_);
+  seconds_ = position.seconds;
+  if (position.seconds_to_target >= 0) {
+    seconds_to_target_ = position.seconds_to_target;
+  }
+  resumed_at_ = saved_at_ = steps_;
+  check_equal_on_all_ranks(steps_, in_.transport, context_);
+  gradwire::check(steps_ < total_steps_, options_.checkpoint, ": the checkpoint is of step ",
+                  steps_, " of ", total_steps_, ", expected more --epochs or --max-steps");
+}
+
+void Training::save_checkpoint() {
+  const Position position{.steps = steps_,
+                          .steps_per_epoch = steps_per_epoch_,
+                          .world_size = static_cast<uint64_t>(in_.transport.world_size()),
+                          .seconds = seconds_,
+                          .seconds_to_target = seconds_to_target_.value_or(-1)};
+  const std::string folder = checkpoints_.save(position, model_, updates_);
+  saved_at_ = steps_;
+  if (rank_zero()) {
+    in_.events.write(
+        JsonLine("checkpoint").add("step", steps_).add("seconds", seconds_).add("folder", folder));
+  }
 }
 
 double Training::learning_rate(uint64_t step) const {
@@ -217,6 +253,11 @@ void Training::after_step() {
   }
   if (epoch_end || finished_) {
     compare_parameters();
+  }
+  const bool save =
+      options_.checkpoint_every == 0 ? epoch_end : steps_ >= saved_at_ + options_.checkpoint_every;
+  if (!options_.checkpoint.empty() && (save || finished_)) {
+    save_checkpoint();
   }
 }
 
@@ -303,6 +344,7 @@ void Training::write_start() {
           .add("interface", interface_.empty() ? std::optional<std::string>() : interface_)
           .add("overlap", options_.overlap)
           .add("no_exchange", !options_.exchange_gradients)
+          .add("resumed_at", resumed_at_)
           .add("plan_fingerprint", to_hex(updates_.plan().fingerprint()))
           .add("plan", updates_.plan().describe()));
 }

@@ -1,11 +1,59 @@
 #include "bench/trainer/updates.h"
 
 #include "bench/trainer/process.h"
+#include "gradwire/kernels/core/error.h"
 
 namespace trainer {
 
 using gradwire::Exchanged;
 using gradwire::ParamId;
+
+namespace {
+
+using View = std::string_view;
+
+std::string outer_name(View parameter) { return gradwire::concat("outer.", parameter); }
+
+// The outer optimizer's state beside the other's, whose pieces may have the same names.
+class OuterNames final : public gradwire::StateVisitor {
+ public:
+  explicit OuterNames(gradwire::StateVisitor& to) : to_(to) {}
+  void tensor(View parameter, View name, gradwire::TensorView value) override {
+    to_.tensor(outer_name(parameter), name, value);
+  }
+  void bytes(View parameter, View name, std::span<std::byte> value,
+             gradwire::Device device) override {
+    to_.bytes(outer_name(parameter), name, value, device);
+  }
+  void scalar(View parameter, View name, uint64_t& value) override {
+    to_.scalar(outer_name(parameter), name, value);
+  }
+
+ private:
+  gradwire::StateVisitor& to_;
+};
+
+class OuterSaved final : public gradwire::SavedState {
+ public:
+  explicit OuterSaved(gradwire::SavedState& from) : from_(from) {}
+  std::string name_of(View parameter, View name) const override {
+    return from_.name_of(outer_name(parameter), name);
+  }
+  std::optional<gradwire::ConstTensorView> tensor(View parameter, View name) override {
+    return from_.tensor(outer_name(parameter), name);
+  }
+  std::optional<std::span<const std::byte>> bytes(View parameter, View name) override {
+    return from_.bytes(outer_name(parameter), name);
+  }
+  std::optional<uint64_t> scalar(View parameter, View name) override {
+    return from_.scalar(outer_name(parameter), name);
+  }
+
+ private:
+  gradwire::SavedState& from_;
+};
+
+}  // namespace
 
 Updates::Updates(const Options& options, gradwire::Transport& transport, Network& model,
                  gradwire::Context& context)
@@ -64,6 +112,10 @@ std::vector<gradwire::Parameter> Updates::bind_gradients() {
 
 bool Updates::begin_step() {
   ready_.clear();
+  return take_plan();
+}
+
+bool Updates::take_plan() {
   const Exchanged next = optimizer_->exchanges();
   if (!reducer_.has_value() || outer_ != nullptr || next == exchanged_) {
     return false;
@@ -118,6 +170,29 @@ void Updates::outer_step() {
   exchange_ready();
   outer_->apply(options_.outer_learning_rate, context_);
   context_.stream.wait();
+}
+
+void Updates::visit_state(gradwire::StateVisitor& visitor) {
+  optimizer_->visit_state(visitor);
+  if (outer_ != nullptr) {
+    OuterNames outer(visitor);
+    outer_->visit_state(outer);
+  }
+}
+
+void Updates::load_state(gradwire::SavedState& saved) {
+  if (outer_ != nullptr) {
+    OuterSaved outer(saved);
+    gradwire::load_state(*outer_, outer);
+  }
+  gradwire::load_state(*optimizer_, saved);
+  take_plan();
+}
+
+void Updates::save_residuals(std::ostream& out) const { reducer_->save(out); }
+
+void Updates::load_residuals(const gradwire::Reducer::OpenCheckpoint& open) {
+  reducer_->load(open);
 }
 
 }  // namespace trainer

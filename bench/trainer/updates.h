@@ -1,6 +1,7 @@
 #pragma once
 // What becomes of a rank's gradients: the exchange, and the optimizer's step.
 
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "bench/trainer/options.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/optimizers/optimizer.h"
+#include "gradwire/optimizers/saved_state.h"
 
 namespace trainer {
 
@@ -38,6 +40,15 @@ class Updates {
   /// With local steps: exchanges what they moved, and steps on it.
   void outer_step();
 
+  /// Between steps, for checkpoints: the optimizers' state, of the outer one as "outer." and the
+  /// parameter's name; what the reducer keeps.
+  void visit_state(gradwire::StateVisitor& visitor);
+  /// Behind join(). Takes the plan that goes with the state; load_residuals() comes after it.
+  /// @throws gradwire::InvalidArgument where a piece is missing or wrong.
+  void load_state(gradwire::SavedState& saved);
+  void save_residuals(std::ostream& out) const;
+  void load_residuals(const gradwire::Reducer::OpenCheckpoint& open);
+
   bool has_local_steps() const { return outer_ != nullptr; }
   /// Null without an exchange.
   const gradwire::Reducer* reducer() const { return reducer_.has_value() ? &*reducer_ : nullptr; }
@@ -47,6 +58,7 @@ class Updates {
  private:
   std::vector<gradwire::Parameter> bind_gradients();
   const gradwire::Plan& plan_now() const;
+  bool take_plan();
   void exchange_ready();
 
   const Options& options_;

@@ -29,6 +29,16 @@ TEST_F(Trainer, LearnsWithEveryOptimizerAtItsDefaultRate) {
   }
 }
 
+TEST_F(Trainer, LearnsWithConvolutions) {
+  const auto run = start("run", {"--world-size", "2", "--epochs", "8", "--method", "topk:5%,int4",
+                                 "--convolutions", "4,8", "--learning-rate", "0.02"});
+  ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+  expect_trained(run->output(), 80);
+  // 4 x 9 + 4, 8 x 36 + 8, then 2 x 2 x 8 inputs of 32, 32 and 4 classes
+  EXPECT_EQ(field(events_named(run->output(), "start").at(0), "parameters"),
+            std::to_string(40 + 296 + 32 * 33 + 32 * 33 + 4 * 33));
+}
+
 TEST_F(Trainer, ParametersDoNotDependOnOverlap) {
   std::vector<std::string> hashes;
   for (const std::string overlap : {"0", "1"}) {
