@@ -98,6 +98,7 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
     fs::create_directories(partial);
   }
   together("checkpoint: folder");
+  // [save]
   {
     const std::string path = of_rank(partial, rank, "residuals");
     std::ofstream out(path, std::ios::binary);
@@ -111,6 +112,7 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
   StateWriter optimizer;
   updates.visit_state(optimizer);
   optimizer.write(of_rank(partial, rank, "optimizer"));
+  // [save-end]
   if (rank == 0) {
     StateWriter shared;
     shared.number("", "steps", position.steps);
@@ -170,6 +172,7 @@ Position Checkpoints::load(Network& model, Updates& updates) {
   for (const gradwire::ParamInfo& info : model.parameters()) {
     values.push_back(shared.floats(info.name, "value", info.numel()));
   }
+  // [load]
   const auto rank = static_cast<uint64_t>(transport_.rank()) % position.world_size;
   StateReader optimizer(of_rank(folder, rank, "optimizer"));
   updates.load_state(optimizer);
@@ -181,6 +184,7 @@ Position Checkpoints::load(Network& model, Updates& updates) {
         of_rank(folder, static_cast<uint64_t>(of), "residuals"), std::ios::binary);
     return in->is_open() ? std::move(in) : nullptr;
   });
+  // [load-end]
   return position;
 }
 

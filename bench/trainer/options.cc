@@ -291,6 +291,7 @@ double default_outer_rate(const gradwire::OptimizerSpec& outer) {
   return outer.momentum == 0.0 ? 1.0 : 0.7;
 }
 
+// [groups]
 ParameterGroups parameter_groups(const Options& options) {
   ParameterGroups groups{.matrices = {}, .vectors = {.weight_decay = 0.0, .adapt = false}};
   if (options.method.momentum > 0 || options.method.eta < 1) {
@@ -301,6 +302,7 @@ ParameterGroups parameter_groups(const Options& options) {
   }
   return groups;
 }
+// [groups-end]
 
 Options parse_options(std::span<const char* const> arguments) {
   Options options;

@@ -210,6 +210,7 @@ void Training::step() {
   const double cpu_before = process_cpu_ms();
   const auto begin = Clock::now();
   gather_examples(in_.data.train, standardise_, sampler_.batch(steps_), model_.inputs(), labels_);
+  // [step]
   const double loss = model_.forward(labels_);
   const auto forward_end = Clock::now();
   model_.backward(labels_, [&](ParamId p) { updates_.gradient_ready(p); });
@@ -219,6 +220,7 @@ void Training::step() {
   updates_.exchange();
   const auto exchange_end = Clock::now();
   updates_.apply(learning_rate(steps_));
+  // [step-end]
   const auto local_end = Clock::now();
   ++steps_;
   if (updates_.has_local_steps() && together()) {

@@ -92,6 +92,7 @@ void Updates::join() {
                                         {groups.matrices, groups.vectors});
 }
 
+// [bind]
 std::vector<gradwire::Parameter> Updates::bind_gradients() {
   std::vector<gradwire::Parameter> parameters;
   size_t offset = 0;
@@ -109,6 +110,7 @@ std::vector<gradwire::Parameter> Updates::bind_gradients() {
   }
   return parameters;
 }
+// [bind-end]
 
 bool Updates::begin_step() {
   ready_.clear();
