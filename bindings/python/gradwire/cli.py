@@ -65,6 +65,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     if "bench" in words:  # `gradwire info` works without what the benchmark imports
         _add_bench(bench)
 
+    reported = commands.add_parser(
+        "report", help="show the benchmark's results as a page, and compare runs"
+    )
+    _add_debug(reported)
+    if "report" in words:
+        _add_report(reported)
+
     simulated = commands.add_parser(
         "simulate", help="predict the time of a training step on other links and more workers"
     )
@@ -110,6 +117,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
     command.add_arguments(parser)
     parser.set_defaults(run=command.run)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    from . import report
+
+    report.add_arguments(parser)
+    parser.set_defaults(run=report.run)
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from gradwire.bench.plots import can_draw
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
 from gradwire.bench.types import Document
+from gradwire.report.write import check_output
 from gradwire.streams import note, open_missing, settle
 
 DEFAULT_LINKS = "50mbit,1gbit,none"
@@ -169,6 +170,9 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="write rows, curves and settings")
     group.add_argument(
+        "--report", metavar="FILE", help="write a report: .html (one page to mail), .md or .json"
+    )
+    group.add_argument(
         "--output", default="gradwire-bench", metavar="DIR", help="of the plots [./gradwire-bench]"
     )
     group.add_argument(
@@ -195,6 +199,9 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     cases, job = _read(args)
     json_file, output = _outputs(args)
+    page = Path(args.report) if args.report else None
+    if page is not None:
+        check_output("--report", page)
     drawn = output if can_draw() else None
     the_links = list(dict.fromkeys(case.link for case in cases))
     with scratch_folder() as scratch, contextlib.ExitStack() as stack:
@@ -215,6 +222,7 @@ def _run(args: argparse.Namespace) -> int:
             report,
             json_file,
             drawn,
+            page,
         )
     return 0
 

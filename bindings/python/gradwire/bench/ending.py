@@ -13,6 +13,7 @@ from gradwire.bench.plots import write_plots
 from gradwire.bench.report import Report
 from gradwire.bench.signals import held
 from gradwire.bench.types import Document
+from gradwire.report.write import write_report
 from gradwire.streams import note, try_output
 
 
@@ -49,11 +50,16 @@ def _unwritable(folder: Path) -> Optional[str]:
 
 
 def conclude(
-    work: Callable[[], None], report: Report, json_file: Optional[Path], output: Optional[Path]
+    work: Callable[[], None],
+    report: Report,
+    json_file: Optional[Path],
+    output: Optional[Path],
+    page: Optional[Path] = None,
 ) -> None:
     """Does the work and tells what the report then holds, however the work ended.
 
     :param output: where plots go; None: there are none.
+    :param page: the file of --report.
     :raises RunError: the work succeeded, but some result could not be written.
     """
     told = False
@@ -66,11 +72,11 @@ def conclude(
         except Exception as error:
             failure, report.ended = error, str(error)
         with held():  # a signal waits until all is written, then raises Interrupted
-            unwritten, told = tell(report, json_file, output), True
+            unwritten, told = tell(report, json_file, output, page), True
     except Interrupted as error:  # comes once: further signals are ignored
         if not told:
             report.ended = f"interrupted by {error}"
-            unwritten = tell(report, json_file, output)
+            unwritten = tell(report, json_file, output, page)
         _note_unwritten(unwritten)
         raise
     if failure:
@@ -85,7 +91,12 @@ def _note_unwritten(unwritten: List[str]) -> None:
         note(f"gradwire bench: could not write {each}")
 
 
-def tell(report: Report, json_file: Optional[Path], output: Optional[Path]) -> List[str]:
+def tell(
+    report: Report,
+    json_file: Optional[Path],
+    output: Optional[Path],
+    page: Optional[Path] = None,
+) -> List[str]:
     """Prints first, since that needs no disk; 'name: reason' of each result it could not write."""
     document = report.document()
     unwritten = []
@@ -99,6 +110,12 @@ def tell(report: Report, json_file: Optional[Path], output: Optional[Path]) -> L
             written.append(json_file)
         except OSError as error:
             unwritten.append(f"{json_file}: {error.strerror or error}")
+    if page and report.rows:
+        try:
+            write_report(document, page, json_file.name if json_file else "this run")
+            written.append(page)
+        except OSError as error:
+            unwritten.append(f"{page}: {error.strerror or error}")
     plots, failed = write_plots(document, output) if output else ([], [])
     unwritten += failed
     if report.rows:

@@ -58,3 +58,20 @@ def mean_interval(values: Sequence[Optional[float]]) -> Optional[Interval]:
     variance = math.fsum((value - centre) ** 2 for value in known) / (len(known) - 1)
     half_width = t95(len(known) - 1) * math.sqrt(variance / len(known))
     return Interval(centre, half_width, len(known))
+
+
+def welch_interval(a: Sequence[Optional[float]], b: Sequence[Optional[float]]) -> Optional[Interval]:
+    """Of the mean of ``a`` minus that of ``b``, whose variances may differ (Welch 1947).
+
+    ``count`` is that of the smaller sample; None where either has fewer than two known values.
+    """
+    one, other = mean_interval(a), mean_interval(b)
+    if one is None or other is None:
+        return None
+    # Squared standard errors, back from the half widths.
+    u, v = ((i.half_width / t95(i.count - 1)) ** 2 for i in (one, other))
+    half_width = 0.0
+    if u + v > 0:
+        degrees = (u + v) ** 2 / (u**2 / (one.count - 1) + v**2 / (other.count - 1))
+        half_width = t95(max(1, math.floor(degrees))) * math.sqrt(u + v)
+    return Interval(one.mean - other.mean, half_width, min(one.count, other.count))

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
+from gradwire.bench import differences
+from gradwire.bench.differences import estimate
 from gradwire.bench.intervals import Interval, mean, mean_interval
 from gradwire.bench.types import Row
 
@@ -37,13 +39,9 @@ class Cell:
 
         With one seed the interval is that of the step time alone: steps x its half width.
         """
-        reached = self.reached()
-        several = mean_interval([row["seconds_to_target"] for row in reached])
-        if several:
-            return several
-        row = reached[0]
-        width = (row["steps_to_target"] or 0) * (row["step_ms_interval"] or 0.0) / 1e3
-        return Interval(row["seconds_to_target"], width, 1)
+        found = estimate(self.reached(), "seconds_to_target")
+        assert found is not None
+        return Interval(found.mean, found.half_width or 0.0, found.count)
 
 
 def cells(rows: Sequence[Row]) -> List[Cell]:
@@ -60,17 +58,9 @@ def cells(rows: Sequence[Row]) -> List[Cell]:
 
 def difference(slow: Cell, fast: Cell) -> Interval:
     """Seconds to the target, slow minus fast: paired by seed where there are several."""
-    by_seed = {row["seed"]: row["seconds_to_target"] for row in fast.reached()}
-    pairs = [
-        row["seconds_to_target"] - by_seed[row["seed"]]
-        for row in slow.reached()
-        if row["seed"] in by_seed
-    ]
-    paired = mean_interval(pairs)
-    if paired:
-        return paired
-    a, b = slow.seconds(), fast.seconds()
-    return Interval(a.mean - b.mean, math.hypot(a.half_width, b.half_width), 1)
+    found = differences.difference(slow.reached(), fast.reached(), "seconds_to_target")
+    assert found is not None
+    return Interval(found.mean, found.half_width or 0.0, found.count)
 
 
 def accuracy_differences(rows: Sequence[Row]) -> List[Row]:
