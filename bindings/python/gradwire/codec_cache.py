@@ -1,0 +1,161 @@
+"""What compressors cost on this machine's CPU: measured once, kept in the user's cache folder."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, Optional, Sequence, Set
+
+from . import _core
+from .errors import InvalidArgument
+from .planning import Codec, measure_codecs
+
+__all__ = ["cache_file", "cached_codecs"]
+
+_FORMAT, _VERSION = "gradwire.codecs", 1
+_log = logging.getLogger("gradwire")
+_told: Set[str] = set()
+
+
+def cached_codecs(
+    specs: Sequence[str],
+    threads: int = 1,
+    *,
+    budget_s: float = 5.0,
+    file: "Optional[os.PathLike[str]]" = None,
+) -> Dict[str, Codec]:
+    """measure_codecs(), for those specs alone that no earlier run on such a machine has measured.
+
+    What is known is kept by model of the CPU, threads, version of the library and spec. A cache that
+    is damaged or cannot be written is told once, as a warning of the logger "gradwire", and does
+    without.
+
+    Args:
+        threads: of the compressors.
+        budget_s: seconds; a spec at whose turn they are over is not measured.
+        file: of the cache; by default cache_file().
+
+    Returns:
+        By spec as it was asked for, without those for which the time was over and those whose times
+        followed no law even when measured twice: the log names them.
+
+    Raises:
+        InvalidArgument: a spec is none.
+    """
+    begin = time.perf_counter()
+    names = {spec: str(_core.parse_spec(spec)) for spec in specs}
+    path = cache_file() if file is None else Path(file)
+    machine = _machine(threads)
+    known = _read(path).get(machine, {})
+    measured: Dict[str, Codec] = {}
+    for spec, name in names.items():
+        if name in known or name in measured:
+            continue
+        if time.perf_counter() - begin >= budget_s:
+            _log.info("gradwire: %s is not timed, %g s for probes are over", spec, budget_s)
+            continue
+        found = _measured(spec, threads)
+        if found is not None:
+            measured[name] = found
+    if measured:
+        _write(path, machine, measured)
+    found_by_name = {**known, **measured}
+    return {spec: found_by_name[name] for spec, name in names.items() if name in found_by_name}
+
+
+def cache_file() -> Optional[Path]:
+    """$XDG_CACHE_HOME/gradwire/codecs.json, else ~/.cache/...; None where there is no home."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return folder / "gradwire" / "codecs.json"
+
+
+def _measured(spec: str, threads: int) -> Optional[Codec]:
+    problem: Optional[InvalidArgument] = None
+    for _ in range(2):  # another process may have had the cores
+        try:
+            return measure_codecs([spec], threads)[spec]
+        except InvalidArgument as error:
+            problem = error
+    _log.info("gradwire: %s is not timed: %s", spec, problem)
+    return None
+
+
+def _machine(threads: int) -> str:
+    from .bench.machine import machine
+
+    return f"{machine()['cpu']}, {threads} thread(s), gradwire {_core.build_info()['version']}"
+
+
+def _tell_once(path: Path, what: str) -> None:
+    text = f"gradwire: {path}: {what}"
+    if text not in _told:
+        _told.add(text)
+        _log.warning("%s", text)
+
+
+def _read(path: Optional[Path]) -> Dict[str, Dict[str, Codec]]:
+    if path is None:
+        return {}
+    try:
+        return _checked(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _tell_once(path, f"cannot be used ({error}), compressors are timed anew")
+        return {}
+
+
+def _checked(document: Any) -> Dict[str, Dict[str, Codec]]:
+    """Raises ValueError for what _write() has not written."""
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise ValueError(f"is no {_FORMAT}")
+    if document.get("version") != _VERSION:
+        raise ValueError(f"version is {document.get('version')!r}, expected {_VERSION}")
+    machines: Dict[str, Dict[str, Codec]] = {}
+    for machine, rows in document["machines"].items() if _is_dict(document, "machines") else ():
+        if not isinstance(rows, dict):
+            raise ValueError(f"'{machine}' has no compressors")
+        machines[machine] = {spec: _codec(spec, row) for spec, row in rows.items()}
+    return machines
+
+
+def _is_dict(document: Dict[str, Any], key: str) -> bool:
+    if not isinstance(document.get(key), dict):
+        raise ValueError(f"has no {key}")
+    return True
+
+
+def _codec(spec: str, row: Any) -> Codec:
+    numbers = isinstance(row, list) and all(type(x) in (int, float) for x in row)
+    if not numbers or len(row) != 4 or not all(math.isfinite(x) and x >= 0 for x in row):
+        raise ValueError(f"costs of '{spec}' are {row!r}, expected 4 numbers from 0")
+    return float(row[0]), float(row[1]), float(row[2]), float(row[3])
+
+
+def _write(path: Optional[Path], machine: str, measured: Dict[str, Codec]) -> None:
+    if path is None:
+        return
+    machines = _read(path)  # anew: another process may have added to it
+    machines[machine] = {**machines.get(machine, {}), **measured}
+    text = json.dumps({"format": _FORMAT, "version": _VERSION, "machines": machines}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+        try:
+            with open(handle, "w", encoding="utf-8") as out:
+                out.write(f"{text}\n")
+            os.replace(partial, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)
+            raise
+    except OSError as error:
+        _tell_once(path, f"cannot be written ({error}), the next run times compressors anew")
