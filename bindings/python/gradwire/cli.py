@@ -1,4 +1,4 @@
-"""The command `gradwire`: what this build can do, does it work, the benchmark, plans, a check of a cluster.
+"""The command `gradwire`: what this build can do, does it work, benchmarks, profiles, plans, a cluster check.
 
 Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
 """
@@ -79,6 +79,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     if "simulate" in words:
         _add_simulate(simulated)
 
+    profiled = commands.add_parser(
+        "profile", help="measure a job's training step, layer by layer, and what it waits for"
+    )
+    _add_debug(profiled)
+    if "profile" in words:
+        _add_profile(profiled)
+
     commands.add_parser(
         "check", help="see whether a transport works between the machines this is started on"
     )
@@ -131,6 +138,13 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
     simulating.add_arguments(parser)
     parser.set_defaults(run=simulating.run)
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    from .profiling import command
+
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
 
 
 def _add_planning(planned: argparse.ArgumentParser, recommended: argparse.ArgumentParser) -> None:

@@ -17,14 +17,14 @@ from gradwire.report.write import write_report
 from gradwire.streams import note, try_output
 
 
-def check_json(path: Path) -> None:
+def check_json(path: Path, option: str = "json") -> None:
     """Refuses, before anything runs, a file that could not be written at the end."""
     if path.exists() and not path.is_dir() and not path.is_file():  # a device or a pipe
         reason = None if os.access(path, os.W_OK) else "Permission denied"
     else:
         reason = "a folder" if path.is_dir() else _unwritable(Path(os.path.realpath(path)).parent)
     if reason:
-        raise UsageError(f"--json {path}: {reason}, expected a file name in a writable folder")
+        raise UsageError(f"--{option} {path}: {reason}, expected a file name in a writable folder")
 
 
 def check_folder(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Starts the worker processes of one case, reads their events, and ends them.
 
 A worker that dies ends the run within a second. Which worker to blame: one killed by a signal;
-else one that reports a fault of its own; else the first that lost its peer. What the others say
-about lost connections only follows from that.
+else one that reports a fault of its own; else one that ended without a word; else the first that
+lost its peer. What the others say about lost connections only follows from that.
 """
 
 from __future__ import annotations
@@ -223,12 +223,13 @@ class Run:
             return self._error(f"{worker.name()} {describe_exit(worker.code or 0)}{detail}")
         told = [(worker, event) for worker in self.workers for event in worker.errors]
         told.sort(key=lambda pair: pair[1].get("kind") == "transport")
-        if told:
+        silent = [w for w in dead if w.code and not w.errors]
+        if told and not (silent and told[0][1].get("kind") == "transport"):
             worker, event = told[0]
             usage = event.get("kind") == "invalid_argument"
             kind: Type[BenchError] = UsageError if usage else RunError
             return self._error(f"{worker.name()}: {event.get('message')}{self._suspended()}", kind)
-        worker = next((w for w in dead if w.code != 0), dead[0])
+        worker = next((w for w in silent or dead if w.code != 0), dead[0])
         words = worker.last_words() or "it left no message"
         if worker.code == 2:  # bad arguments: which worker found out does not matter
             return UsageError(words.replace(f"{TRAINER}: ", "", 1))
