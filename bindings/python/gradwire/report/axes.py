@@ -11,6 +11,7 @@ from gradwire.report.markup import Markup, join, tag
 WIDTH, HEIGHT = 400.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 14.0, 26.0, 46.0
 
+_LETTER = 6.4  # about as wide as a letter of a tick is
 # What is marked within a factor of ten, the finest first.
 _OF_DECADES = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 
@@ -102,12 +103,14 @@ def _scale(values: Sequence[float], begin: float, end: float, log: bool) -> Scal
 def frame(x: Axis, y: Axis, width: float = WIDTH, height: float = HEIGHT) -> Markup:
     """Grid, ticks, their labels and the titles."""
     parts: List[Markup] = []
+    free_from = -math.inf  # where the last label ends
     for value in x.scale.ticks():
-        at = x.scale(value)
-        parts += [
-            tag("line", x1=at, x2=at, y1=TOP, y2=height - BOTTOM, class_="grid"),
-            tag("text", x.told(value), x=at, y=height - BOTTOM + 15, class_="tick mid"),
-        ]
+        at, told = x.scale(value), x.told(value)
+        parts.append(tag("line", x1=at, x2=at, y1=TOP, y2=height - BOTTOM, class_="grid"))
+        half = _LETTER * len(told) / 2
+        if at - half > free_from:
+            free_from = at + half + _LETTER
+            parts.append(tag("text", told, x=at, y=height - BOTTOM + 15, class_="tick mid"))
     for value in y.scale.ticks():
         at = y.scale(value)
         parts += [

@@ -178,7 +178,7 @@ def split(link: Link) -> Optional[Markup]:
         )
         parts.append(tag("g", *bars, data_method=m.method))
     key_y = height - 22
-    for at, kind in ((8.0, "compute"), (108.0, "wait"), (268.0, "compress")):
+    for at, kind in ((4.0, "compute"), (88.0, "wait"), (246.0, "compress")):
         parts.append(tag("rect", x=at, y=key_y, width=12.0, height=12.0, class_=kind))
         parts.append(tag("text", _PIECES[kind], x=at + 17, y=key_y + 10, class_="tick"))
     name = f"Time of a step at {link.where}"
