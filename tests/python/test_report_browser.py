@@ -78,8 +78,9 @@ def browser():
 
 def run(browser, tmp_path, *options):
     done = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
-         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000", *options],
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+         "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000",
+         *options],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -91,7 +92,8 @@ def page():
     results = [document(workers=n) for n in (2, 4)] + [document(speed=1.2)]
     found = [sources.of(f"{n}.json", d) for n, d in enumerate(results)]
     spans = [Span("backward", 0.0, 40.0), Span("wait", 40.0, 8.0)]
-    step = Timeline("trace.json", 3, [Track("caller", spans), Track("exchange", [Span("bucket 0", 9.0, 30.0)])])
+    other = [Span("bucket 0", 9.0, 30.0)]
+    step = Timeline("trace.json", 3, [Track("caller", spans), Track("exchange", other)])
     return html(build(found, [step]), found)
 
 

@@ -1,5 +1,7 @@
 """What a report advises, and how it compares runs, against intervals worked out by hand."""
 
+import xml.etree.ElementTree as ElementTree
+
 import pytest
 from report_case import document
 from test_bench_summary import row
@@ -9,6 +11,8 @@ from gradwire.bench.intervals import welch_interval
 from gradwire.bench.summary import cells
 from gradwire.report import sources
 from gradwire.report.build import build
+from gradwire.report.forest import forest
+from gradwire.report.plots import styles
 from gradwire.report.verdict import verdict
 
 
@@ -138,6 +142,25 @@ def test_a_slower_machine_is_found_method_by_method_paired_by_seed():
         assert r.half_width == pytest.approx(4.303 * spread / 3**0.5)
     assert "differs from A beyond the intervals" in found.verdict
     assert "would by chance alone" in found.verdict
+
+
+def test_the_plot_of_differences_read_back_is_the_table():
+    report = runs(document(), document(speed=1.5))
+    (found,) = report.comparisons
+    drawn = styles([r.method for r in found.rows])
+    assert forest(found, "bytes per step", drawn) is None  # all equal
+    root = ElementTree.fromstring(str(forest(found, "step, ms", drawn)))
+    low, high, begin, end, _ = root.get("data-x").split()
+    scale = (float(high) - float(low)) / (float(end) - float(begin))
+    rows = [r for r in found.rows if r.quantity == "step, ms"]
+    groups = [group for group in root.iter("g") if group.get("data-method")]
+    assert [group.get("data-method") for group in groups] == [r.method for r in rows]
+    for group, r in zip(groups, rows):
+        line, mark = group.find("line"), group.find("path")
+        ends = [float(low) + (float(line.get(x)) - float(begin)) * scale for x in ("x1", "x2")]
+        expected = [100 * (r.difference + sign * r.half_width) / r.base.mean for sign in (-1, 1)]
+        assert ends == pytest.approx(expected, abs=0.05)
+        assert ("hollow" in mark.get("class")) is not r.beyond
 
 
 def test_settings_that_differ_and_what_only_one_run_has_are_listed():

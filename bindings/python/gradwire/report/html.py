@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from gradwire.report import plots, sources, tables
+from gradwire.report.compare import QUANTITIES
 from gradwire.report.document import Comparison, Link, Report, Study
+from gradwire.report.forest import forest
 from gradwire.report.markup import Markup, join, tag
 from gradwire.report.plots import Styles
 from gradwire.report.sources import Source
@@ -31,7 +33,7 @@ def html(report: Report, results: Sequence[Source]) -> str:
     drawn = plots.styles([*names, *(each.method for each in report.scaling)])
     body = join(
         _header(report, drawn),
-        *(_comparison(found) for found in report.comparisons),
+        *(_comparison(found, drawn) for found in report.comparisons),
         *(_study(study, drawn) for study in report.studies),
         *_rest(report, drawn),
     )
@@ -191,12 +193,19 @@ def _table(found: Table, sortable: bool = True) -> Markup:
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=found.caption)
 
 
-def _comparison(found: Comparison) -> Markup:
+def _comparison(found: Comparison, drawn: Styles) -> Markup:
+    shown = [
+        _figure(name[0].upper() + name[1:], plot)
+        for name in QUANTITIES.values()
+        for plot in [forest(found, name, drawn)]
+        if plot is not None
+    ]
     parts: List[Optional[Markup]] = [
         tag("h2", f"{found.run} beside {found.base}"),
-        tag("p", found.verdict, class_="says big"),
+        tag("p", "Filled marks: the 95% interval of the difference leaves zero out.", class_="sub"),
+        tag("div", *shown, class_="plots") if shown else None,
+        _folded("All differences", _table(tables.comparison_table(found))) if found.rows else None,
         _list("Settings that differ", found.unlike),
-        _table(tables.comparison_table(found)) if found.rows else None,
         _list(f"Only in {found.base}", found.only_base),
         _list(f"Only in {found.run}", found.only_run),
     ]
