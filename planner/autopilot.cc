@@ -1,0 +1,251 @@
+#include "gradwire/planner/autopilot.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <sstream>
+
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/self_measure.h"
+
+namespace gradwire::planner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+struct Autopilot::State {
+  State(std::vector<ParamInfo> of, Transport& over, AutopilotOptions with)
+      : parameters(std::move(of)),
+        transport(over),
+        options(std::move(with)),
+        pilot(parameters, over.world_size(), options.pilot),
+        stream(make_inline_stream(options.reducer.threads)),
+        meter(parameters.size()) {
+    check(transport.traits().device.type == DeviceType::kCpu,
+          "autopilot: gradients are on a GPU, expected the CPU: there nothing can be timed");
+    check(options.norm_steps >= 1, "autopilot: norm_steps is 0, must be at least 1");
+    check(options.codec_numel >= 4096, "autopilot: codec_numel is ", options.codec_numel,
+          ", must be at least 4096");
+    make_reducer(make_plan(parameters, pilot.plan().plan), pilot.plan().streams);
+    read_specs();
+    step_begin = Clock::now();
+  }
+
+  void make_reducer(Plan plan, int with_streams) {
+    ReducerOptions of = options.reducer;
+    of.streams = streams = with_streams;
+    reducer = std::make_unique<Reducer>(std::move(plan), transport, of);
+  }
+
+  void read_specs() {
+    specs.assign(parameters.size(), {});
+    for (const PlanBucket& bucket : reducer->plan().buckets) {
+      for (const PlanGroup& group : bucket.groups) {
+        for (const Segment& segment : group.segments) {
+          specs[segment.parameter] = group.spec;
+        }
+      }
+    }
+  }
+
+  bool measures_norms() const {
+    return pilot.wants_norms() && step_s.size() + options.norm_steps >= pilot.window_steps();
+  }
+
+  void end_step(double loss, bool skipped);
+  void end_window();
+  void change_plan();
+  PilotCosts measure_costs();
+
+  std::vector<ParamInfo> parameters;
+  Transport& transport;
+  AutopilotOptions options;
+  Pilot pilot;
+  std::unique_ptr<Stream> stream;
+  Workspace workspace;
+  Context context{*stream, workspace};
+  std::unique_ptr<Reducer> reducer;
+  int streams = 1;
+  std::vector<CompressorSpec> specs;  // of each parameter
+  NormMeter meter;
+  // Of the window so far, on this rank.
+  std::vector<double> step_s, exchange_s;
+  double loss_sum = 0;
+  size_t losses = 0, skipped_steps = 0, norm_steps = 0;
+  Clock::time_point step_begin;
+};
+
+void Autopilot::State::end_step(double loss, bool skipped) {
+  step_s.push_back(std::max(seconds_since(step_begin), 1e-9));
+  const std::vector<StepTrace>& traced = reducer->trace().steps();
+  exchange_s.push_back(traced.empty() ? 0
+                                      : 1e-6 * static_cast<double>(traced.back().transfer_us()));
+  if (loss != GuardWindow::kUnknown) {
+    loss_sum += loss;
+    ++losses;
+  }
+  skipped_steps += skipped ? 1 : 0;
+  if (step_s.size() == pilot.window_steps()) {
+    end_window();
+  }
+  step_begin = Clock::now();
+}
+
+// What all ranks have seen becomes the same numbers on all of them.
+void Autopilot::State::end_window() {
+  const size_t steps = step_s.size();
+  std::vector<double> mine = step_s;
+  mine.insert(mine.end(), exchange_s.begin(), exchange_s.end());
+  mine.insert(mine.end(), {loss_sum, static_cast<double>(losses)});
+  if (norm_steps > 0) {
+    for (const GuardNorms& norms : meter.norms()) {
+      mine.insert(mine.end(),
+                  {norms.to_send, norms.sent, norms.residual, norms.gradient, norms.mean});
+    }
+  }
+  const auto rows = gather_doubles(mine, transport, context);
+  PilotWindow window{
+      .step_s = std::vector<double>(steps),
+      .exchange_s = std::vector<double>(rows[0].begin() + static_cast<ptrdiff_t>(steps),
+                                        rows[0].begin() + static_cast<ptrdiff_t>(2 * steps)),
+      .skipped = skipped_steps};
+  window.norms.resize(norm_steps > 0 ? parameters.size() : 0);
+  double loss = 0;
+  bool all_losses = true;
+  for (const std::vector<double>& row : rows) {
+    for (size_t i = 0; i < steps; ++i) {
+      window.step_s[i] = std::max(window.step_s[i], row[i]);
+      window.exchange_s[i] = std::min(window.exchange_s[i], row[steps + i]);
+    }
+    loss += row[2 * steps];
+    all_losses = all_losses && row[2 * steps + 1] == static_cast<double>(steps);
+    auto next = row.begin() + static_cast<ptrdiff_t>(2 * steps + 2);
+    for (GuardNorms& norms : window.norms) {
+      norms.to_send += *next++;
+      norms.sent += *next++;
+      norms.residual += *next++;
+      norms.gradient += *next++;
+      norms.mean += *next++;
+    }
+  }
+  // Losses and norms that overflow are a collapse, not a wrong call.
+  if (all_losses) {
+    window.loss = loss / static_cast<double>(steps * rows.size());
+  }
+  const bool finite = std::ranges::all_of(window.norms, [](const GuardNorms& norms) {
+    return std::isfinite(norms.to_send) && std::isfinite(norms.sent) &&
+           std::isfinite(norms.residual) && std::isfinite(norms.gradient) &&
+           std::isfinite(norms.mean);
+  });
+  if (!finite) {
+    window.norms.clear();
+  }
+  step_s.clear();
+  exchange_s.clear();
+  loss_sum = 0;
+  losses = skipped_steps = norm_steps = 0;
+  meter.clear();
+  bool changed = pilot.end_window(window);
+  if (pilot.wants_costs()) {
+    changed |= pilot.set_costs(measure_costs());
+  }
+  if (changed) {
+    change_plan();
+  }
+}
+
+PilotCosts Autopilot::State::measure_costs() {
+  PilotCosts costs;
+  costs.ready_s.assign(parameters.size(), -1);
+  double last_s = 0;
+  for (const GradientTiming& timing : reducer->gradient_timings()) {
+    costs.ready_s[timing.parameter] = timing.ready_s;
+    last_s = std::max(last_s, timing.ready_s);
+  }
+  ParamId largest = 0;
+  for (ParamId p = 0; p < parameters.size(); ++p) {
+    if (costs.ready_s[p] < 0) {
+      costs.ready_s[p] = last_s;  // never reached: as late as the first parameters
+    }
+    largest = parameters[p].numel() > parameters[largest].numel() ? p : largest;
+  }
+  const std::span<const float> gradient = reducer->gradient(largest).as<float>();
+  costs.codecs = time_codecs(
+      pilot.specs(), gradient.first(std::min(gradient.size(), options.codec_numel)), context);
+  const LinkCosts link = probe_link(transport, context, options.probe);
+  costs.alpha_s = link.alpha_s;
+  // A line too fast to be seen to depend on bytes carries as much as memory does.
+  costs.bytes_per_s = 1 / std::max(link.beta_s_per_byte, 1e-11);
+  return agreed_costs(costs, transport, context);
+}
+
+// The trainer has yet to read this step's means: they move along.
+void Autopilot::State::change_plan() {
+  std::vector<std::vector<float>> means;
+  for (ParamId p = 0; p < parameters.size(); ++p) {
+    const auto mean = reducer->gradient(p).as<float>();
+    means.emplace_back(mean.begin(), mean.end());
+  }
+  const PilotPlan& next = pilot.plan();
+  if (next.streams != streams) {
+    // Streams are a Reducer's for life: residuals and counters move as through a checkpoint.
+    std::stringstream kept;
+    reducer->save(kept);
+    const Plan before = reducer->plan();
+    reducer.reset();
+    make_reducer(before, next.streams);
+    reducer->load([&](int) { return std::make_unique<std::istringstream>(kept.str()); });
+  }
+  reducer->set_plan(make_plan(parameters, next.plan));
+  read_specs();
+  for (ParamId p = 0; p < parameters.size(); ++p) {
+    std::ranges::copy(means[p], reducer->gradient(p).as<float>().begin());
+  }
+}
+
+Autopilot::Autopilot(std::vector<ParamInfo> parameters, Transport& transport,
+                     AutopilotOptions options)
+    : state_(std::make_unique<State>(std::move(parameters), transport, std::move(options))) {}
+Autopilot::~Autopilot() = default;
+
+Gradient Autopilot::gradient(ParamId p) { return state_->reducer->gradient(p); }
+Reducer& Autopilot::reducer() { return *state_->reducer; }
+const Pilot& Autopilot::pilot() const { return state_->pilot; }
+const Plan& Autopilot::plan() const { return state_->reducer->plan(); }
+
+void Autopilot::grad_ready(ParamId p) {
+  State& s = *state_;
+  if (p < s.parameters.size() && s.measures_norms()) {
+    s.meter.before(p, s.reducer->gradient(p).as<float>(), s.reducer->residual(p), s.specs[p]);
+  }
+  s.reducer->grad_ready(p);
+}
+
+StepOutcome Autopilot::wait(double loss) {
+  State& s = *state_;
+  StepOutcome outcome = StepOutcome::kSkipped;
+  try {
+    outcome = s.reducer->wait();
+  } catch (const NonFiniteGradient&) {  // of all ranks alike: a step, but one that was left out
+    s.end_step(loss, true);
+    throw;
+  }
+  if (outcome == StepOutcome::kCommitted && s.measures_norms()) {
+    for (ParamId p = 0; p < s.parameters.size(); ++p) {
+      s.meter.behind(p, s.reducer->gradient(p).as<float>(), s.reducer->residual(p), s.specs[p],
+                     s.context);
+    }
+    ++s.norm_steps;
+  }
+  s.end_step(loss, outcome == StepOutcome::kSkipped);
+  return outcome;
+}
+
+}  // namespace gradwire::planner

@@ -1,0 +1,151 @@
+// The autopilot over ranks of one process, on links as slow as the test wants them.
+
+#include "gradwire/planner/autopilot.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "tests/comm/wrapped_transport.h"
+#include "tests/planner/message_of.h"
+#include "tests/planner/small_training.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire::planner {
+namespace {
+
+using test::SmallTraining;
+
+/// Seconds per received byte, behind every exchange; the same for all ranks, and may change.
+using Slowness = std::atomic<double>;
+
+/// What a rank has behind a run.
+struct Ran {
+  std::vector<std::vector<float>> weights;
+  std::vector<std::string> specs;  ///< that each step ran with
+  std::vector<double> losses;
+  double accuracy = 0;
+  std::string log;
+};
+
+struct Job {
+  int steps = 100;
+  PilotOptions pilot = {};
+  std::string by_hand = {};  ///< a spec: no autopilot
+  float learning_rate = 0.05f;
+  /// Called by rank 0 before each step.
+  std::function<void(int step, const Autopilot& autopilot)> before = {};
+};
+
+/// The slowness is looked at behind each verb, where its payload has arrived.
+std::vector<Ran> run(const Job& job, Slowness& slowness, int ranks = 2) {
+  std::vector<Ran> runs(static_cast<size_t>(ranks));
+  const auto ends = test::run_ranks(ranks, [&](Transport& in_process) {
+    const auto pause = [&](double bytes) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(bytes * slowness.load()));
+    };
+    const auto arrived = [&](const Parts& all) {
+      double bytes = 0;
+      for (size_t r = 0; r < all.lengths.size(); ++r) {
+        const bool own = r == static_cast<size_t>(in_process.rank());
+        bytes += own ? 0 : static_cast<double>(all.lengths[r]);
+      }
+      pause(bytes);
+    };
+    test::WrappedTransport transport(in_process, arrived, [&](std::span<std::byte> bytes) {
+      pause(static_cast<double>(bytes.size()));
+    });
+    Ran& ran = runs[static_cast<size_t>(transport.rank())];
+    SmallTraining training(job.learning_rate);
+    std::optional<Autopilot> autopilot;
+    std::optional<Reducer> by_hand;
+    if (job.by_hand.empty()) {
+      autopilot.emplace(training.parameters(), transport, AutopilotOptions{.pilot = job.pilot});
+    } else {
+      PlanOptions options{.spec = parse_spec(job.by_hand)};
+      by_hand.emplace(make_plan(training.parameters(), options), transport);
+    }
+    const size_t count = training.parameters().size();
+    for (int step = 0; step < job.steps; ++step) {
+      if (job.before && transport.rank() == 0 && autopilot) {
+        job.before(step, *autopilot);
+      }
+      ran.specs.push_back(autopilot ? autopilot->pilot().plan().spec : job.by_hand);
+      std::vector<std::span<float>> gradients;
+      for (ParamId p = 0; p < count; ++p) {
+        gradients.push_back(
+            (autopilot ? autopilot->gradient(p) : by_hand->gradient(p)).as<float>());
+      }
+      const float loss =
+          training.step(static_cast<unsigned>(1000 * step + transport.rank()), gradients);
+      ran.losses.push_back(loss);
+      for (ParamId p = static_cast<ParamId>(count); p-- > 0;) {
+        autopilot ? autopilot->grad_ready(p) : by_hand->grad_ready(p);
+      }
+      autopilot ? autopilot->wait(loss) : by_hand->wait();
+      for (ParamId p = 0; p < count; ++p) {
+        training.apply(p, (autopilot ? autopilot->gradient(p) : by_hand->gradient(p)).as<float>());
+      }
+    }
+    ran.weights = training.weights();
+    ran.accuracy = training.accuracy();
+    ran.log = autopilot ? autopilot->pilot().log_json_lines() : "";
+  });
+  EXPECT_EQ(test::first_message(ends), "");
+  return runs;
+}
+
+// 20 KB of gradients: dense some 40 ms, bf16 half of that, the others next to nothing.
+constexpr double kSlow = 2e-6;
+
+TEST(Autopilot, CompressesOnASlowLinkAndAllRanksDoTheSame) {
+  Slowness slowness = kSlow;
+  const auto runs = run({.steps = 70, .pilot = {.window_steps = 10}}, slowness, 3);
+  EXPECT_NE(runs[0].specs.back(), "none") << runs[0].log;
+  EXPECT_EQ(runs[0].specs.front(), "none");
+  for (const Ran& ran : runs) {
+    EXPECT_EQ(ran.weights, runs[0].weights);
+    EXPECT_EQ(ran.specs, runs[0].specs);
+    EXPECT_EQ(ran.log, runs[0].log);
+  }
+}
+
+TEST(Autopilot, IsOffWhereTheExchangeIsNothing) {
+  Slowness slowness = 0;
+  // An exchange takes some hundred microseconds, also on a busy machine; the step is made to be of
+  // any length here, so that the machine's load does not decide.
+  const auto runs = run({.steps = 30,
+                         .pilot = {.tolerance = 0.5, .window_steps = 10},
+                         .before =
+                             [](int, const Autopilot&) {
+                               std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                             }},
+                        slowness);
+  EXPECT_EQ(runs[0].specs.back(), "none") << runs[0].log;
+}
+
+TEST(Autopilot, NoticesALinkThatChangesInTheMiddle) {
+  Slowness slowness = 0;
+  bool slowed = false;
+  const auto runs = run({.steps = 100,
+                         .pilot = {.tolerance = 0.2, .window_steps = 10},
+                         .before =
+                             [&](int step, const Autopilot&) {
+                               std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                               if (step == 35 && !slowed) {
+                                 slowed = true;
+                                 slowness = 5 * kSlow;
+                               }
+                             }},
+                        slowness);
+  EXPECT_NE(runs[0].log.find("\"what\":\"link\""), std::string::npos) << runs[0].log;
+  EXPECT_NE(runs[0].specs.back(), "none") << runs[0].log;
+  EXPECT_EQ(runs[0].weights, runs[1].weights);
+}
+
+}  // namespace
+}  // namespace gradwire::planner
