@@ -178,21 +178,22 @@ def measure_steps(record, data, scratch):
     for ranks, link_name, probes in settings["places"]:
         link = arguments.parse_link(link_name)
         at = {"ranks": ranks, "link": link_name}
-        tasks = []
-        if probes and not record.has("probes", **at):
-            tasks.append({"do": "probe", "numels": list(PROBED_NUMELS)})
-        # Twice through all, so that a disturbance meets few steps of each.
-        for part in range(settings["rounds"]):
-            tasks += [{"do": "measure", "model": m, "batch": sizes[-1], "method": method, "part": part}
-                      for m, sizes in settings["models"].items() for method in settings["methods"]
-                      if not record.has("steps", model=m, method=method, part=part, **at)]
+        # Twice through all, so that a disturbance meets few steps of each; probes before and behind.
+        tasks = [{"do": "measure", "model": m, "batch": sizes[-1], "method": method, "part": part}
+                 for part in range(settings["rounds"])
+                 for m, sizes in settings["models"].items() for method in settings["methods"]
+                 if not record.has("steps", model=m, method=method, part=part, **at)]
+        first, last = [
+            [{"do": "probe", "part": part, "numels": list(PROBED_NUMELS)}]
+            if probes and not record.has("probes", part=part, **at) else [] for part in range(2)]
+        tasks = first + tasks + last
         print(f"steps, {ranks} ranks over {link_name}: {len(tasks)} tasks", flush=True)
         if not tasks:
             continue
 
         def keep(task, event, at=at):
             if task["do"] == "probe":
-                record.add("probes", points=event["points"], **at)
+                record.add("probes", part=task["part"], points=event["points"], **at)
             else:
                 kept = {k: v for k, v in task.items() if k != "do"}
                 record.add("steps", **kept, **at, step_s=event["step_s"], buckets=event["buckets"])
@@ -204,18 +205,23 @@ def measure_steps(record, data, scratch):
             network.close()
 
 
-def probe_of(row):
-    """A line through exchanges: 2 (P - 1) messages of a P-th of the elements each."""
-    ranks = row["ranks"]
-    messages = 2 * (ranks - 1)
-    alpha, rate, _ = planner.fit_line([(4 * n / ranks, s / messages) for n, s in row["points"]])
-    bits = arguments.parse_link(row["link"]).bits_per_s
-    return model_form.Probe(ranks, bits, alpha, rate)
+def probes_of(found):
+    """A line through the exchanges of each place: 2 (P - 1) messages of a P-th of the elements each."""
+    points = {}
+    for row in found["probes"]:
+        points.setdefault((row["ranks"], row["link"]), []).extend(row["points"])
+    probes = []
+    for (ranks, link), measured in points.items():
+        messages = 2 * (ranks - 1)
+        alpha, rate, _ = planner.fit_line([(4 * n / ranks, s / messages) for n, s in measured])
+        bits = arguments.parse_link(link).bits_per_s
+        probes.append(model_form.Probe(ranks, bits, alpha, rate))
+    return probes
 
 
 def compared(found):
     """A row for every combination that was measured, with its prediction."""
-    probes = [probe_of(row) for row in found["probes"]]
+    probes = probes_of(found)
     rows, seen = [], []
     for step in found["steps"]:
         case = {k: step[k] for k in ("model", "batch", "method", "link", "ranks")}
@@ -315,6 +321,9 @@ def main(argv=None):
     except (errors.BenchError, errors.Interrupted) as error:
         print(f"predict.py: {error}", file=sys.stderr)
         return error.exit_code
+    except gradwire.Error as error:  # measurements that follow no law; --json has them
+        print(f"predict.py: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

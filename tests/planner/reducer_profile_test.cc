@@ -99,14 +99,15 @@ TEST(ReducerProfile, HasEveryTimeOfRecordsMadeByHand) {
 }
 
 TEST(ReducerProfile, TakesReadyTimesByParameterWhereTheyAreKnown) {
-  const std::vector<StepTrace> steps = {step_at(0, 1'000)};
+  const std::vector<StepTrace> steps = {step_at(0, 1'000), step_at(50'000, 2'000)};
   const std::vector<GradientTiming> timings = {{2, 0.001, 200}, {1, 0.0, 80}, {0, 0.007, 120}};
   const Profile profile = reducer_profile(two_buckets(), steps, {}, timings);
   EXPECT_NEAR(*profile.layers[0].ready_s, 0.007, kClose);
   EXPECT_NEAR(*profile.layers[1].ready_s, 0.0, kClose);
   EXPECT_NEAR(*profile.layers[2].ready_s, 0.001, kClose);
   EXPECT_FALSE(profile.layers[1].exchange_s.has_value());
-  EXPECT_TRUE(profile.layers[2].exchange_s.has_value());  // now the last of its bucket
+  // Now the last of its bucket; of two steps the mean of both is the median.
+  EXPECT_NEAR(*profile.layers[2].exchange_s, 0.0015, kClose);
 }
 
 TEST(ReducerProfile, RefusesWhatCannotBe) {

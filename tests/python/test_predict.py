@@ -147,9 +147,13 @@ def test_the_decoding_of_gathered_payloads_grows_with_ranks(form):
 def test_probes_are_lines_through_exchanges(load):
     predict = load("predict")
     points = [[n, 2 * 3 * (0.0005 + 4 * n / 4 / 12e6)] for n in (1 << 12, 1 << 16, 1 << 20)]
-    found = predict.probe_of({"ranks": 4, "link": "100mbit", "points": points})
-    assert found.alpha_s == pytest.approx(0.0005) and found.bytes_per_s == pytest.approx(12e6)
-    assert (found.ranks, found.bits_per_s) == (4, 1e8)
+    rows = [{"ranks": 4, "link": "100mbit", "part": part, "points": points[part:]} for part in range(2)]
+    rows.append({"ranks": 2, "link": "1gbit", "part": 0, "points": [[n, n / 1e8] for n in (10, 100, 1000)]})
+    four, two = predict.probes_of({"probes": rows})
+    assert four.alpha_s == pytest.approx(0.0005) and four.bytes_per_s == pytest.approx(12e6)
+    assert (four.ranks, four.bits_per_s) == (4, 1e8)
+    # Two messages of half the elements: 2 n bytes in half the time.
+    assert (two.ranks, two.bytes_per_s) == (2, pytest.approx(4e8))
 
 
 def test_a_record_goes_on_where_it_was_and_refuses_others(load, tmp_path):
