@@ -212,3 +212,127 @@ def test_workers_are_halved_between_two_hosts(monkeypatch):
         made = hosts.TwoHosts(workers)
         made.set_link(parse_link("1gbit"))
         assert "".join(made.prefix(rank)[-1][-1] for rank in range(workers)) == expected
+
+
+class FakeRun:
+    """Stands for launch.Run: tells what a worker would, without one."""
+
+    made = []
+    resident = 0
+
+    def __init__(self, job, case, network, logs, store):
+        words = job.command(case)
+        self.run = words[words.index("--run") + 1]
+        self.told = (case.describe(), self.run, job.processes, network.mode)
+
+    def __enter__(self):
+        FakeRun.made.append(self.told)
+        return self
+
+    def __exit__(self, *_):
+        """There is nothing to end."""
+
+    def watch(self, observe):
+        seconds = float(len(FakeRun.made))
+        if self.run == "profile":
+            observe({"event": "profile", "document": {"model": "m"}})
+            return
+        if self.run == "cold":
+            observe({"event": "evicted", "resident": FakeRun.resident, "total": 1000})
+        observe({"event": "timed", "step_s": seconds, "steps": 2})
+
+
+class NoHosts:
+    mode = "netns"
+
+    def __init__(self, workers):
+        from gradwire.bench.netns import Unavailable
+
+        raise Unavailable("not root")
+
+
+class Hosts(NoHosts):
+    closed = 0
+
+    def __init__(self, workers):
+        """Always there."""
+
+    def set_link(self, link):
+        assert link.name == "1gbit"
+
+    def close(self):
+        Hosts.closed += 1
+
+
+@pytest.fixture
+def faked(monkeypatch, tmp_path):
+    from gradwire.profiling import runs
+
+    FakeRun.made, FakeRun.resident, Hosts.closed = [], 0, 0
+    monkeypatch.setattr(runs, "Run", FakeRun)
+    monkeypatch.setattr(runs, "TwoHosts", Hosts)
+    profiles = []
+
+    def measured(**changed):
+        asked = dict(what="mlp", batch=4, workers=2, link=parse_link("1gbit"), spec="none",
+                     files=[tmp_path], warmup=1, steps=2, rounds=2, threads=1, timeout_s=5.0)
+        found = runs.measure(
+            runs.Asked(**{**asked, **changed}), tmp_path, lambda text: None, profiles.append)
+        assert profiles == [{"model": "m"}]
+        return found
+
+    return measured
+
+
+def test_runs_and_stalls_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    from gradwire.bench.errors import UsageError
+    from gradwire.profiling.plot import write_plot
+
+    document = {"model": "m", "batch": 4, "workers": 2, "runs": [
+        {"run": "one_gpu", "step_s": 0.0123}, {"run": "two_hosts", "step_s": None}],
+        "stalls": {"preparation": {"step_s": 0.0456, "share": 0.5}}}
+    write_plot(document, tmp_path / "stalls.svg")
+    drawn = (tmp_path / "stalls.svg").read_text()  # matplotlib notes the text of what it draws
+    assert all(f"<!-- {text} -->" in drawn for text in ("one worker", "12.3", "preparation", "45.6"))
+    assert "two hosts" not in drawn
+    with pytest.raises(UsageError, match="--plot .*stalls.nothing: "):
+        write_plot(document, tmp_path / "stalls.nothing")
+
+
+def test_runs_are_made_in_turn(faked):
+    found = faked()
+    one_round = [("run 'one_gpu'", "synthetic", 1, "host"), ("run 'all_gpus'", "synthetic", 2, "host"),
+                 ("run 'cold_data'", "cold", 2, "host"), ("run 'cached_data'", "cached", 2, "host"),
+                 ("run 'two_hosts'", "synthetic", 2, "netns")]
+    assert FakeRun.made == [("run 'profile'", "profile", 1, "host"), *one_round, *one_round]
+    assert found.seconds == {"one_gpu": [2.0, 7.0], "all_gpus": [3.0, 8.0], "cold_data": [4.0, 9.0],
+                             "cached_data": [5.0, 10.0], "two_hosts": [6.0, 11.0]}
+    assert found.left_out == {} and Hosts.closed == 1
+
+
+def test_what_a_machine_cannot_do_is_left_out_with_its_reason(faked, monkeypatch):
+    from gradwire.profiling import runs
+
+    monkeypatch.setattr(runs, "TwoHosts", NoHosts)
+    found = faked(files=[])
+    assert found.left_out == {"two_hosts": "no network namespaces: not root",
+                              "cold_data": "which files the loader reads is not known (--data)"}
+    assert set(found.stalls()) == {"interconnect", "preparation"}
+
+
+def test_files_that_stay_cached_make_no_cold_run(faked):
+    FakeRun.resident = 11  # more than one in a hundred
+    found = faked()
+    assert found.left_out == {"cold_data": "the kernel kept 11 of the files' 1000 bytes"}
+    assert found.seconds["cold_data"] == []
+    assert sum(run == "cold" for _, run, _, _ in FakeRun.made) == 1  # it is not tried again
+    assert "fetch" not in found.stalls()
+
+
+def test_one_worker_is_compared_with_itself(faked):
+    found = faked(workers=1)
+    assert {made[0] for made in FakeRun.made} == {
+        "run 'profile'", "run 'one_gpu'", "run 'cold_data'", "run 'cached_data'"}
+    assert set(found.left_out) == {"one_gpu", "two_hosts"}
+    assert set(found.stalls()) == {"preparation", "fetch"}

@@ -10,6 +10,9 @@ from gradwire.bench.plots import COLOURS
 
 __all__ = ["write_plot"]
 
+_NAMES = {"one_gpu": "one worker", "all_gpus": "all workers", "cold_data": "nothing cached",
+          "cached_data": "cached", "two_hosts": "two hosts"}  # fmt: skip
+
 
 def write_plot(document: Dict[str, Any], path: Path) -> None:
     """A bar of milliseconds a step for each run and for each stall that is known.
@@ -26,7 +29,7 @@ def write_plot(document: Dict[str, Any], path: Path) -> None:
     for panel, bars, title, colour in (
         (panels[0], runs, "runs", COLOURS[1]), (panels[1], stalls, "stalls", COLOURS[2]),
     ):  # fmt: skip
-        names = [name.replace("_", " ") for name, _ in bars]
+        names = [_NAMES.get(name, name) for name, _ in bars]
         drawn = panel.barh(names, [1e3 * seconds for _, seconds in bars], color=colour)
         panel.bar_label(drawn, fmt="%.1f", padding=3)
         panel.invert_yaxis()
