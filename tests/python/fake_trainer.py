@@ -5,7 +5,7 @@ It speaks the trainer's events. GRADWIRE_FAKE holds JSON: {"rank": 1, "step": 3,
 What it can do: crash (segmentation fault), quiet (exit code 3, no message), leave (exit code 0
 before the work is done), garbage (lines that are no events, then done), silent (no further event),
 stubborn (ignores SIGTERM and goes silent), fault (an error event; the others then lose their peer),
-differ (parameters that are not equal on all ranks).
+differ (parameters that are not equal on all ranks). GRADWIRE_FAKE_ONLY ("seed=2") spares other runs.
 """
 
 import argparse
@@ -25,6 +25,7 @@ def options():
     parser.add_argument("--method")
     parser.add_argument("--transport")
     parser.add_argument("--max-steps", type=int)
+    parser.add_argument("--seed")
     return parser.parse_known_args()[0]
 
 
@@ -62,7 +63,9 @@ def misbehave(what, rank):
 def main():
     args = options()
     fault = json.loads(os.environ.get("GRADWIRE_FAKE", "{}"))
-    if args.transport == "in_process":  # the rehearsal
+    name, _, value = os.environ.get("GRADWIRE_FAKE_ONLY", "").partition("=")
+    spared = name and getattr(args, name) != value
+    if args.transport == "in_process" or spared:  # the rehearsal, or another run
         fault = {}
     do = fault.get("do")
     say("start", rank=args.rank, pid=os.getpid(), method=args.method, steps_per_epoch=10)

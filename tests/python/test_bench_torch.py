@@ -119,9 +119,18 @@ def test_cuda_is_refused_where_there_is_no_gpu(options):
 
 
 def test_options_of_torch_are_refused_with_the_other_trainer():
-    code, _, err = bench("--workload", "bytes", "--methods", "none")
-    assert code == 2
-    assert "--workload bytes: expected with --trainer torch alone" in err
+    for words, says in [
+        (("--device", "cuda"), "--device cuda: expected with a --workload in torch alone (cnn, bytes,"),
+        (("--text", "x"), "--text x: expected with a --workload in torch alone"),
+        (("--trainer", "torch", "--workload", "mlp,cnn"), "--workload mlp: is trained by the C++"),
+        (("--trainer", "/t", "--workload", "bytes"), "--workload bytes is trained in torch, expected no"),
+        (("--workload", "cnn,cnm"), "--workload: 'cnm' is unknown, expected mlp, cnn, bytes, "),
+        (("--workload", "cnn,cnn"), "--workload: cnn is given twice"),
+        (("--workload", "bytes", "--data", "x"), "--data x: not for --workload bytes, expected cnn or"),
+    ]:
+        code, out, err = bench("--methods", "none", *words)
+        assert (code, out) == (2, ""), words
+        assert says in err.strip().splitlines()[-1], err
 
 
 def test_without_torch_the_way_to_get_it_is_told(monkeypatch):
@@ -129,7 +138,7 @@ def test_without_torch_the_way_to_get_it_is_told(monkeypatch):
     add_arguments(parser)
     monkeypatch.setattr(torch_job.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="torch is not installed.*pip install torch"):
-        torch_job.check(parser.parse_args(["--trainer", "torch"]), [])
+        torch_job.check(parser.parse_args(["--trainer", "torch"]), "cnn", [])
 
 
 def long_run(options):

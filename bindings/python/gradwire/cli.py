@@ -1,6 +1,6 @@
 """The command `gradwire`: what this build can do, does it work, benchmarks, profiles, plans, a cluster check.
 
-Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted (docs/bench.md has them all).
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 import gradwire
 
-from . import doctor, facts, paths, registries, starting, streams
+from . import completion, doctor, facts, paths, registries, starting, streams
 
 __all__ = ["main"]
 
@@ -50,10 +50,34 @@ def _one_line(error: Exception) -> str:
     return text if text and isinstance(error, gradwire.Error) else f"{type(error).__name__}: {text}"
 
 
+# What one would try first; below the help of each command.
+_EXAMPLES = {
+    "bench": "",  # has its own
+    "report": "gradwire report out.json --output out.html",
+    "profile": "gradwire profile cnn --workers 2 --link 1gbit --json found.json",
+    "simulate": "gradwire simulate --model bert-large --workers 64 --link 25gbe --scaling",
+    "check": "mpirun -n 2 gradwire check",
+    "info": "gradwire info --json",
+    "doctor": "gradwire doctor",
+    "plan": "gradwire plan --profile step.json --workers 16 --link 10gbit --json plan.json",
+    "recommend": "gradwire recommend --step V100=210ms --gradient 102MB --samples 1281167 "
+    "--batch 64 --budget 2h",
+    "completion": "gradwire completion bash > ~/.local/share/bash-completion/completions/gradwire",
+}
+_EPILOG = """what one does first:
+  gradwire doctor              does it work here, and what mends what is off
+  gradwire bench --quick       which compression is worth it, in two minutes
+  gradwire COMMAND --help      all options of a command, with an example
+
+exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted"""
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gradwire",
         description="Gradient compression and large-batch optimizers for data-parallel training.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -112,6 +136,16 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     _add_debug(recommended)
     if "plan" in words or "recommend" in words:
         _add_planning(planned, recommended)
+
+    completed = commands.add_parser(
+        "completion", help="print a script with which a shell completes commands and options"
+    )
+    _add_debug(completed)
+    completed.add_argument("shell", choices=sorted(completion.SHELLS))
+    completed.set_defaults(run=_completion)
+    for name, made in commands.choices.items():
+        if _EXAMPLES.get(name) and not made.epilog:
+            made.epilog = f"example: {_EXAMPLES[name]}"
     return parser
 
 
@@ -152,6 +186,12 @@ def _add_planning(planned: argparse.ArgumentParser, recommended: argparse.Argume
 
     plan_commands.add_plan(planned)
     plan_commands.add_recommend(recommended)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    every = _parser(["bench", "report", "simulate", "profile", "plan"])  # with all of their options
+    print(completion.script(args.shell, every))
+    return 0
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -30,6 +30,9 @@ by ';'. A comma inside one spec is written '+', stands in quotes, or stays where
 # Options of a spec that are no methods on their own; int4, int8, e4m3, e5m2, fp16 and bf16 are both.
 _ONLY_OPTIONS = ("fp32", "nearest", "stochastic", "ef", "noef")
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)(kbit|mbit|gbit)$", re.ASCII)
+_SETTING = re.compile(r"^[a-z0-9_]+=", re.ASCII)  # of an optimizer; its name ends with ':'
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h|)$", re.ASCII)
+_SECONDS = {"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -110,6 +113,34 @@ def parse_seeds(text: str) -> List[int]:
     return list(range(1, numbers[0] + 1))
 
 
+def parse_optimizers(text: str) -> List[str]:
+    """Specs between ',' or ';'. A part such as ``nesterov=1`` belongs to the spec before it."""
+    specs: List[str] = []
+    for part in _parts("--optimizer", text, ";" if ";" in text else ","):
+        if specs and ";" not in text and _SETTING.match(part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return _distinct("--optimizer", specs, str)
+
+
+def parse_batch_sizes(text: str) -> List[int]:
+    """'64' or '64,256', per worker."""
+    parts = _parts("--batch-size", text, ",")
+    if not all(_is_number(part) and 1 <= int(part) <= 1 << 20 for part in parts):
+        raise UsageError(f"--batch-size: {text}, expected 1 to {1 << 20}, several as in 64,256")
+    return _distinct("--batch-size", [int(part) for part in parts], int)
+
+
+def parse_duration(option: str, text: str) -> float:
+    """'90s', '3m', '1.5h' or plain seconds, as seconds."""
+    match = _DURATION.match(text.strip().lower())
+    seconds = float(match.group(1)) * _SECONDS[match.group(2)] if match else 0.0
+    if not 1 <= seconds <= 1e7:
+        raise UsageError(f"{option}: '{text}', expected a time from 1s to 2777h, such as 90s, 3m or 1h")
+    return seconds
+
+
 def parse_widths(text: str) -> List[int]:
     parts = _parts("--hidden", text, ",")
     if not all(_is_number(part) and 1 <= int(part) <= 65536 for part in parts):
@@ -126,7 +157,6 @@ def check_workers(count: int) -> int:
 def check_ranges(args: argparse.Namespace) -> None:
     """The plain numbers: each must lie where a run can end."""
     ranges = {
-        "batch_size": (1, 1 << 20),
         "epochs": (1, 1000000),
         "max_steps": (0, 1 << 31),
         "warmup_steps": (0, 1 << 31),
@@ -139,6 +169,8 @@ def check_ranges(args: argparse.Namespace) -> None:
         "local_steps": (1, 1000000),
         "outer_rate": (1e-12, 1e12),
     }
+    if args.batch_size is not None:
+        parse_batch_sizes(args.batch_size)
     for name, (least, most) in ranges.items():
         value = getattr(args, name)
         if value is not None and not least <= value <= most:
@@ -149,7 +181,7 @@ def check_ranges(args: argparse.Namespace) -> None:
 def check_given(args: argparse.Namespace) -> None:
     """An empty word, as from an unset variable of a shell, never stands for a default."""
     texts = ("links", "methods", "data", "text", "optimizer", "outer", "exchange", "trainer")
-    for name in (*texts, "json", "output"):
+    for name in (*texts, "json", "output", "workload", "config", "batch_size", "budget"):
         if getattr(args, name) == "":
             raise UsageError(f"--{name}: '' is empty, expected a value or no --{name}")
 

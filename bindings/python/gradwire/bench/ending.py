@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
-from gradwire.bench import summary
+from gradwire.bench import summary, variants
 from gradwire.bench.errors import Interrupted, RunError, UsageError
 from gradwire.bench.plots import write_plots
 from gradwire.bench.report import Report
@@ -86,6 +86,27 @@ def conclude(
         raise RunError(f"could not write {'; '.join(unwritten)}")
 
 
+def keeper(report: Report, json_file: Optional[Path]) -> Callable[[], None]:
+    """Writes the report so far, after every run. A full disk leaves the file as it was and is told
+    once; the end tries again. A pipe or a device is written to at the end alone."""
+    told: List[str] = []
+
+    def keep() -> None:
+        if json_file is None or (json_file.exists() and not json_file.is_file()):
+            return
+        try:
+            report.write(json_file)
+        except OSError as error:
+            if not told:
+                told.append(f"{json_file}: {error.strerror or error}")
+                note(
+                    f"gradwire bench: could not write {told[0]}; goes on, and tries again after "
+                    "the next run"
+                )
+
+    return keep
+
+
 def _note_unwritten(unwritten: List[str]) -> None:
     for each in unwritten:
         note(f"gradwire bench: could not write {each}")
@@ -116,21 +137,42 @@ def tell(
             written.append(page)
         except OSError as error:
             unwritten.append(f"{page}: {error.strerror or error}")
-    plots, failed = write_plots(document, output) if output else ([], [])
+    plots, failed = _plots(document, output) if output else ([], [])
     unwritten += failed
     if report.rows:
         try_output("\n".join(f"wrote {path}" for path in plots + written))
     return unwritten
 
 
+def _plots(document: Document, output: Path) -> Tuple[List[Path], List[str]]:
+    """In folders of their own where several trainings are in one report."""
+    plots, failed = [], []
+    for folder, part in variants.parts(document):
+        try:
+            if folder:
+                (output / folder).mkdir(exist_ok=True)
+        except OSError as error:
+            failed.append(f"{output / folder}: {error.strerror or error}")
+            continue
+        found, not_found = write_plots(part, output / folder)
+        plots += found
+        failed += not_found
+    return plots, failed
+
+
 def _text(report: Report, document: Document) -> str:
-    lines = ["", summary.table(report.rows), "", summary.TABLE_NOTE, "", *document["sentences"]]
+    lines = ["", variants.table(report.rows), "", summary.TABLE_NOTE, "", *document["sentences"]]
+    several = len(variants.groups(report.rows)) > 1
     for item in document["accuracy_minus_none_points"]:
+        where = f"{item['variant']}; {item['link']}" if several else item["link"]
         lines.append(
-            f"{item['link']}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
+            f"{where}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
             f"{item['half_width']:.2f} points of accuracy ({item['seeds']} paired seeds)"
         )
     cut = [row for row in report.rows if row["stopped_by"] == "time budget"]
     if cut:
-        lines.append(f"{len(cut)} run(s) were stopped by the time budget (--time-budget 0: none)")
+        more = "a longer --budget" if "budget" in document else "--time-budget 0: none"
+        lines.append(f"{len(cut)} run(s) were stopped by the time budget ({more})")
+    lines += [f"failed: {failure['error']}" for failure in document.get("failures", [])]
+    lines += [f"left out: {each['says']}" for each in document.get("budget", {}).get("left_out", [])]
     return "\n".join(lines)

@@ -42,6 +42,7 @@ class Job:
     timeout_s: float
     streams: int = 1  # exchanges in flight at once
     compute_only: bool = False  # no exchange: each worker trains alone, for its times
+    workload: str = "mlp"
 
     # Bytes that a curve runs along, an event's field.
     curve_bytes = "bytes_sent"
@@ -49,6 +50,11 @@ class Job:
     @property
     def processes(self) -> int:
         return 1 if self.transport == "in_process" else self.workers
+
+    @property
+    def variant(self) -> str:
+        """What is trained: rows of other variants have trained something else."""
+        return f"{self.workload}, {self.optimizer}, batch {self.batch_size}"
 
     def command(self, case: Case) -> List[str]:
         """The worker's program and all of its options that no network and no rank decide."""
@@ -73,6 +79,25 @@ class Case:
     def describe(self) -> str:
         where = self.link.name if self.link.bits_per_s else "unshaped links"
         return f"{self.method} on {where}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep: a job and the variables of its row."""
+
+    job: Job
+    case: Case
+
+    @property
+    def variant(self) -> str:
+        """Its job's: what its row is compared within."""
+        return self.job.variant
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others of a sweep, also of one that goes on tomorrow."""
+        case = self.case
+        return f"{self.variant}: {case.method} on {case.link.name}, seed {case.seed}"
 
 
 def cores() -> int:

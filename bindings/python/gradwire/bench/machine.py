@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Optional
 
@@ -16,6 +17,18 @@ from gradwire.bench.types import Document
 def load() -> float:
     """Runnable processes over the last minute."""
     return round(os.getloadavg()[0], 2)
+
+
+def started() -> float:
+    """When this process began, on time.monotonic()'s clock: what was loaded since counts, too."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        age = 0.0
+    # A process that is much older has done other things: then the call began it.
+    return time.monotonic() - (age if 0 < age < 60 else 0.0)
 
 
 def machine() -> Document:

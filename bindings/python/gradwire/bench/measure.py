@@ -1,14 +1,15 @@
-"""Runs the cases one after another and fills the report."""
+"""Runs the trials one after another and fills the report."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Callable, List, Optional, Sequence
 
+from gradwire.bench import sweep
 from gradwire.bench.errors import RunError
-from gradwire.bench.job import Case, Job
+from gradwire.bench.job import Case, Job, Trial
 from gradwire.bench.launch import Run
 from gradwire.bench.links import Network, Pacing
 from gradwire.bench.progress import Progress
@@ -16,7 +17,8 @@ from gradwire.bench.report import Report
 from gradwire.bench.results import Recorder
 from gradwire.bench.types import Event, Row
 
-_RESERVE_S = 5.0  # what each later run keeps of the budget, however slow an earlier one is
+RESERVE_S = 5.0  # what each later run keeps of the budget, however slow an earlier one is
+_MOST_FAILURES = 3  # one after another: then it is the machine and no run
 
 
 def rehearse(job: Job, cases: List[Case], scratch: Path) -> None:
@@ -24,62 +26,106 @@ def rehearse(job: Job, cases: List[Case], scratch: Path) -> None:
     short = replace(job, transport="in_process", max_steps=1, eval_every=0, stop_at_target=False)
     network = Pacing("rehearsal")
     for number, case in enumerate(short.rehearsals(cases)):
-        folder = scratch / f"rehearsal{number}"
+        folder = scratch / f"rehearsal-{len(list(scratch.iterdir()))}-{number}"
         with Run(short, case, network, folder, folder / "store") as run:
             run.watch(lambda event: None)
 
 
-def measure(
-    job: Job,
-    cases: List[Case],
-    network: Network,
-    report: Report,
-    scratch: Path,
-    logs: Path,
-    budget_s: Optional[float],
-) -> None:
-    """Adds one row per case to the report.
+@dataclass
+class Session:
+    """What all runs share."""
 
-    :param budget_s: for all cases; a run that would take too much of it is stopped and says so.
-    :raises RunError: a run failed; the rows before it are in the report.
+    network: Network
+    report: Report
+    scratch: Path
+    logs: Path
+    keep: Callable[[], None] = lambda: None  # called after every run
+    keep_going: bool = False
+    end_at: Optional[float] = None  # of all runs, on the monotonic clock
+    reserve_s: Callable[[Trial], float] = lambda trial: RESERVE_S  # of a later run
+    # Below which a run is not begun; without, each is begun and stopped when its time is over.
+    least_s: Optional[Callable[[Trial], float]] = None
+    runs: int = 0
+
+    def folders(self) -> List[Path]:
+        """Of the next run: for its logs, and where its workers meet."""
+        self.runs += 1
+        return [self.logs / f"run{self.runs}", self.scratch / f"store{self.runs}"]
+
+
+def measure(trials: Sequence[Trial], session: Session) -> List[Trial]:
+    """Adds one row per trial to the report; those for which no time was left are returned.
+
+    A run that would take too much of the time is stopped and says so. A run that fails is in the
+    report's ``failures``, and ends the benchmark unless the session keeps going.
+
+    Raises:
+        RunError: a run failed; the rows before it, or all the others, are in the report.
     """
-    end_at = time.monotonic() + budget_s if budget_s else None
-    progress = Progress(len(cases))
+    progress = Progress(trials)
+    left_out: List[Trial] = []
+    failed: List[str] = []
+    in_a_row = 0
     try:
-        for number, case in enumerate(cases):
-            later = len(cases) - number - 1
-            row = _measure_one(
-                job,
-                case,
-                network,
-                report,
-                progress,
-                (logs / f"run{number + 1}", scratch / f"store{number + 1}"),
-                end_at - later * _RESERVE_S if end_at else None,
-            )
-            progress.end(_outcome(row))
+        for number, trial in enumerate(trials):
+            end_at = _end_of(trials[number + 1 :], session)
+            if end_at is not None and session.least_s is not None:
+                if time.monotonic() + session.least_s(trial) > end_at:
+                    left_out.append(trial)
+                    progress.skip(trial)
+                    continue
+            progress.begin(trial, end_at)
+            try:
+                row = _measure_one(trial, session, progress, end_at)
+                in_a_row, outcome = 0, _outcome(row)
+            except RunError as error:
+                failed.append(str(error))
+                in_a_row += 1
+                _note_failure(trial, session, str(error))
+                if not session.keep_going or in_a_row == _MOST_FAILURES:
+                    raise
+                outcome = f"failed: {error}"
+            session.keep()
+            progress.end(outcome)
     finally:
         progress.close()
+    if failed:
+        raise RunError(f"{len(failed)} of {len(trials)} runs failed, the first: {failed[0]}")
+    return left_out
+
+
+def _end_of(later: Sequence[Trial], session: Session) -> Optional[float]:
+    if session.end_at is None:
+        return None
+    return session.end_at - sum(session.reserve_s(trial) for trial in later)
+
+
+def _note_failure(trial: Trial, session: Session, error: str) -> None:
+    case = trial.case
+    told = {
+        "variant": trial.variant,
+        "link": case.link.name,
+        "method": case.method,
+        "seed": case.seed,
+        "key": trial.key,
+        "error": error,
+    }
+    session.report.more.setdefault("failures", []).append(told)
 
 
 def _measure_one(
-    job: Job,
-    case: Case,
-    network: Network,
-    report: Report,
-    progress: Progress,
-    folders: Tuple[Path, Path],
-    end_at: Optional[float],
+    trial: Trial, session: Session, progress: Progress, end_at: Optional[float]
 ) -> Row:
-    network.set_link(case.link)
-    recorder = Recorder(job, case, network)
-    progress.begin(case.describe(), job.epochs, job.max_steps, end_at)
+    job, case = trial.job, trial.case
+    session.network.set_link(case.link)
+    recorder = Recorder(job, case, session.network)
 
     def observe(event: Event) -> None:
         recorder.observe(event)
         progress.observe(event)
 
-    with Run(job, case, network, *folders) as run:
+    logs, store = session.folders()
+    with Run(job, case, session.network, logs, store) as run:
         run.watch(observe, end_at)
     epoch = recorder.hashes_differ()
     if epoch is not None:
@@ -88,7 +134,8 @@ def _measure_one(
             "expected the same bits on every worker"
         )
     row = recorder.row(run.stopped_early)
-    report.add(row, recorder.curve())
+    row.update(workload=job.workload, variant=trial.variant, key=trial.key)
+    session.report.add(row, recorder.curve())
     return row
 
 
@@ -99,3 +146,9 @@ def _outcome(row: Row) -> str:
     if row["seconds_to_target"] is not None:
         return f"{row['target_accuracy']:g} after {row['seconds_to_target']:.2f} s; {text}"
     return f"{text} (stopped by {row['stopped_by']})"
+
+
+def rehearse_all(trials: Sequence[Trial], scratch: Path) -> None:
+    """Every job's methods, once."""
+    for job in sweep.jobs(trials):
+        rehearse(job, sweep.cases(trials, job), scratch)

@@ -4,38 +4,103 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from gradwire.bench.job import Trial
 from gradwire.bench.types import Event
 from gradwire.streams import note
 
 _EVERY_S = 5.0
 
 
+class Left:
+    """How long the runs that are left will take, from those that have ended.
+
+    A run takes what the same one took with another seed; else what its method takes beside others of
+    the same training and link; else the mean of all.
+    """
+
+    def __init__(self, trials: Sequence[Trial]):
+        self._left = list(trials)
+        self._took: Dict[str, List[float]] = {}
+
+    def ended(self, trial: Trial, seconds: float) -> None:
+        self._left.remove(trial)
+        for group in self._groups(trial):
+            self._took.setdefault(group, []).append(seconds)
+
+    def skipped(self, trial: Trial) -> None:
+        self._left.remove(trial)
+
+    def seconds(self, spent_s: float = 0.0) -> Optional[float]:
+        """None as long as no run has ended; ``spent_s`` is what the present one has taken."""
+        if not self._took:
+            return None
+        expected = [self._of(trial) for trial in self._left]
+        if expected:
+            expected[0] = max(0.0, expected[0] - spent_s)
+        return sum(expected)
+
+    def _of(self, trial: Trial) -> float:
+        for group in self._groups(trial):
+            if group in self._took:
+                return sum(self._took[group]) / len(self._took[group])
+        raise AssertionError("the last group is everybody's")
+
+    @staticmethod
+    def _groups(trial: Trial) -> List[str]:
+        link = f"{trial.variant}|{trial.case.link.name}"
+        return [f"{link}|{trial.case.method}", link, trial.variant, ""]
+
+
+def duration(seconds: float) -> str:
+    """'40 s', '12 min', '2 h 05 min': as exact as an estimate is."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 class Progress:
     """Follows one run after another; `observe` takes the workers' events."""
 
-    def __init__(self, runs: int):
-        self._runs = runs
+    def __init__(self, trials: Sequence[Trial], clock: Callable[[], float] = time.monotonic):
+        self._runs = len(trials)
+        self._several = len({trial.variant for trial in trials}) > 1
+        self._left = Left(trials)
+        self._clock = clock
         self._index = 0
         self._name = ""
+        self._trial: Optional[Trial] = None
         self._epochs = self._max_steps = 0
         self._spent_s = 0.0
         self._steps = 0
         self._accuracy: Optional[float] = None
         self._limit = 0
         self._end_at: Optional[float] = None
-        self._shown = time.monotonic()
-        self._bar = _Bar() if sys.stderr.isatty() else None
+        self._began = self._shown = clock()
+        self._bar = _Bar(self._runs) if sys.stderr.isatty() else None
 
-    def begin(self, name: str, epochs: int, max_steps: int, end_at: Optional[float]) -> None:
+    def begin(self, trial: Trial, end_at: Optional[float]) -> None:
         """``end_at``: when the budget ends this run, on the monotonic clock."""
-        self._index += 1
-        self._name, self._steps, self._accuracy = name, 0, None
-        self._epochs, self._max_steps, self._limit = epochs, max_steps, max_steps
-        self._spent_s, self._end_at = 0.0, end_at
+        self._next(trial)
+        self._steps, self._accuracy, self._began = 0, None, self._clock()
+        self._epochs, self._max_steps = trial.job.epochs, trial.job.max_steps
+        self._limit, self._spent_s, self._end_at = self._max_steps, 0.0, end_at
         if self._bar:
-            self._bar.begin(self._title())
+            self._bar.begin(self._title(), self._all())
+
+    def skip(self, trial: Trial) -> None:
+        """A run that is not made."""
+        self._next(trial)
+        self._left.skipped(trial)
+        self.say(f"{self._title()}: left out, no time is left")
+
+    def _next(self, trial: Trial) -> None:
+        self._index += 1
+        self._trial = trial
+        described = trial.case.describe()
+        self._name = f"{trial.variant}: {described}" if self._several else described
 
     def observe(self, event: Event) -> None:
         kind = event["event"]
@@ -50,15 +115,20 @@ class Progress:
         else:
             return
         if self._bar:
-            self._bar.update(self._steps, self._limit, self._state())
-        elif time.monotonic() > self._shown + _EVERY_S:
-            self.say(f"{self._title()}: {self._state()}")
+            self._bar.update(self._steps, self._limit, self._state(), self._all())
+        elif self._clock() > self._shown + _EVERY_S:
+            left = self._all()
+            self.say(f"{self._title()}: {self._state()}" + (f"; {left}" if left else ""))
 
     def end(self, outcome: str) -> None:
-        self.say(f"{self._title()}: {outcome}")
+        assert self._trial is not None
+        self._left.ended(self._trial, self._clock() - self._began)
+        self._began = self._clock()
+        left = self._all()
+        self.say(f"{self._title()}: {outcome}" + (f"; {left}" if left else ""))
 
     def say(self, text: str) -> None:
-        self._shown = time.monotonic()
+        self._shown = self._clock()
         if self._bar:
             self._bar.say(text)
         else:
@@ -78,15 +148,21 @@ class Progress:
         if self._steps and self._limit > self._steps:
             left_s = self._spent_s / self._steps * (self._limit - self._steps)
             if self._end_at is not None:
-                left_s = max(0.0, min(left_s, self._end_at - time.monotonic()))
+                left_s = max(0.0, min(left_s, self._end_at - self._clock()))
             text += f", at most {left_s:.0f} s left in this run"
         return text
 
+    def _all(self) -> str:
+        """Of the runs that are left, empty where nothing is known or nothing is left."""
+        seconds = self._left.seconds(self._clock() - self._began)
+        return f"about {duration(seconds)} left in all" if seconds else ""
+
 
 class _Bar:
-    """rich's progress bar; without rich, one line rewritten in place."""
+    """rich's progress bars, of this run and of all; without rich, one line rewritten in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: int) -> None:
+        self._begun = 0
         self._rich: Any = None
         self._title = ""
         try:
@@ -103,19 +179,23 @@ class _Bar:
         self._rich = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self._rich.start()
         self._task = self._rich.add_task("", total=None, state="")
+        self._all = self._rich.add_task("all runs", total=runs, state="", visible=runs > 1)
 
-    def begin(self, title: str) -> None:
+    def begin(self, title: str, left: str) -> None:
         self._title = title
         if self._rich:
+            self._rich.update(self._all, completed=self._begun, state=left)
+            self._begun += 1
             self._rich.reset(self._task, description=title, total=None, state="starting")
         else:
             self._rewrite("starting")
 
-    def update(self, steps: int, limit: int, state: str) -> None:
+    def update(self, steps: int, limit: int, state: str, left: str) -> None:
         if self._rich:
             self._rich.update(self._task, completed=steps, total=limit or None, state=state)
+            self._rich.update(self._all, state=left)
         else:
-            self._rewrite(state)
+            self._rewrite(f"{state}; {left}" if left else state)
 
     def say(self, text: str) -> None:
         if self._rich:

@@ -9,8 +9,8 @@ from typing import Any, List, Optional
 
 from gradwire.bench.files import write_whole
 from gradwire.bench.machine import commit, machine, version
-from gradwire.bench.summary import accuracy_differences, sentences
 from gradwire.bench.types import Document, Event, Row
+from gradwire.bench.variants import accuracy_differences, sentences
 
 SCHEMA = "gradwire-bench/1"
 
@@ -24,6 +24,7 @@ class Report:
         self.rows: List[Row] = []
         self.curves: List[Document] = []
         self.ended = "running"  # complete, interrupted, or the error
+        self.more: Document = {}  # failures, what a budget left out, what was resumed
         self._head = {
             "schema": SCHEMA,
             "gradwire_version": version(),
@@ -49,6 +50,7 @@ class Report:
             dict(
                 self._head,
                 ended=self.ended,
+                **self.more,
                 rows=self.rows,
                 curves=self.curves,
                 sentences=sentences(self.rows),

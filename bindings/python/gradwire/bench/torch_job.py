@@ -13,30 +13,13 @@ from typing import Any, Dict, List, Optional
 from gradwire.bench.arguments import Link
 from gradwire.bench.errors import UsageError
 from gradwire.bench.job import Case, Job
+from gradwire.bench.workloads import IN_TORCH
 
 TRAINER = "torch"
 WORKER = "gradwire.bench.torch_trainer"
-WORKLOADS = ("cnn", "bytes", "gradients:resnet50")
 DEFAULT_METHODS = "none;fp16;topk:1%,int4;ddp;ddp-fp16;ddp-powersgd:1"
 
 
-@dataclass(frozen=True)
-class Usual:
-    """What a workload is trained with where nothing is said."""
-
-    optimizer: str
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    eval_every: int
-    target_accuracy: float
-
-
-_USUAL = {
-    "cnn": Usual("sgd:momentum=0.9,nesterov=1", 0.02, 64, 20, 10, 0.95),
-    "bytes": Usual("adamw:weight_decay=0.01", 0.002, 16, 1, 50, 0.0),
-    "gradients:resnet50": Usual("sgd", 1.0, 1, 1, 0, 0.0),
-}
 # Of the C++ trainer alone, by what they are where nobody has asked.
 _NOT_TAKEN: Dict[str, Any] = {
     "hidden": "512,512,512,512,512",
@@ -52,7 +35,6 @@ _NOT_TAKEN: Dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TorchJob(Job):
-    workload: str = "cnn"
     text: Optional[Path] = None
     device: str = "cpu"
 
@@ -100,19 +82,15 @@ class TorchJob(Job):
         return f"{self.workload} in torch on {self.device}, {what}"
 
 
-def usual(workload: str) -> Usual:
-    return _USUAL[workload]
-
-
-def of(job: Job, args: argparse.Namespace) -> TorchJob:
+def of(job: Job, workload: str, args: argparse.Namespace) -> TorchJob:
     """The same job, for workers in torch."""
     given = {field.name: getattr(job, field.name) for field in fields(job)}
-    given.update(trainer=Path(sys.executable), hidden=[])
+    given.update(trainer=Path(sys.executable), hidden=[], workload=workload)
     text = Path(args.text).resolve() if args.text else None
-    return TorchJob(**given, workload=args.workload, text=text, device=args.device)
+    return TorchJob(**given, text=text, device=args.device)
 
 
-def check(args: argparse.Namespace, links: List[Link]) -> None:
+def check(args: argparse.Namespace, workload: str, links: List[Link]) -> None:
     """Refuses what is not for these workers, before anything is started.
 
     :raises UsageError: torch is not installed, or an option that is not for this workload.
@@ -128,15 +106,11 @@ def check(args: argparse.Namespace, links: List[Link]) -> None:
                 f"--{name.replace('_', '-')}: {getattr(args, name)} is not for --trainer torch, "
                 "expected the C++ trainer or no such option"
             )
-    if args.data and args.workload != "cnn":
-        raise UsageError(f"--data {args.data}: not for --workload {args.workload}, expected cnn")
-    if args.text and args.workload != "bytes":
-        raise UsageError(f"--text {args.text}: not for --workload {args.workload}, expected bytes")
     if args.text and not Path(args.text).is_file():
         raise UsageError(f"--text {args.text}: no such file")
-    if args.target_accuracy and args.workload.startswith("gradients"):
+    if args.target_accuracy and workload.startswith("gradients"):
         raise UsageError(
-            f"--target-accuracy: {args.target_accuracy:g} is not for --workload {args.workload}, "
+            f"--target-accuracy: {args.target_accuracy:g} is not for --workload {workload}, "
             "which trains nothing, expected cnn or bytes"
         )
     shaped = [link.name for link in links if link.bits_per_s]
@@ -148,10 +122,13 @@ def check(args: argparse.Namespace, links: List[Link]) -> None:
 
 
 def refuse_without(args: argparse.Namespace) -> None:
-    """Options of these workers with the C++ trainer."""
-    for name, usual_value in (("workload", "cnn"), ("text", None), ("device", "cpu")):
+    """Options of these workers where there are none."""
+    for name, usual_value in (("text", None), ("device", "cpu")):
         if getattr(args, name) != usual_value:
-            raise UsageError(f"--{name} {getattr(args, name)}: expected with --trainer torch alone")
+            raise UsageError(
+                f"--{name} {getattr(args, name)}: expected with a --workload in torch alone "
+                f"({', '.join(IN_TORCH)})"
+            )
 
 
 def link_mode(args: argparse.Namespace, links: List[Link]) -> str:

@@ -1,0 +1,48 @@
+"""What can be trained, and with what where nothing is said. The words of `--workload`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Tuple
+
+from gradwire.bench.errors import UsageError
+
+MLP = "mlp"  # by the C++ trainer; all others by torch
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What a workload is trained with where nothing is said."""
+
+    optimizer: str
+    learning_rate: float
+    batch_size: int
+    epochs: int
+    eval_every: int
+    target_accuracy: float
+
+
+USUAL: Dict[str, Usual] = {
+    "cnn": Usual("sgd:momentum=0.9,nesterov=1", 0.02, 64, 20, 10, 0.95),
+    "bytes": Usual("adamw:weight_decay=0.01", 0.002, 16, 1, 50, 0.0),
+    "gradients:resnet50": Usual("sgd", 1.0, 1, 1, 0, 0.0),
+}
+IN_TORCH: Tuple[str, ...] = tuple(USUAL)
+NAMES: Tuple[str, ...] = (MLP, *IN_TORCH)
+#: Those that read a folder of data.
+OF_FOLDERS = (MLP, "cnn")
+
+
+def parse(text: str) -> List[str]:
+    """'mlp,cnn' as names.
+
+    Raises:
+        UsageError: an unknown name, or one that is given twice.
+    """
+    names = [name.strip().lower() for name in text.split(",")]
+    for index, name in enumerate(names):
+        if name not in NAMES:
+            raise UsageError(f"--workload: '{name}' is unknown, expected {', '.join(NAMES)}")
+        if name in names[:index]:
+            raise UsageError(f"--workload: {name} is given twice")
+    return names
