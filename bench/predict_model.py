@@ -3,7 +3,8 @@
 The form was fixed before a step with an exchange was looked at, and nothing in it is fitted to one:
 
   computing    the profile of this model and batch with as many ranks computing at once; between
-               profiled numbers of ranks in a straight line, beyond them in proportion to ranks a core
+               profiled numbers of ranks in a straight line, beyond them in proportion to ranks a core.
+               Its constant is what makes a step without exchange take what it took
   buckets      DDP's rule: 1 MiB, then 25 MiB, in the order in which gradients appear
   a bucket     compressed on the processor, exchanged, decompressed on the processor. The exchange is
                messages * (alpha + bytes / rate) by the library's formulas and the payload's bytes
@@ -167,11 +168,16 @@ def expected(
 
 
 def _in_turn(profile: dict, last: dict) -> None:
-    """Loading is part of the step here, and the optimizer begins when all gradients are there."""
-    step = profile["step"]
-    step["other_s"] += step["io_s"] + step["host_to_device_s"]
+    """Loading is part of the step here, the optimizer begins when all gradients are there, and what
+    the profiled step took beyond its parts it takes here too."""
+    step, layers = profile["step"], profile["layers"]
+    update = sum(layer.get("update_s", 0.0) for layer in layers)
+    parts = (sum(step[key] for key in ("io_s", "host_to_device_s", "other_s")) + update
+             + sum(layer["forward_s"] for layer in layers)
+             + max(layer.get("ready_s", 0.0) for layer in layers))
+    step["other_s"] += step["io_s"] + step["host_to_device_s"] + step["measured_s"] - parts
+    step["other_s"] = max(step["other_s"], 0.0)  # medians need not add up
     step["io_s"] = step["host_to_device_s"] = 0.0
-    update = sum(layer.get("update_s", 0.0) for layer in profile["layers"])
-    for layer in profile["layers"]:
+    for layer in layers:
         layer["update_s"] = 0.0
     last["update_s"] = update

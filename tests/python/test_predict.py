@@ -81,7 +81,7 @@ def profile(times, ranks=1):
     layers = [{"name": n, "numel": numel, "dtype": "float32", "forward_s": 0.001, "backward_s": 0.001,
                "ready_s": ready, "update_s": 0.002} for n, numel, ready in times]
     return {"format": "gradwire.profile", "version": 1, "model": "m", "batch": 1, "ranks": ranks,
-            "step": {"io_s": 0.003, "host_to_device_s": 0.0, "other_s": 0.004, "measured_s": 1.0},
+            "step": {"io_s": 0.003, "host_to_device_s": 0.0, "other_s": 0.004, "measured_s": 0.07},
             "layers": layers}
 
 
@@ -130,8 +130,8 @@ def test_a_step_of_one_bucket_is_the_sum_of_its_parts(form):
     codec = (0.001 + dense / 4e9) + 2 * (0.002 + dense / 2e9)
     # Two messages of half the payload, 64 bytes of frame each.
     exchange = 2 * 0.001 + (payload + 128) / 1e7
-    assert found["step_s"] == pytest.approx(
-        0.003 + 0.004 + 0.001 + 0.05 + 2 * codec + exchange + 0.002, rel=1e-3)
+    # The profiled step took 0.07 s, 0.01 more than its parts; two ranks share the core for codecs.
+    assert found["step_s"] == pytest.approx(0.07 + 2 * codec + exchange)
 
 
 def test_the_decoding_of_gathered_payloads_grows_with_ranks(form):
