@@ -90,6 +90,13 @@ def test_what_is_no_result_is_refused(tmp_path, content, said):
     assert said in str(caught.value)
 
 
+def test_numbers_beyond_all_bounds_are_refused(result):
+    text = result.read_text().replace('"step_ms": ', '"step_ms": 1e999, "was": ', 1)
+    result.write_text(text)
+    code, _, err = report(result)
+    assert code == 2 and "rows[0].step_ms: inf, expected a finite number" in err
+
+
 def test_outputs_that_cannot_be_are_refused_first(result, tmp_path):
     for words, said in (
         (["--output", tmp_path / "x.pdf"], "expected a name ending in .html, .md, .json"),

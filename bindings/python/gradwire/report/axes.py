@@ -82,6 +82,7 @@ class Axis:
     title: str
     scale: Scale
     told: Callable[[float], str]  # a tick's label
+    ticks: Optional[Sequence[float]] = None  # where they are given
 
 
 def across(values: Sequence[float], log: bool, width: float = WIDTH) -> Scale:
@@ -104,7 +105,7 @@ def frame(x: Axis, y: Axis, width: float = WIDTH, height: float = HEIGHT) -> Mar
     """Grid, ticks, their labels and the titles."""
     parts: List[Markup] = []
     free_from = -math.inf  # where the last label ends
-    for value in x.scale.ticks():
+    for value in x.scale.ticks() if x.ticks is None else x.ticks:
         at, told = x.scale(value), x.told(value)
         parts.append(tag("line", x1=at, x2=at, y1=TOP, y2=height - BOTTOM, class_="grid"))
         half = _LETTER * len(told) / 2

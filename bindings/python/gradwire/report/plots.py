@@ -203,7 +203,8 @@ def scaling(where: str, series: Sequence[Scaling], drawn: Styles) -> Optional[Ma
         return None
     x = axes.across([float(point.workers) for point in points], True)
     y = axes.upwards([point.samples_per_s for point in points], True)
-    x_axis = Axis("workers", x, lambda value: f"{value:g}")
+    counts = sorted({float(point.workers) for point in points})
+    x_axis = Axis("workers", x, lambda value: f"{value:g}", counts)
     parts = [axes.frame(x_axis, Axis("samples per second, all workers", y, lambda v: f"{v:,g}"))]
     for each in series:
         style = drawn[each.method]
