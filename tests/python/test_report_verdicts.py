@@ -13,11 +13,11 @@ from gradwire.report import sources
 from gradwire.report.build import build
 from gradwire.report.forest import forest
 from gradwire.report.plots import styles
-from gradwire.report.verdict import verdict
+from gradwire.report.verdict import accuracy_minus, verdict
 
 
 def says(*rows, where="50 Mbit/s"):
-    return verdict(where, cells(rows))
+    return verdict(where, cells([{"stopped_by": "target", **each} for each in rows]))
 
 
 def test_the_fastest_method_is_taken_and_compared_with_none_and_the_next():
@@ -80,6 +80,28 @@ def test_without_a_target_the_step_decides():
         "At 50 Mbit/s take int4: a step takes 30.0 ± 2.0 ms, 3.0 times faster than without compression "
         "(90.0 ± 2.0 ms)."
     )
+
+
+def at_equal_epochs(method, step_ms, *accuracies):
+    return [
+        row(method, None, seed=s, accuracy=a, target_accuracy=None, step_ms=step_ms + s, stopped_by="epochs")
+        for s, a in enumerate(accuracies, 1)
+    ]
+
+
+def test_without_a_target_who_learns_less_is_not_taken():
+    rows = at_equal_epochs("none", 90, 0.90, 0.91, 0.92) + at_equal_epochs("int4", 30, 0.90, 0.91, 0.92)
+    rows += at_equal_epochs("1bit", 10, 0.80, 0.811, 0.82)
+    found = says(*rows)
+    assert (found.kind, found.methods) == ("compress", ["int4"])
+    assert "Left out, since they end less accurate than dense: 1bit." in found.note
+    assert "int4 ends 0 ± 0 points of accuracy from dense at equal epochs" in found.note
+    # -10, -9.9, -10 points: mean -9.967, s = 0.057735, / sqrt(3) x 4.303 = 0.1434
+    cell = {c.method: c for c in cells(rows)}
+    lost = accuracy_minus(cell["1bit"], cell["none"])
+    assert (lost.mean, lost.half_width) == (pytest.approx(-0.0996667), pytest.approx(0.001434, abs=1e-6))
+    cut = [dict(r, stopped_by="time budget") for r in rows]
+    assert accuracy_minus(cells(cut)[2], cells(cut)[0]) is None
 
 
 def test_what_is_not_measured_is_not_compared_with():

@@ -15,7 +15,7 @@ from gradwire.report.runs import grouped, workload_of
 from gradwire.report.scaling import predictions, scaling
 from gradwire.report.sources import Source
 from gradwire.report.units import rate
-from gradwire.report.verdict import DENSE, dense_of, quantity, verdict
+from gradwire.report.verdict import DENSE, accuracy_minus, dense_of, quantity, verdict
 
 
 def build(sources: Sequence[Source], timelines: Sequence[Timeline] = ()) -> Report:
@@ -157,6 +157,7 @@ def _method(cell: Cell, dense: Optional[Cell], curves: Curves) -> Method:
         seconds_to_target=estimate(cell.reached(), "seconds_to_target"),
         seconds=estimate(cell.rows, "seconds"),
         final_accuracy=estimate(cell.rows, "final_accuracy"),
+        accuracy_minus_dense=accuracy_minus(cell, dense),
         step_ms=estimate(cell.rows, "step_ms"),
         compute_ms=mean_of(cell.rows, "compute_ms"),
         exposed_exchange_ms=mean_of(cell.rows, "exposed_exchange_ms"),

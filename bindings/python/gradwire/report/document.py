@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional
 
-from gradwire.bench.differences import Estimate
+from gradwire.bench.differences import Difference, Estimate
 from gradwire.bench.types import Document
 
 SCHEMA = "gradwire-report/1"
@@ -42,6 +42,7 @@ class Method:
     seconds_to_target: Optional[Estimate]  # of the seeds that reached it
     seconds: Optional[Estimate]  # of training, to the end of the run
     final_accuracy: Optional[Estimate]
+    accuracy_minus_dense: Optional[Difference]  # None unless both trained for equal epochs
     step_ms: Optional[Estimate]
     compute_ms: Optional[float]
     exposed_exchange_ms: Optional[float]

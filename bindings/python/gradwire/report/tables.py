@@ -55,6 +55,7 @@ def _method(m: Method, target: Optional[float]) -> List[Cell]:
             else plus_minus(accuracy.mean, accuracy.half_width, 100) + "%",
             None if accuracy is None else accuracy.mean,
         ),
+        _points(m),
         _estimate(m.step_ms),
         _number(m.compute_ms),
         _number(m.exposed_exchange_ms),
@@ -65,6 +66,13 @@ def _method(m: Method, target: Optional[float]) -> List[Cell]:
         Cell("yes" if m.on_front else "no", "0" if m.on_front else "1"),
         Cell(", ".join(m.stopped_by) or "not said", ", ".join(m.stopped_by)),
     ]
+
+
+def _points(m: Method) -> Cell:
+    found = m.accuracy_minus_dense
+    if found is None:
+        return Cell("–")
+    return Cell(plus_minus(found.mean, found.half_width, 100), found.mean)
 
 
 def _to_target(m: Method) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import List, Optional
 
-from gradwire.bench.differences import Estimate, difference, estimate
+from gradwire.bench.differences import Difference, Estimate, difference, estimate
 from gradwire.bench.summary import BASELINE, Cell
 from gradwire.report.document import Verdict
 from gradwire.report.units import UNSHAPED, percent, plus_minus, times
@@ -43,12 +43,18 @@ def verdict(where: str, cells: List[Cell]) -> Verdict:
     known = [c for c in cells if (c.reached_always() if target else estimate(c.rows, name))]
     if not known:
         return _nobody(where, cells, target)
+    dense = dense_of(cells)
+    # The step alone would advise whatever sends least: who has learnt less than dense is out.
+    worse = [] if target else [c for c in known if _is_worse(accuracy_minus(c, dense))]
+    known = [c for c in known if c not in worse]
     ranked = sorted(known, key=lambda cell: _of(cell, name).mean)
     best = ranked[0]
     tied = [best] + [c for c in ranked[1:] if not _slower(c, best, name)]
     one_seed = any(_of(cell, name).count == 1 for cell in tied + ranked[:2])
     note = ONE_SEED if one_seed else "Student's t at 95% over seeds."
-    dense = dense_of(cells)
+    note += _learnt(best, dense)
+    if worse:
+        note += f" Left out, since they end less accurate than dense: {', '.join(c.method for c in worse)}."
     missed = [cell.method for cell in cells if cell not in known]
     if missed and target:
         note += f" Not reached with every seed: {', '.join(missed)}."
@@ -68,6 +74,30 @@ def verdict(where: str, cells: List[Cell]) -> Verdict:
     return Verdict(
         "compress", [cell.method for cell in tied], _yes(where, tied, ranked, dense, target), note
     )
+
+
+def accuracy_minus(cell: Cell, dense: Optional[Cell]) -> Optional[Difference]:
+    """Final accuracy minus dense's, where neither stopped before its last epoch; None: not known."""
+    if dense is None or cell is dense:
+        return None
+    if any(row["stopped_by"] in ("target", "time budget") for row in cell.rows + dense.rows):
+        return None
+    return difference(cell.rows, dense.rows, "final_accuracy")
+
+
+def _is_worse(found: Optional[Difference]) -> bool:
+    return found is not None and found.beyond() and found.mean < 0
+
+
+def _learnt(cell: Cell, dense: Optional[Cell]) -> str:
+    found = accuracy_minus(cell, dense)
+    if found is None or found.half_width is None:
+        return ""
+    points = plus_minus(found.mean, found.half_width, 100)
+    known = (
+        "which is beyond its interval" if found.beyond() else "no difference beyond its interval"
+    )
+    return f" {cell.method} ends {points} points of accuracy from dense at equal epochs, {known}."
 
 
 def _of(cell: Cell, name: str) -> Estimate:
