@@ -94,7 +94,7 @@ class Record:
         self.path = path
         command = " ".join(["bench/predict.py", *map(shlex.quote, words)])
         self.found = {"command": command, "settings": settings, "machine": machine.machine(),
-                      "commit": machine.commit(),
+                      "commit": gradwire.build_info()["commit"],
                       "codecs": {}, "profiles": [], "probes": [], "steps": []}
         if path is not None and path.exists():
             before = json.loads(path.read_text())
@@ -318,8 +318,12 @@ def main(argv=None):
         record.keep()
         predict_table.show(record.found["rows"], args.markdown)
         return 0
-    except (errors.BenchError, errors.Interrupted) as error:
+    except errors.BenchError as error:
         print(f"predict.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except errors.Interrupted as error:
+        goes_on = ", the same command goes on" if args.json else ""
+        print(f"predict.py: interrupted by {error}{goes_on}", file=sys.stderr)
         return error.exit_code
     except gradwire.Error as error:  # measurements that follow no law; --json has them
         print(f"predict.py: {error}", file=sys.stderr)
