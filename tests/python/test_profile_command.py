@@ -91,6 +91,7 @@ def test_a_job_of_the_users_is_run_in_every_way_and_compared(folder):
     assert [(row["name"], row["numel"]) for row in profile["layers"]] == [
         ("0.weight", 512), ("0.bias", 16), ("1.weight", 16), ("1.bias", 1)]
     found = json.loads((folder / "found.json").read_text())
+    assert (found["layers"], found["gradient_bytes"]) == (4, 4 * 545)
     runs = {row["run"]: row for row in found["runs"]}
     # What this machine cannot do is told, not guessed; what it can has a time.
     assert all((row["step_s"] is None) == bool(row["left_out"]) for row in runs.values())

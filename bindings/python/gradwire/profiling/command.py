@@ -156,8 +156,8 @@ def _document(asked: Asked, found: Found) -> Dict[str, Any]:
     medians = found.medians()
     return {
         "job": asked.what, "model": found.profile["model"], "batch": found.profile["batch"],
-        "workers": asked.workers, "threads": asked.threads, "link": asked.link.name,
-        "spec": asked.spec, "steps": asked.steps, "rounds": asked.rounds,
+        **_gradients(found.profile), "workers": asked.workers, "threads": asked.threads,
+        "link": asked.link.name, "spec": asked.spec, "steps": asked.steps, "rounds": asked.rounds,
         "machine": machine(), "commit": commit(),
         "runs": [
             {"run": name, "step_s": medians.get(name), "steps_s": found.seconds.get(name, []),
@@ -166,6 +166,17 @@ def _document(asked: Asked, found: Found) -> Dict[str, Any]:
         "stalls": {
             name: {"step_s": seconds, "share": share}
             for name, (seconds, share) in found.stalls().items()},
+    }
+
+
+def _gradients(profile: Dict[str, Any]) -> Dict[str, Any]:
+    """What stalls grow with: planner.fit_stalls()."""
+    sent = [layer for layer in profile["layers"] if layer["numel"] > 0]
+    return {
+        "layers": len(sent),
+        "gradient_bytes": sum(
+            layer["numel"] * (4 if layer.get("dtype", "float32") == "float32" else 2)
+            for layer in sent),
     }
 
 
