@@ -93,6 +93,7 @@ def test_paced_links_train_with_every_method(options, tmp_path):
     assert sorted(p.name for p in (tmp_path / "plots").iterdir()) == [
         "accuracy-50mbit.svg",
         "accuracy-none.svg",
+        "report.html",
     ]
     assert "topk:1%,int4" in out
 

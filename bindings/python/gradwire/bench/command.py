@@ -52,9 +52,8 @@ def _run(args: argparse.Namespace) -> int:
     own = config.read(args)
     sweep = Sweep(args, own)
     json_file, output = _outputs(args)
-    page = Path(args.report) if args.report else None
-    if page is not None:
-        check_output("--report", page)
+    page = Path(args.report) if args.report else output / "report.html"
+    check_output("--report" if args.report else "--output", page)
     allowed_s = _allowed_s(args)
     drawn = output if can_draw() else None
     with scratch_folder() as scratch, contextlib.ExitStack() as stack:

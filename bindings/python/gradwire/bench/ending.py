@@ -59,7 +59,7 @@ def conclude(
     """Does the work and tells what the report then holds, however the work ended.
 
     :param output: where plots go; None: there are none.
-    :param page: the file of --report.
+    :param page: where the report goes.
     :raises RunError: the work succeeded, but some result could not be written.
     """
     told = False
@@ -131,14 +131,14 @@ def tell(
             written.append(json_file)
         except OSError as error:
             unwritten.append(f"{json_file}: {error.strerror or error}")
+    plots, failed = _plots(document, output) if output else ([], [])
+    unwritten += failed
     if page and report.rows:
         try:
             write_report(document, page, json_file.name if json_file else "this run")
             written.append(page)
         except OSError as error:
             unwritten.append(f"{page}: {error.strerror or error}")
-    plots, failed = _plots(document, output) if output else ([], [])
-    unwritten += failed
     if report.rows:
         try_output("\n".join(f"wrote {path}" for path in plots + written))
     return unwritten

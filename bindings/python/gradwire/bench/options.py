@@ -200,7 +200,9 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", help="rows, curves and settings, written after every run"
     )
     group.add_argument(
-        "--report", metavar="FILE", help="write a report: .html (one page to mail), .md or .json"
+        "--report",
+        metavar="FILE",
+        help="where the report goes: .html (one page to mail), .md or .json [DIR/report.html]",
     )
     group.add_argument(
         "--resume",
@@ -211,7 +213,7 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
         "FILE that of --json, which may be absent",
     )
     group.add_argument(
-        "--output", default="gradwire-bench", metavar="DIR", help="of the plots [./gradwire-bench]"
+        "--output", default="gradwire-bench", metavar="DIR", help="of plots and report [./gradwire-bench]"
     )
     group.add_argument(
         "--keep-logs", action="store_true", help="keep the workers' logs in DIR/logs"

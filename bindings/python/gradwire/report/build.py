@@ -100,7 +100,8 @@ def _studies(label: str, group: Sequence[Source]) -> List[Study]:
         links.sort(key=lambda link: (link.bits_per_s is None, link.bits_per_s or 0.0))
         target = its[0]["target_accuracy"] or None
         found.append(Study(label, work, workers, parameters, target, links))
-    return sorted(found, key=lambda study: (study.workload, study.workers))
+    order = list(dict.fromkeys(study.workload for study in found))
+    return sorted(found, key=lambda study: (order.index(study.workload), study.workers))
 
 
 def _curves(document: Document) -> List[List[Event]]:

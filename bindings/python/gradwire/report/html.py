@@ -74,6 +74,7 @@ def _header(report: Report, drawn: Styles) -> Markup:
         )
         for study in report.studies
     ]
+    overview = tables.overview_table(report)
     return tag(
         "header",
         tag("p", "gradwire bench", class_="kicker"),
@@ -83,6 +84,7 @@ def _header(report: Report, drawn: Styles) -> Markup:
         if len(report.runs) > 1
         else None,
         *(tag("p", found.verdict, class_="says big") for found in report.comparisons),
+        _table(overview, sortable=False) if overview else None,
         *groups,
         _legend(drawn),
     )

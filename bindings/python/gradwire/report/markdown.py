@@ -25,6 +25,8 @@ def markdown(report: Report) -> str:
     if len(report.runs) > 1:
         lines += [*_items(run_lines(report)), ""]
         lines += [f"**{escaped(found.verdict)}**\n" for found in report.comparisons]
+    overview = tables.overview_table(report)
+    lines += [*table(overview), ""] if overview else []
     for study in report.studies:
         lines += _study(study)
     lines += _rest(report)

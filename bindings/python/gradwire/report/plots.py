@@ -134,7 +134,7 @@ def _costs(m: Method) -> Optional[Tuple[float, float]]:
     return (found[0], found[1]) if found[0] and found[1] else None
 
 
-_ROW, _NAME = 30.0, 128.0
+_ROW, _NAME = 30.0, 150.0
 
 
 def split(link: Link) -> Optional[Markup]:
@@ -178,7 +178,7 @@ def split(link: Link) -> Optional[Markup]:
         )
         parts.append(tag("g", *bars, data_method=m.method))
     key_y = height - 22
-    for at, kind in ((4.0, "compute"), (88.0, "wait"), (246.0, "compress")):
+    for at, kind in ((4.0, "compute"), (96.0, "wait"), (254.0, "compress")):
         parts.append(tag("rect", x=at, y=key_y, width=12.0, height=12.0, class_=kind))
         parts.append(tag("text", _PIECES[kind], x=at + 17, y=key_y + 10, class_="tick"))
     name = f"Time of a step at {link.where}"
@@ -193,7 +193,7 @@ _PIECES = {
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= 19 else name[:18] + "…"
+    return name if len(name) <= 23 else name[:22] + "…"
 
 
 def scaling(where: str, series: Sequence[Scaling], drawn: Styles) -> Optional[Markup]:

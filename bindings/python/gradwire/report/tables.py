@@ -6,9 +6,19 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Union
 
 from gradwire.bench.differences import Estimate
-from gradwire.report.document import Comparison, Decision, Link, Method, Prediction, Run, Scaling
+from gradwire.report.document import (
+    Comparison,
+    Decision,
+    Link,
+    Method,
+    Prediction,
+    Report,
+    Run,
+    Scaling,
+)
 from gradwire.report.units import MISSING, digits, estimated, percent, plus_minus, size, times
 from gradwire.report.verdict import label
+from gradwire.report.words import heading
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,27 @@ class Table:
     best: Sequence[int] = ()  # rows to point out
 
 
+def overview_table(report: Report) -> Optional[Table]:
+    """What to take where, one line per study; None where one says it all."""
+    if len(report.studies) < 2:
+        return None
+    links = list(dict.fromkeys(link.where for study in report.studies for link in study.links))
+    rows = []
+    for study in report.studies:
+        advice = {link.where: _advice(link) for link in study.links}
+        cells = [Cell(advice.get(where, "–")) for where in links]
+        rows.append([Cell(heading(study), heading(study)), *cells])
+    return Table("What to take where", ["", *links], rows)
+
+
+def _advice(link: Link) -> str:
+    verdict = link.verdict
+    if verdict.kind == "compress":
+        more = f" or {len(verdict.methods) - 2} more" if len(verdict.methods) > 2 else ""
+        return " or ".join(verdict.methods[:2]) + more
+    return "no compression" if verdict.kind == "do not compress" else verdict.kind
+
+
 def link_table(link: Link, target: Optional[float]) -> Table:
     """One line per method."""
     head = [
@@ -34,6 +65,7 @@ def link_table(link: Link, target: Optional[float]) -> Table:
         f"s to {percent(target)}" if target else "s in all",
         "times dense",
         "accuracy",
+        "minus dense, points",
     ]
     head += ["step, ms", "computing, ms", "waiting, ms", "compression, ms"]
     head += ["bytes/step", "interface/step", "bytes in all", "nothing beats it", "ended by"]
