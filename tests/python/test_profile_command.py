@@ -168,6 +168,18 @@ def test_functions_that_return_something_else_are_refused(folder, function, told
         jobs.from_function(f"{folder}/no.py:made", None)
 
 
+def test_loaders_begin_anew_and_must_give_something():
+    import itertools
+
+    from gradwire import InvalidArgument
+    from gradwire.profiling import worker
+
+    loader = [1, 2, 3]
+    assert list(itertools.islice(worker._endless(iter(loader), loader), 7)) == [1, 2, 3, 1, 2, 3, 1]
+    with pytest.raises(InvalidArgument, match="loader: gave 0 batches"):
+        next(worker._endless(iter([]), []))
+
+
 def test_stalls_are_differences_of_medians():
     found = Found(seconds={"one_gpu": [1.0, 5.0, 2.0], "all_gpus": [3.0, 2.5, 9.0], "cached_data": [4.0],
                            "cold_data": [], "two_hosts": [12.0]})

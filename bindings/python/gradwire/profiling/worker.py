@@ -113,7 +113,9 @@ def _time(options: Any, job: Any, events: Events) -> None:
             page_cache.read_through(options.files)
         _through(job.loader, options.steps)
     dist.barrier()
-    batches = itertools.repeat(kept) if options.run == "synthetic" else _endless(job.loader)
+    # Begun before the clock: what starts processes of its own does so once in many steps.
+    first = itertools.repeat(kept) if options.run == "synthetic" else iter(job.loader)
+    batches = _endless(first, job.loader)
     seconds: List[float] = []
     begin = time.perf_counter()
     for _ in range(options.steps):
@@ -126,9 +128,19 @@ def _time(options: Any, job: Any, events: Events) -> None:
     events.say("timed", step_s=float(mean), steps=len(seconds))
 
 
-def _endless(loader: Any) -> Iterator[Any]:
+def _endless(first: Iterator[Any], loader: Any) -> Iterator[Any]:
+    """What is left of `first`, then the loader again and again."""
+    from gradwire.errors import InvalidArgument
+
+    batches = first
     while True:
-        yield from loader
+        empty = True
+        for data in batches:
+            empty = False
+            yield data
+        if empty:
+            raise InvalidArgument("loader: gave 0 batches, expected at least 1 on every worker")
+        batches = iter(loader)
 
 
 def _through(loader: Any, steps: int) -> None:
