@@ -99,7 +99,7 @@ def test_optimizers_and_batch_sizes_multiply(trials):
                    "sgd:momentum=0.9,nesterov=1,lars,lamb", "--batch-size", "64,256")  # fmt: skip
     made = [(t.job.optimizer, t.job.batch_size, t.job.learning_rate) for t in found]
     assert made[:3] == [("sgd:momentum=0.9,nesterov=1", 64, None),
-                        ("sgd:momentum=0.9,nesterov=1", 256, None), ("lars", 64, None)]  # fmt: skip
+                        ("sgd:momentum=0.9,nesterov=1", 256, 0.2), ("lars", 64, None)]  # fmt: skip
     assert len({trial.key for trial in found}) == len(found) == 6
 
 

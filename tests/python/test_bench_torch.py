@@ -6,6 +6,7 @@ import os
 import re
 import signal
 
+import numpy
 import pytest
 from bench_support import alive, bench, command_of, descendants, start, wait_until
 from rank_processes import HAS_TORCH, needs_torch
@@ -23,7 +24,7 @@ if HAS_TORCH:
     from rank_processes import run_ranks
 
     import gradwire
-    from gradwire.bench.torch_trainer import data, methods, workloads
+    from gradwire.bench.torch_trainer import data, methods, optimizers, workloads
 
 PEERS = ["ddp", "ddp-fp16", "ddp-powersgd:1", "ddp-post-local-sgd:2", "ddp-topk:1%"]
 OURS = ["none", "int4@two_shot"]
@@ -66,6 +67,30 @@ def test_every_method_trains_and_ends_with_the_same_bits_on_all_ranks(options, t
     assert by_method["int4@two_shot"]["exchange"] == "two_shot"
 
 
+def test_optimizers_that_torch_lacks_step_too(options, tmp_path):
+    code, _, err = bench(
+        *options, "--methods", "none", "--optimizer", "lars,lamb", "--max-steps", 12, "--batch-size",
+        32, "--stop-at-target", 0, timeout=300,
+    )  # fmt: skip
+    assert code == 0, err
+    found = document(tmp_path)["rows"]
+    assert [(row["optimizer"], row["learning_rate"]) for row in found] == [("lars", 3.0), ("lamb", 0.005)]
+    assert all(row["final_accuracy"] > 0.2 for row in found)  # guessing reaches 0.1
+
+
+def test_layerwise_optimizers_keep_biases_from_decay_adaptation_and_the_rate_of_lars():
+    model = torch.nn.Linear(3, 2)
+    options = argparse.Namespace(optimizer="lars:weight_decay=0.5,momentum=0", learning_rate=2.0)
+    torch.nn.init.ones_(model.weight), torch.nn.init.ones_(model.bias)
+    made = optimizers.make(options, model)
+    model.weight.grad, model.bias.grad = torch.full((2, 3), 0.1), torch.full((2,), 0.1)
+    made.step(2.0)
+    # By hand: the bias moves by 2 * 0.001 * 0.1; a weight by lr * 0.001 * |w| / (|g| + wd |w|) * (g + wd w).
+    assert torch.allclose(model.bias, torch.full((2,), 1 - 2 * 0.001 * 0.1), atol=1e-7, rtol=0)
+    moved = 2 * 0.001 * 6**0.5 / (0.1 * 6**0.5 + 0.5 * 6**0.5 + 1e-6) * (0.1 + 0.5)
+    assert torch.allclose(model.weight, torch.full((2, 3), 1 - moved), atol=1e-7, rtol=0)
+
+
 def test_gradients_alone_are_exchanged_and_have_no_accuracy(options, tmp_path):
     code, _, err = bench(
         *options, "--workload", "gradients:resnet50", "--methods", "int4,ddp-fp16",
@@ -100,7 +125,9 @@ def test_a_model_of_bytes_trains_on_a_text(options, tmp_path):
         (("--links", "50mbit"), "cannot be paced"),
         (("--hidden", "64"), "--hidden: 64 is not for --trainer torch"),
         (("--text", "/nowhere", "--workload", "bytes"), "/nowhere: no such file"),
-        (("--optimizer", "lars"), "'lars' is not one of --trainer torch, expected sgd, adamw"),
+        (("--optimizer", "lion"), "'lion' is not one of --trainer torch, expected sgd, adamw, lars, larc"),
+        (("--optimizer", "lars:speed=9"), "speed"),
+        (("--methods", "none;diloco:20"), "'diloco:20' is not for --workload cnn, expected mlp"),
         (("--optimizer", "sgd:speed=9"), "sgd:speed=9.*torch.optim.SGD"),
     ],
 )
@@ -178,6 +205,14 @@ def test_ctrl_c_leaves_no_worker(options, tmp_path):
     assert process.returncode == 130
     assert not [pid for pid in workers.values() if alive(pid)]
     assert document(tmp_path)["rows"] == []
+
+
+def test_gradient_sets_have_the_published_sizes():
+    for name, tensors, numel in [("bert-base", 206, 110_106_428), ("gpt2", 148, 124_439_808)]:
+        shapes = workloads.shapes_of(name)
+        assert (len(shapes), sum(int(numpy.prod(shape)) for shape in shapes)) == (tensors, numel)
+    assert workloads.shapes_of("bert-base")[0] == (30522, 768)
+    assert (768, 3072) in workloads.shapes_of("gpt2") and (768,) in workloads.shapes_of("gpt2")
 
 
 def test_resnet50_has_161_parameters_and_25557032_elements():

@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, TypeVar
 
+from gradwire.bench import local
 from gradwire.bench.errors import UsageError
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ def check_specs(methods: List[str], optimizers: Dict[str, Optional[str]]) -> Non
     core: Any = getattr(sys.modules.get("gradwire"), "_core", None)
     if core is None:
         return
-    asked = [("methods", core.parse_spec, method) for method in methods]
+    asked = [("methods", core.parse_spec, m) for m in methods if local.read(m) is None]
     asked += [(option, core.canonical_optimizer, spec) for option, spec in optimizers.items() if spec]
     for option, parse, spec in asked:
         try:

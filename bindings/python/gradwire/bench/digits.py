@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List
 
+from gradwire.bench import cifar
 from gradwire.bench.errors import RunError, UsageError
 
 IDX_NAMES = (
@@ -51,9 +52,12 @@ def digits_folder() -> Path:
 
 
 def check_data_folder(folder: Path) -> Path:
-    """Makes sure that ``folder`` holds the four files, plain or .gz."""
+    """Makes sure that ``folder`` holds the four files, plain or .gz, or all of CIFAR-10's."""
     if not folder.is_dir():
         raise UsageError(f"--data {folder}: no such folder")
+    if cifar.is_folder(folder):
+        cifar.check(folder)
+        return folder
     missing: List[str] = [
         name
         for name in IDX_NAMES
@@ -62,7 +66,7 @@ def check_data_folder(folder: Path) -> Path:
     if missing:
         raise UsageError(
             f"--data {folder}: {', '.join(missing)} not found, expected the four MNIST files "
-            f"({', '.join(IDX_NAMES)}), plain or .gz"
+            f"({', '.join(IDX_NAMES)}), plain or .gz, or CIFAR-10's (data_batch_1.bin, ..)"
         )
     return folder
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional
 
+from gradwire.bench import local
 from gradwire.bench.arguments import Link
 from gradwire.bench.errors import UsageError
 
@@ -136,18 +137,19 @@ def find_trainer(given: Optional[str]) -> Path:
 
 def trainer_arguments(job: Job, case: Case) -> List[str]:
     """Everything that does not depend on the rank or the network."""
+    alone = local.read(case.method) or local.Local(job.local_steps, case.method, job.outer)
     options = {
         "world-size": job.workers,
         "transport": job.transport,
         "timeout-s": f"{job.timeout_s:g}",
         "data": job.data,
         "hidden": ",".join(str(width) for width in job.hidden),
-        "method": case.method,
+        "method": alone.spec,
         "exchange": job.exchange,
         "bucket-kib": job.bucket_kib,
         "optimizer": job.optimizer,
-        "local-steps": job.local_steps,
-        "outer": job.outer,
+        "local-steps": alone.steps,
+        "outer": alone.outer,
         "schedule": job.schedule,
         "warmup-steps": job.warmup_steps,
         "batch-size": job.batch_size,

@@ -59,7 +59,12 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--links", metavar="RATES", help=f"100kbit, 50mbit, 1gbit, none [{DEFAULT_LINKS}]"
     )
-    group.add_argument("--methods", metavar="SPECS", help="[none,fp16,topk:1%%,int4]")
+    group.add_argument(
+        "--methods",
+        metavar="SPECS",
+        help="specs of compressors; diloco:20, sparseloco:20: of what 20 local steps have moved "
+        "[none,fp16,topk:1%%,int4]",
+    )
     group.add_argument(
         "--seeds", default="1", metavar="N|LIST", help="a count, or a list such as 1,2,5 [1]"
     )
@@ -84,7 +89,9 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
 def _training_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
     group.add_argument(
-        "--data", metavar="DIR", help="the four MNIST files, plain or .gz [scikit-learn's digits]"
+        "--data",
+        metavar="DIR",
+        help="the four MNIST files, plain or .gz; for cnn also CIFAR-10's *.bin [scikit-learn's digits]",
     )
     group.add_argument(
         "--text", metavar="FILE", help="of --workload bytes [Python's standard library]"
@@ -101,7 +108,8 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         "--learning-rate",
         type=float,
         metavar="X",
-        help=f"[{DEFAULT_LEARNING_RATE}; with --optimizer, the trainer's for it]",
+        help=f"[{DEFAULT_LEARNING_RATE}; with --optimizer, the trainer's for it]; with several batch "
+        "sizes the first one's: others' grow in proportion, with adamw and lamb by the square root",
     )
     group.add_argument(
         "--local-steps",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Dict, List, Optional
 
+from gradwire.bench import local
 from gradwire.bench.intervals import mean, mean_interval
 from gradwire.bench.job import Case, Job
 from gradwire.bench.links import Network
@@ -62,10 +63,11 @@ class Recorder:
         return next((e["epoch"] for e in self.epochs if e.get("hashes_equal") is False), None)
 
     def row(self, stopped_early: bool) -> Row:
-        job, case = self._job, self._case
+        job, case, start = self._job, self._case, self.start or {}
+        alone = local.read(case.method)
         last = self._done.get(0) or (self.steps[-1] if self.steps else {})
         row = {
-            "method": (self.start or {}).get("method", case.method),
+            "method": case.method if alone else start.get("method", case.method),
             "peer": bool((self.start or {}).get("peer")),
             "link": case.link.name,
             "link_mbit_per_s": case.link.mbit_per_s,
@@ -78,6 +80,7 @@ class Recorder:
             "optimizer": (self.start or {}).get("optimizer", job.optimizer),
             "learning_rate": (self.start or {}).get("learning_rate", job.learning_rate),
             "batch_size": job.batch_size,
+            "local_steps": alone.steps if alone else job.local_steps,
             "parameters": (self.start or {}).get("parameters"),
             "target_accuracy": job.target_accuracy or None,
             "seconds_to_target": self.target["seconds"] if self.target else None,

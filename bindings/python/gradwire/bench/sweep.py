@@ -7,11 +7,11 @@ links and methods, so that a sweep that ends early has compared all of them with
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from gradwire.bench import arguments, options, torch_job, workloads
+from gradwire.bench import arguments, cifar, local, options, torch_job, workloads
 from gradwire.bench.digits import check_data_folder, digits_folder
 from gradwire.bench.errors import UsageError
 from gradwire.bench.job import Case, Job, Trial, find_trainer, threads_per_rank
@@ -134,6 +134,7 @@ def _jobs(
     arguments.check_ranges(args)
     if in_torch:
         torch_job.check(args, workload, links)
+    _check_local(methods, workload, args.local_steps)
     optimizers: List[Optional[str]] = [None]
     if args.optimizer is not None:
         optimizers = list(arguments.parse_optimizers(args.optimizer))
@@ -144,10 +145,29 @@ def _jobs(
     if args.batch_size is not None:
         sizes = list(arguments.parse_batch_sizes(args.batch_size))
     return [
-        (_job(args, workload, workers, optimizer, size), methods)
+        (_scaled(_job(args, workload, workers, optimizer, size), sizes[0]), methods)
         for optimizer in optimizers
         for size in sizes
     ]
+
+
+def _check_local(methods: List[str], workload: str, local_steps: int) -> None:
+    """Methods with local steps: by the C++ trainer, and with no others beside them."""
+    for method in methods:
+        try:
+            found = local.read(method)
+        except ValueError as error:
+            raise UsageError(f"--methods: '{method}': {error}") from None
+        if found and workload != workloads.MLP:
+            raise UsageError(
+                f"--methods: '{method}' is not for --workload {workload}, expected "
+                f"{workloads.MLP} or a method that exchanges every step"
+            )
+        if found and local_steps != 1:
+            raise UsageError(
+                f"--methods: '{method}' has local steps of its own, expected no --local-steps "
+                f"{local_steps}"
+            )
 
 
 def _job(
@@ -170,7 +190,9 @@ def _job(
         target_accuracy=0.95,
     )
     learning_rate = args.learning_rate
-    if learning_rate is None and (in_torch or optimizer is None):
+    if learning_rate is None and in_torch and optimizer is not None:
+        learning_rate = _rate_in_torch(optimizer, usual)
+    elif learning_rate is None and optimizer is None:
         learning_rate = usual.learning_rate
     target = _given(args.target_accuracy, usual.target_accuracy)
     job = Job(
@@ -201,6 +223,27 @@ def _job(
     return torch_job.of(job, workload, args) if in_torch else job
 
 
+def _rate_in_torch(optimizer: str, usual: workloads.Usual) -> float:
+    """The workload's where it is trained with this one, else that of the MLP."""
+    name = optimizer.partition(":")[0]
+    if name == usual.optimizer.partition(":")[0]:
+        return usual.learning_rate
+    return workloads.RATES.get(name, usual.learning_rate)
+
+
+def _scaled(job: Job, first: Optional[int]) -> Job:
+    """With the rate that belongs to its batch, where the first batch has the rate that was asked for:
+    in proportion, or with adaptive optimizers by the square root."""
+    if first is None or job.batch_size == first:
+        return job
+    name = job.optimizer.partition(":")[0]
+    rate = job.learning_rate
+    if rate is None:
+        rate = workloads.RATES.get(name, workloads.RATES["sgd"])
+    power = 0.5 if name in workloads.BY_SQUARE_ROOT else 1.0
+    return replace(job, learning_rate=rate * (job.batch_size / first) ** power)
+
+
 def _given(value: Any, usual: Any) -> Any:
     return usual if value is None else value
 
@@ -208,4 +251,11 @@ def _given(value: Any, usual: Any) -> Any:
 def _data(args: argparse.Namespace, workload: str) -> Optional[Path]:
     if workload not in workloads.OF_FOLDERS:
         return None
-    return (check_data_folder(Path(args.data)) if args.data else digits_folder()).resolve()
+    if not args.data:
+        return digits_folder().resolve()
+    folder = check_data_folder(Path(args.data)).resolve()
+    if workload == workloads.MLP and cifar.is_folder(folder):
+        raise UsageError(
+            f"--data {folder}: is CIFAR-10, which the C++ trainer does not read, expected --workload cnn"
+        )
+    return folder

@@ -22,13 +22,28 @@ class Usual:
     target_accuracy: float
 
 
+_GRADIENTS = Usual("sgd", 1.0, 1, 1, 0, 0.0)  # which trains nothing
 USUAL: Dict[str, Usual] = {
     "cnn": Usual("sgd:momentum=0.9,nesterov=1", 0.02, 64, 20, 10, 0.95),
     "bytes": Usual("adamw:weight_decay=0.01", 0.002, 16, 1, 50, 0.0),
-    "gradients:resnet50": Usual("sgd", 1.0, 1, 1, 0, 0.0),
+    "gradients:resnet50": _GRADIENTS,
+    "gradients:bert-base": _GRADIENTS,
+    "gradients:gpt2": _GRADIENTS,
 }
 IN_TORCH: Tuple[str, ...] = tuple(USUAL)
 NAMES: Tuple[str, ...] = (MLP, *IN_TORCH)
+#: The C++ trainer's for its MLP, where none is given; where it begins with other batches and models.
+RATES = {
+    "sgd": 0.05,
+    "adamw": 0.001,
+    "onebit-adam": 0.001,
+    "lars": 3.0,
+    "lamb": 0.005,
+    "onebit-lamb": 0.005,
+}
+#: Adaptive ones, whose rate grows with the square root of the batch (You et al., arXiv 1904.00962);
+#: others' in proportion to it (Goyal et al., arXiv 1706.02677).
+BY_SQUARE_ROOT = ("adamw", "lamb", "onebit-adam", "onebit-lamb")
 #: Those that read a folder of data.
 OF_FOLDERS = (MLP, "cnn")
 

@@ -80,7 +80,7 @@ def built_in(
         model: nn.Module = ByteModel()
         loader = _text(files[0], batch, place)
     else:
-        model = _mlp() if name == "mlp" else cnn(_SIDE, _SIDE)
+        model = _mlp() if name == "mlp" else cnn(1, _SIDE, _SIDE)
         loader = _digits(files, batch, place)
     shapes = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
     # Nobody changes what a mask holds: nothing of the step but gradients crosses ranks.

@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional, Tuple
 import numpy
 import torch
 
+from gradwire.bench import cifar
 from gradwire.bench.digits import IDX_NAMES
 from gradwire.bench.texts import standard_library
 from gradwire.errors import InvalidArgument
@@ -30,7 +31,9 @@ class Rows(NamedTuple):
 
 
 def images(folder: Path) -> Rows:
-    """(rows, 1, height, width) float32, standardised by the training pixels; targets are classes."""
+    """(rows, channels, height, width) float32, standardised by the training pixels; targets: classes."""
+    if cifar.is_folder(folder):
+        return _colours(folder)
     found = [_idx(folder / name) for name in IDX_NAMES]
     train, labels, test, test_labels = found
     for pixels, classes, name in ((train, labels, IDX_NAMES[0]), (test, test_labels, IDX_NAMES[2])):
@@ -49,6 +52,42 @@ def images(folder: Path) -> Rows:
         return torch.from_numpy(values.astype(numpy.int64))
 
     return Rows(standard(train), classes_of(labels), standard(test), classes_of(test_labels))
+
+
+def _colours(folder: Path) -> Rows:
+    """CIFAR-10, each channel standardised by its own training pixels."""
+    train = [_records(folder / name) for name in cifar.TRAIN_NAMES]
+    pixels = numpy.concatenate([each for each, _ in train]).astype(numpy.float32)
+    labels = numpy.concatenate([each for _, each in train])
+    test_pixels, test_labels = _records(folder / cifar.TEST_NAME)
+    mean = pixels.mean((0, 2, 3), dtype=numpy.float64, keepdims=True)
+    deviation = pixels.std((0, 2, 3), dtype=numpy.float64, keepdims=True)
+    deviation[deviation == 0] = 1.0
+
+    def standard(values: numpy.ndarray) -> torch.Tensor:
+        return torch.from_numpy(((values - mean) / deviation).astype(numpy.float32))
+
+    return Rows(
+        standard(pixels), torch.from_numpy(labels),
+        standard(test_pixels), torch.from_numpy(test_labels),
+    )  # fmt: skip
+
+
+def _records(path: Path) -> Tuple[numpy.ndarray, numpy.ndarray]:
+    """(rows, 3, 32, 32) uint8 and (rows,) int64 of one file."""
+    raw = numpy.fromfile(path, numpy.uint8)
+    if not len(raw) or len(raw) % cifar.RECORD_BYTES:
+        raise InvalidArgument(
+            f"{path}: has {len(raw)} bytes, expected a multiple of {cifar.RECORD_BYTES}"
+        )
+    records = raw.reshape(-1, cifar.RECORD_BYTES)
+    labels = records[:, 0].astype(numpy.int64)
+    if labels.max() >= cifar.CLASSES:
+        at = int(labels.argmax())
+        raise InvalidArgument(
+            f"{path}: the label of record {at} is {labels[at]}, expected 0 to {cifar.CLASSES - 1}"
+        )
+    return records[:, 1:].reshape(-1, cifar.CHANNELS, cifar.SIDE, cifar.SIDE), labels
 
 
 def text(file: Optional[Path]) -> Rows:

@@ -11,11 +11,10 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from gradwire.bench.torch_trainer import group, methods, workloads
+from gradwire.bench.torch_trainer import group, methods, optimizers, workloads
 from gradwire.bench.torch_trainer.events import Events, Meter, interface_bytes
 from gradwire.errors import InvalidArgument
 
-_OPTIMIZERS: Dict[str, Any] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 _USUAL_STEPS = 24  # where there are no examples to count
 
 
@@ -25,7 +24,7 @@ def run(options: Any, events: Events) -> None:
     _check_device(options)
     workload = workloads.make(options)
     shapes = [(name, tuple(p.shape)) for name, p in workload.model.named_parameters()]
-    _optimizer(options, workload.model)
+    optimizers.make(options, workload.model)
     chosen = [methods.find(each, options.exchange) for each in options.method.split(";")]
     for method, name in zip(chosen, options.method.split(";")):
         method.check(shapes, options.device)
@@ -56,7 +55,8 @@ class _Worker:
             **method.ddp_options,
         )
         method.install(self._model, options.timeout_s, options.seed)
-        self._optimizer = _optimizer(options, workload.model) if workload.moves_parameters else None
+        moves = workload.moves_parameters
+        self._optimizer = optimizers.make(options, workload.model) if moves else None
         self._last_gradient = 0.0
         for parameter in workload.model.parameters():
             parameter.register_hook(self._gradient_appears)
@@ -101,9 +101,7 @@ class _Worker:
         backward = time.perf_counter()
         if self._optimizer is not None:
             warm = min(1.0, step / max(1, options.warmup_steps))
-            for group in self._optimizer.param_groups:
-                group["lr"] = options.learning_rate * warm
-            self._optimizer.step()
+            self._optimizer.step(options.learning_rate * warm)
         self._method.after_step(self._workload.model)
         self._wait_for_device()
         ended = time.perf_counter()
@@ -216,27 +214,6 @@ def _check_device(options: Any) -> None:
 
 def _device_number(options: Any) -> int:
     return int(options.rank)
-
-
-def _optimizer(options: Any, model: torch.nn.Module) -> Any:
-    """torch.optim's, from 'sgd:momentum=0.9,nesterov=1' or 'adamw:weight_decay=0.01'."""
-    name, _, words = options.optimizer.partition(":")
-    made = _OPTIMIZERS.get(name)
-    if made is None:
-        raise InvalidArgument(
-            f"--optimizer: '{name}' is not one of --trainer torch, expected {', '.join(_OPTIMIZERS)}"
-        )
-    settings: Dict[str, Any] = {}
-    try:
-        for word in filter(None, words.split(",")):
-            key, _, value = word.partition("=")
-            settings[key] = bool(int(value)) if key == "nesterov" else float(value)
-        return made(model.parameters(), lr=options.learning_rate, **settings)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"--optimizer: '{options.optimizer}' is not what torch.optim.{made.__name__} takes "
-            f"({error}), expected e.g. sgd:momentum=0.9,nesterov=1"
-        ) from error
 
 
 __all__: Tuple[str, ...] = ("run",)

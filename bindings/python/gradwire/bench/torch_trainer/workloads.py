@@ -7,10 +7,11 @@ from typing import Any, Iterator, List, Optional, Tuple
 import torch
 from torch import nn
 
+from gradwire import models
 from gradwire.bench.torch_trainer import data
+from gradwire.bench.workloads import IN_TORCH
 from gradwire.errors import InvalidArgument
 
-NAMES = ("cnn", "bytes", "gradients:resnet50")
 _DENSE = 9216 * 128  # weights behind the convolutions: 1.2 million parameters for any image size
 _CLASSES = 10
 _MOST_TEST_ROWS = 2000
@@ -125,16 +126,23 @@ class ByteModel(nn.Module):
         return scores
 
 
-def cnn(height: int, width: int) -> nn.Module:
+def cnn(channels: int, height: int, width: int) -> nn.Module:
     """Two convolutions and two dense layers; 1.2 million parameters."""
     if min(height, width) < 6:
         raise InvalidArgument(f"images: are {height}x{width}, must be 6x6 at least")
     flat = 64 * ((height - 4) // 2) * ((width - 4) // 2)
     hidden = max(16, _DENSE // flat)
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, _CLASSES),
     )  # fmt: skip
+
+
+def shapes_of(name: str) -> List[Tuple[int, ...]]:
+    """Of resnet50, or of a model that gradwire knows by its dimensions, in forward order."""
+    if name == "resnet50":
+        return resnet50()
+    return [shape for _, shape in models.shapes(models.MODELS[name])]
 
 
 def resnet50() -> List[Tuple[int, ...]]:
@@ -172,11 +180,12 @@ def make(options: Any) -> Any:
     torch.manual_seed(options.seed)
     if options.workload == "cnn":
         rows = data.images(options.data)
-        return Training(cnn(*rows.inputs.shape[-2:]), rows, options.device)
+        return Training(cnn(*rows.inputs.shape[-3:]), rows, options.device)
     if options.workload == "bytes":
         return Training(ByteModel(), data.text(options.text), options.device)
-    if options.workload == "gradients:resnet50":
-        return Gradients(resnet50(), options.seed, options.rank, options.device)
+    kind, _, name = options.workload.partition(":")
+    if kind == "gradients" and (name == "resnet50" or name in models.MODELS):
+        return Gradients(shapes_of(name), options.seed, options.rank, options.device)
     raise InvalidArgument(
-        f"--workload: '{options.workload}' is unknown, expected one of {', '.join(NAMES)}"
+        f"--workload: '{options.workload}' is unknown, expected one of {', '.join(IN_TORCH)}"
     )
