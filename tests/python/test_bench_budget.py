@@ -98,6 +98,14 @@ def test_then_the_methods_that_win_least_but_never_none():
     assert {trial.job.max_steps for trial in made.trials} == {50}
 
 
+def test_no_compression_stays_even_where_it_is_the_slowest(monkeypatch):
+    monkeypatch.setitem(METHODS, "odd", (0.006, 100))
+    asked = trials(links=[FREE])
+    monkeypatch.setitem(METHODS, "int4", (0.004, 100))
+    made = budget.plan(asked, costs(asked), 0.1)
+    assert {trial.case.method for trial in made.trials} == {"none", "int4"}
+
+
 def test_what_was_not_probed_counts_as_the_slowest():
     known = budget.Costs()
     for trial in trials(methods=["none", "odd"]):
