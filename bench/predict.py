@@ -7,7 +7,7 @@ ten minutes on two cores. It makes, in this order:
 
   codecs      what compressing and decompressing take on one core
   profiles    models x batch sizes x ranks 1, 2, 4, each rank computing alone beside the others
-  probes      exchanges alone on some of the links: alpha and the rate
+  probes      exchanges alone on some of the links: what messages of six sizes take
   steps       of models x methods on links x ranks, some of which were neither profiled nor probed
 
 predicts the steps from the first three (predict_model.py says how; nothing is fitted to the fourth) and
@@ -48,7 +48,7 @@ METHODS = ("none", "fp16", "int4", "topk:1%")
 PROFILED = (1, 2, 4)
 # (ranks, link, whether the link is probed there); of three ranks there is neither profile nor probe.
 PLACES = ((2, "100mbit", True), (2, "1gbit", True), (3, "300mbit", False), (4, "1gbit", True))
-PROBED_NUMELS = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 20)
+PROBED_NUMELS = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
 TIMEOUT_S = 120.0
 TEXT_BYTES = 1 << 20
 
@@ -206,16 +206,15 @@ def measure_steps(record, data, scratch):
 
 
 def probes_of(found):
-    """A line through the exchanges of each place: 2 (P - 1) messages of a P-th of the elements each."""
+    """Of each place what a message took: an exchange is 2 (P - 1) of a P-th of the elements each."""
     points = {}
     for row in found["probes"]:
         points.setdefault((row["ranks"], row["link"]), []).extend(row["points"])
     probes = []
     for (ranks, link), measured in points.items():
         messages = 2 * (ranks - 1)
-        alpha, rate, _ = planner.fit_line([(4 * n / ranks, s / messages) for n, s in measured])
-        bits = arguments.parse_link(link).bits_per_s
-        probes.append(model_form.Probe(ranks, bits, alpha, rate))
+        line = model_form.line_through([(4 * n / ranks, s / messages) for n, s in measured])
+        probes.append(model_form.Probe(ranks, arguments.parse_link(link).bits_per_s, line))
     return probes
 
 

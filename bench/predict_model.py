@@ -7,10 +7,10 @@ The form was fixed before a step with an exchange was looked at, and nothing in 
                Its constant is what makes a step without exchange take what it took
   buckets      DDP's rule: 1 MiB, then 25 MiB, in the order in which gradients appear
   a bucket     compressed on the processor, exchanged, decompressed on the processor. The exchange is
-               messages * (alpha + bytes / rate) by the library's formulas and the payload's bytes
+               messages * time of a message, by the library's formulas and the payload's bytes
   codecs       timed alone, and so much longer as ranks share a core
-  link         alpha and rate probed there; where nobody probed, the nearest probe's alpha and its
-               share of the nominal rate
+  link         what messages of several sizes took there, straight lines between them; where nobody
+               probed, the nearest probe: its start-up, and the rest by the nominal rates
   the step     planner.simulate(), schedule wfbp: one exchange at a time, beside backward; the update
                comes behind the last one
 """
@@ -18,6 +18,7 @@ The form was fixed before a step with an exchange was looked at, and nothing in 
 import copy
 import json
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
@@ -42,13 +43,39 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Line:
+    """What a message takes: straight lines between points, and beyond the last one as before it."""
+
+    points: Tuple[Tuple[float, float], ...]  # bytes growing, seconds never falling
+
+    def seconds(self, size: float) -> float:
+        for (low, low_s), (high, high_s) in zip(self.points, self.points[1:]):
+            if size <= high or high == self.points[-1][0]:
+                return low_s + (high_s - low_s) * max(size - low, 0.0) / (high - low)
+        raise AssertionError("a line has two points at least")
+
+
+@dataclass(frozen=True)
 class Probe:
-    """What messages take on a link, found by exchanges of several sizes."""
+    """What messages took on a link of so many bits a second, among so many ranks."""
 
     ranks: int
     bits_per_s: float
-    alpha_s: float
-    bytes_per_s: float
+    line: Line
+
+
+def line_through(measured: Sequence[Tuple[float, float]]) -> Line:
+    """(bytes, seconds) of messages of two sizes at least: the median of each size, made to never fall
+    by taking neighbours that do together (Ayer et al., 1955)."""
+    sizes = sorted({size for size, _ in measured})
+    blocks: List[Tuple[float, int]] = []  # mean seconds, sizes
+    for size in sizes:
+        blocks.append((statistics.median(s for b, s in measured if b == size), 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (low, m), (high, n) = blocks[-2:]
+            blocks[-2:] = [((m * low + n * high) / (m + n), m + n)]
+    seconds = [s for s, count in blocks for _ in range(count)]
+    return Line(tuple(zip(sizes, seconds)))
 
 
 def ranks_per_core(ranks: int, cores: int) -> float:
@@ -108,13 +135,23 @@ def payload_bytes(spec: str, numel: int, found: Dict[Tuple[str, int], int]) -> i
     return found[spec, numel]
 
 
-def link_at(probes: Sequence[Probe], ranks: int, bits_per_s: float) -> planner.PlannedLink:
+def line_at(probes: Sequence[Probe], ranks: int, bits_per_s: float) -> Line:
     """The line by the probe that is nearest: in ranks first, then in the rate's logarithm."""
     nearest = min(probes, key=lambda p: (abs(p.ranks - ranks), abs(math.log(p.bits_per_s / bits_per_s))))
-    link = planner.PlannedLink(f"{bits_per_s / 8:.0f}B/s")
-    link.alpha_s = nearest.alpha_s
-    link.bytes_per_s = nearest.bytes_per_s * bits_per_s / nearest.bits_per_s
-    return link
+    size, least = nearest.line.points[0]
+    start_up = max(0.0, least - 8 * size / nearest.bits_per_s)
+    slower = nearest.bits_per_s / bits_per_s
+    return Line(tuple((b, start_up + slower * max(s - start_up, 0.0)) for b, s in nearest.line.points))
+
+
+def exchange_seconds(exchange: str, numel: int, payload: int, ranks: int, line: Line) -> float:
+    """Messages and bytes by the library's formulas, each message as long as the line says."""
+    link = planner.PlannedLink("1GB/s")
+    link.alpha_s, link.bytes_per_s = 0.0, 1.0
+    sent = planner.exchange_seconds(exchange, numel, payload, ranks, link)
+    link.alpha_s = 1.0
+    messages = round(planner.exchange_seconds(exchange, numel, payload, ranks, link) - sent)
+    return messages * line.seconds(sent / messages)
 
 
 def expected(
@@ -134,7 +171,7 @@ def expected(
         codecs: encode floor s, encode bytes/s, decode floor s, decode bytes/s by spec.
     """
     profile = profile_at(profiles, case.ranks, cores)
-    link = link_at(probes, case.ranks, bits_per_s)
+    line = line_at(probes, case.ranks, bits_per_s)
     layers = profile["layers"]
     buckets = buckets_of(profile)
     in_turn = [i for i, layer in enumerate(layers) if layer["numel"] > 0]  # of the plan's parameters
@@ -158,8 +195,8 @@ def expected(
             decoding += decode_floor + (dense / decode_rate if decode_rate else 0)
         times = _DECODINGS.get(row["exchange"], lambda ranks: 2)(case.ranks)
         carrier = layers[bucket[-1]]
-        carrier["exchange_s"] = planner.exchange_seconds(
-            row["exchange"], row["numel"], sent, case.ranks, link)
+        carrier["exchange_s"] = exchange_seconds(
+            row["exchange"], row["numel"], sent, case.ranks, line)
         carrier["compress_s"] = longer * encoding
         carrier["decompress_s"] = longer * decoding * times
     _in_turn(profile, layers[buckets[-1][-1]])

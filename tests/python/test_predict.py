@@ -109,19 +109,41 @@ def test_profiles_between_and_beyond_those_measured(form):
     assert one["layers"][0]["ready_s"] == 0.01  # what was measured stays
 
 
+def straight(form, alpha, rate):
+    """alpha + bytes / rate"""
+    return form.Line(tuple((float(b), alpha + b / rate) for b in (8, 1 << 16, 1 << 24)))
+
+
+def test_messages_take_what_those_of_like_size_took(form):
+    line = form.line_through([(100, 5.0), (300, 9.0), (100, 1.0), (100, 2.0), (200, 4.0)])
+    assert line.points == ((100, 2.0), (200, 4.0), (300, 9.0))
+    found = [line.seconds(size) for size in (0, 100, 150, 200, 250, 300, 400)]
+    assert found == pytest.approx([2.0, 2.0, 3.0, 4.0, 6.5, 9.0, 14.0])
+    # Times that fall are noise: neighbours share their mean.
+    assert form.line_through([(1, 3.0), (2, 6.0), (3, 4.0), (4, 8.0)]).points == (
+        (1, 3.0), (2, 5.0), (3, 5.0), (4, 8.0))
+
+
 def test_links_nobody_probed_take_the_nearest_probe(form):
-    probes = [form.Probe(2, 1e8, 1e-4, 0.9e8 / 8), form.Probe(2, 1e9, 2e-4, 0.8e9 / 8),
-              form.Probe(4, 1e9, 3e-4, 0.7e9 / 8)]
-    link = form.link_at(probes, 2, 2e8)
-    assert (link.alpha_s, link.bytes_per_s) == (1e-4, pytest.approx(0.9 * 2e8 / 8))
-    link = form.link_at(probes, 8, 5e8)
-    assert (link.alpha_s, link.bytes_per_s) == (3e-4, pytest.approx(0.7 * 5e8 / 8))
+    probes = [form.Probe(2, 1e8, straight(form, 1e-4, 1e8 / 8)),
+              form.Probe(2, 1e9, straight(form, 2e-4, 1e9 / 8)),
+              form.Probe(4, 1e9, straight(form, 3e-4, 0.5e9 / 8))]
+    assert form.line_at(probes, 2, 1e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 1e8)
+    assert form.line_at(probes, 2, 2e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 2e8)
+    # Half the rate was had there; it is here too.
+    assert form.line_at(probes, 8, 5e8).seconds(1e6) == pytest.approx(3e-4 + 8e6 / 2.5e8, rel=1e-3)
+
+
+def test_exchanges_are_messages_of_their_size(form):
+    line = straight(form, 0.001, 1e6)
+    # By gather each of 3 others gets the payload and a frame of 64 bytes.
+    assert form.exchange_seconds("gather", 1000, 5000, 4, line) == pytest.approx(3 * (0.001 + 5064 / 1e6))
 
 
 def test_a_step_of_one_bucket_is_the_sum_of_its_parts(form):
     numel = 1 << 20
     profiles = {2: profile([("a", numel, 0.05)], 2)}
-    probe = form.Probe(2, 1e8, 0.001, 1e7)
+    probe = form.Probe(2, 1e8, straight(form, 0.001, 1e8 / 8))
     codecs = {"fp16": (0.001, 4e9, 0.002, 2e9)}
     found = form.expected(form.Case("m", 1, "fp16", "100mbit", 2), 1e8, profiles, {"a": (1024, 1024)},
                           [probe], codecs, cores=1)
@@ -129,14 +151,14 @@ def test_a_step_of_one_bucket_is_the_sum_of_its_parts(form):
     payload = len(gradwire.Feedback("fp16", numel).compress(__import__("numpy").ones(numel, "float32")))
     codec = (0.001 + dense / 4e9) + 2 * (0.002 + dense / 2e9)
     # Two messages of half the payload, 64 bytes of frame each.
-    exchange = 2 * 0.001 + (payload + 128) / 1e7
+    exchange = 2 * 0.001 + (payload + 128) / (1e8 / 8)
     # The profiled step took 0.07 s, 0.01 more than its parts; two ranks share the core for codecs.
     assert found["step_s"] == pytest.approx(0.07 + 2 * codec + exchange)
 
 
 def test_the_decoding_of_gathered_payloads_grows_with_ranks(form):
     profiles = {4: profile([("a", 1 << 16, 0.05)], 4)}
-    arguments = (1e8, profiles, {"a": (256, 256)}, [form.Probe(4, 1e8, 0.0, 1e15)])
+    arguments = (1e8, profiles, {"a": (256, 256)}, [form.Probe(4, 1e8, straight(form, 0.0, 1e15))])
     free = form.expected(form.Case("m", 1, "topk:1%@gather", "x", 4), *arguments,
                          {"topk:1%": (0, 0, 0, 0)}, cores=4)["step_s"]
     paid = form.expected(form.Case("m", 1, "topk:1%@gather", "x", 4), *arguments,
@@ -150,10 +172,11 @@ def test_probes_are_lines_through_exchanges(load):
     rows = [{"ranks": 4, "link": "100mbit", "part": part, "points": points[part:]} for part in range(2)]
     rows.append({"ranks": 2, "link": "1gbit", "part": 0, "points": [[n, n / 1e8] for n in (10, 100, 1000)]})
     four, two = predict.probes_of({"probes": rows})
-    assert four.alpha_s == pytest.approx(0.0005) and four.bytes_per_s == pytest.approx(12e6)
+    for size in (1 << 12, 1 << 16, 1 << 20):
+        assert four.line.seconds(size) == pytest.approx(0.0005 + size / 12e6)
     assert (four.ranks, four.bits_per_s) == (4, 1e8)
     # Two messages of half the elements: 2 n bytes in half the time.
-    assert (two.ranks, two.bytes_per_s) == (2, pytest.approx(4e8))
+    assert two.ranks == 2 and two.line.seconds(2e6) == pytest.approx(2e6 / 4e8)
 
 
 def test_a_record_goes_on_where_it_was_and_refuses_others(load, tmp_path):
