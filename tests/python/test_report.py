@@ -306,3 +306,9 @@ def test_decisions_of_auto_are_shown_in_order_with_their_reasons():
     ]
     assert report.decisions[0].details == {"from": "none", "numbers": {"a": 1.5}}
     assert "12 ms shorter" in markdown(report)
+    # The same, where the file keeps them beside its rows.
+    beside = document(methods=(("none", 1.0, 1.0, 0.9),), seeds=(1,), links=(("1gbit", 10**9),))
+    run = {"link": "1gbit", "method": "none", "seed": 1}
+    beside["decisions"] = [dict(run, decisions=given["rows"][0]["decisions"])]
+    assert made(beside)[0].decisions == report.decisions
+    assert {(d.where, d.seed) for d in report.decisions} == {("1 Gbit/s", 1)}

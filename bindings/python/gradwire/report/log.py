@@ -25,12 +25,20 @@ def decisions(labelled: Sequence[Tuple[str, Sequence[Source]]]) -> List[Decision
 
 
 def _entries(document: Document) -> Iterator[Tuple[Row, Dict[str, Any]]]:
+    """Each with the row it belongs to, or what the file says of its link and seed."""
+    by_run = {(row["link"], row["method"], row["seed"]): row for row in document["rows"]}
     for row in [*document["rows"], document]:
         log = row.get("decisions")
-        if isinstance(log, dict):
-            log = log.get("decisions", [log])
-        for entry in log if isinstance(log, list) else []:
-            yield row, entry if isinstance(entry, dict) else {"why": str(entry)}
+        for item in log if isinstance(log, list) else []:
+            if isinstance(item, dict) and isinstance(item.get("decisions"), list):
+                run = by_run.get((item.get("link"), item.get("method"), item.get("seed")), item)
+                yield from ((run, _as_entry(each)) for each in item["decisions"])
+            else:
+                yield row, _as_entry(item)
+
+
+def _as_entry(item: Any) -> Dict[str, Any]:
+    return item if isinstance(item, dict) else {"why": str(item)}
 
 
 def _decision(label: str, row: Row, entry: Dict[str, Any]) -> Decision:
