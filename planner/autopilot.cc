@@ -105,9 +105,10 @@ void Autopilot::State::end_window() {
   mine.insert(mine.end(), exchange_s.begin(), exchange_s.end());
   mine.insert(mine.end(), {loss_sum, static_cast<double>(losses)});
   if (norm_steps > 0) {
+    const double each = 1.0 / static_cast<double>(norm_steps);  // some steps may be left out
     for (const GuardNorms& norms : meter.norms()) {
-      mine.insert(mine.end(),
-                  {norms.to_send, norms.sent, norms.residual, norms.gradient, norms.mean});
+      mine.insert(mine.end(), {each * norms.to_send, each * norms.sent, each * norms.residual,
+                               each * norms.gradient, each * norms.mean});
     }
   }
   const auto rows = gather_doubles(mine, transport, context);

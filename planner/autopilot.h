@@ -19,7 +19,7 @@ struct AutopilotOptions {
   ProbeOptions probe{.budget = std::chrono::milliseconds(20)};
   /// Steps at the end of each window in which the guard's norms are measured: three passes over
   /// the gradients, and a copy of them (4 bytes an element) that is kept.
-  size_t norm_steps = 2;
+  size_t norm_steps = 4;
   size_t codec_numel = size_t{1} << 18;  ///< elements that compressors are timed with
 };
 

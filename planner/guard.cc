@@ -56,6 +56,9 @@ void validate(const GuardOptions& options) {
         options.least_gain, ", must be in [0, 1]");
   check(options.least_share >= 0 && options.least_share <= 1, "guard: least_share is ",
         options.least_share, ", must be in [0, 1]");
+  positive(options.most_error, "most_error");
+  check(options.least_error >= 0, "guard: least_error is ", options.least_error,
+        ", must not be negative");
   positive(options.most_residual, "most_residual");
   positive(options.residual_growth, "residual_growth");
   positive(options.norm_change, "norm_change");
@@ -87,11 +90,16 @@ void Guard::judge_units(const GuardWindow& window, GuardVerdict& verdict) {
     all.sent += norms.sent;
     all.residual += norms.residual;
     all.gradient += norms.gradient;
+    all.mean += norms.mean;
   }
   verdict.gain = all.to_send > 0 ? ratio(all.sent, all.to_send) : 1;
+  verdict.error = ratio(all.residual, all.to_send);
   verdict.residual = ratio(all.residual, all.gradient);
+  verdict.mean_norm = std::sqrt(all.mean);
+  const bool lossy = verdict.error >= options_.least_error;
   verdict.units.assign(units_.size(), Verdict::kKeep);
-  double low_gain = 0, waiting = 0, growing = 0, changing = 0;  // |a|^2 of the units concerned
+  double low_gain = 0, wrong = 0, waiting = 0, growing = 0,
+         changing = 0;  // |a|^2 of the units concerned
   for (size_t i = 0; i < units_.size(); ++i) {
     const GuardNorms& norms = window.units[i];
     Unit& unit = units_[i];
@@ -107,19 +115,18 @@ void Guard::judge_units(const GuardWindow& window, GuardVerdict& verdict) {
     unit.growing = grows ? unit.growing + 1 : 0;
     unit.residual = residual;
     seen(norms.to_send > 0 && ratio(norms.sent, norms.to_send) < options_.least_gain, low_gain);
+    seen(norms.to_send > 0 && ratio(norms.residual, norms.to_send) >= options_.most_error, wrong);
     seen(residual > options_.most_residual, waiting);
     seen(unit.growing >= options_.growth_windows, growing);
-    const double mean = std::sqrt(norms.mean);
-    if (unit.mean > 0 && mean > 0) {
-      const double change = std::abs(unit.mean - mean) / unit.mean;
-      seen(change >= options_.norm_change, changing);
+    const double norm = std::sqrt(norms.gradient);
+    if (unit.norm > 0) {
+      const double change = std::abs(unit.norm - norm) / unit.norm;
+      seen(lossy && change >= options_.norm_change, changing);
       if (norms.to_send >= options_.least_share * all.to_send) {
         verdict.norm_change = std::max(verdict.norm_change, change);
       }
     }
-    if (norms.mean > 0) {
-      unit.mean = mean;
-    }
+    unit.norm = unit.norm < 0 ? norm : (unit.norm + norm) / 2;
   }
   const auto counts = [&](double share) {
     return share > 0 && share >= options_.least_share * all.to_send;
@@ -128,6 +135,11 @@ void Guard::judge_units(const GuardWindow& window, GuardVerdict& verdict) {
     raise(verdict, Verdict::kTighten,
           concat("gain ", verdict.gain, ": parameters with ", 100 * low_gain / all.to_send,
                  "% of what is to be sent are below ", options_.least_gain));
+  }
+  if (counts(wrong)) {
+    raise(verdict, Verdict::kOff,
+          concat("what is not sent is ", verdict.error, " of what was to be, at most ",
+                 options_.most_error));
   }
   if (counts(waiting)) {
     raise(verdict, Verdict::kTighten,
@@ -171,7 +183,8 @@ void Guard::judge_loss(const GuardWindow& window, GuardVerdict& verdict) {
                                       " deviations above the ", middle, " of past windows");
     if (verdict.loss_deviations >= options_.loss_collapse) {
       raise(verdict, Verdict::kOff, reason);
-    } else if (verdict.loss_deviations >= options_.loss_spike) {
+    } else if (verdict.loss_deviations >= options_.loss_spike &&
+               (window.units.empty() || verdict.error >= options_.least_error)) {
       raise(verdict, Verdict::kTighten, reason);
     }
   }

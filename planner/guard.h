@@ -17,7 +17,7 @@ struct GuardNorms {
   double residual =
       0;  ///< |a - C(a)|^2, what waits after the step; also of a spec without feedback
   double gradient = 0;  ///< |g|^2, of the ranks' own gradients
-  double mean = 0;      ///< |mean gradient|^2, as the optimizer gets it; 0: not known
+  double mean = 0;      ///< |mean gradient|^2, as the optimizer gets it: for the log alone
 };
 
 /// What a window of steps has shown.
@@ -38,23 +38,29 @@ std::string_view to_string(Verdict verdict);
 
 struct GuardOptions {
   /// Least |C(a)| / |a|: below it what is left waits for some 1 / gain^2 steps. GraVAC asks for
-  /// 0.75 without counting what waits (arXiv:2305.12201); with error feedback a payload of the
-  /// largest hundredth has 0.2 to 0.5 in runs that converge as dense ones do.
+  /// 0.75 without counting what waits (arXiv:2305.12201); with error feedback far less is sent in
+  /// runs that converge as dense ones do.
   double least_gain = 0.1;
+  /// Largest |a - C(a)| / |a|. From 1 on C is no contraction: what waits may grow without bound
+  /// (Karimireddy et al., arXiv:1901.09847), or without feedback noise is larger than the gradient.
+  double most_error = 1;
+  /// Below this |a - C(a)| / |a| compression is not what changes norms or losses.
+  double least_error = 0.05;
   /// Largest |residual| / |gradient|: how many steps' gradients wait.
   double most_residual = 30;
   double residual_growth = 0.25;  ///< of that from window to window, in `growth_windows` running
   size_t growth_windows = 3;
   /// Accordion's eta: ||g before| - |g|| / |g before| at which learning is in a critical regime
-  /// (Agarwal et al., arXiv:2010.16248).
+  /// (Agarwal et al., arXiv:2010.16248). Here of the ranks' own gradients, against the running mean
+  /// of the windows before.
   double norm_change = 0.5;
   /// Windows' losses that a loss is compared with; at least three are needed.
   size_t loss_windows = 8;
   /// Median absolute deviations (times 1.4826, as a normal standard deviation) above their median
   /// at which a loss is a spike, and at which it is a collapse.
   double loss_spike = 4, loss_collapse = 12;
-  double least_deviation = 0.02;  ///< of the median: no loss lies nearer together than that
-  size_t quiet_windows = 3;       ///< without a signal, before compressing more again
+  double least_deviation = 0.1;  ///< of the median: losses nearer together than that are alike
+  size_t quiet_windows = 3;      ///< without a signal, before compressing more again
   /// Units count by |a|^2: what is seen in units with less than this share is noise.
   double least_share = 0.1;
 };
@@ -67,8 +73,10 @@ struct GuardVerdict {
   std::string reason;               ///< which signal, its number and its limit
   std::vector<Verdict> units = {};  ///< kKeep or kTighten of each
   double gain = 1;                  ///< of all units together: |C(a)| / |a|
+  double error = 0;                 ///< |a - C(a)| / |a|
   double residual = 0;              ///< |residual| / |gradient|
   double norm_change = 0;           ///< of the unit it is largest in, among those that count
+  double mean_norm = 0;             ///< |mean gradient|
   double loss_deviations = 0;       ///< above the median of past windows
 };
 
@@ -90,7 +98,7 @@ class Guard {
 
  private:
   struct Unit {
-    double mean = -1;      ///< |mean gradient| of the window before; below 0: none
+    double norm = -1;  ///< |gradient|, mean over windows with weights 1/2, 1/4, ...; below 0: none
     double residual = -1;  ///< |residual| / |gradient| of the window before
     size_t growing = 0;
   };

@@ -39,7 +39,7 @@ struct PilotOptions {
   double most_probing = 0.05;
   /// How far the measured exchange may be from what it was when the plan was chosen, as a factor,
   /// up or down, for a window, before the link counts as changed.
-  double link_band = 1.5;
+  double link_band = 2;
   /// Changes of the exchange by less than this share of the step are not worth a look.
   double least_change = 0.05;
   GuardOptions guard{};

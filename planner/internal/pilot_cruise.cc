@@ -51,7 +51,7 @@ void Pilot::State::choose() {
   if (off_is_fast && (taken == nullptr || !taken->plan.off())) {
     ladder = {off};
     level = ceiling = 0;
-    cruise(off, dense_exchange_s);
+    cruise(off);
     note("choose", from,
          taken == nullptr ? "nothing that was timed may go on: off"
                           : "without compression a step is as fast as any that was timed: off",
@@ -72,7 +72,7 @@ void Pilot::State::choose() {
   }
   level = ceiling = ladder.size() - 1;
   harm = 0;
-  cruise(plan, expected);
+  cruise(plan);
   note("choose", from,
        plan.off() ? "not compressing is as fast as any that was timed: off"
                   : "the least lossy of those within the tolerance of the fastest",
@@ -117,8 +117,8 @@ void Pilot::State::begin_tuning() {
 
 void Pilot::State::end_tuning_turn(const PilotWindow& window) {
   bandit.add(arm, median_of(step_s));
-  if (collapsed(window)) {
-    obey({.overall = Verdict::kOff, .reason = "the loss collapsed while streams were tuned"});
+  if (const std::string why = collapse_of(window); !why.empty()) {
+    obey({.overall = Verdict::kOff, .reason = "while streams were tuned: " + why});
     return;
   }
   if (--turns_left == 0) {
@@ -151,8 +151,7 @@ void Pilot::State::finish_tuning() {
     }
   }
   ladder[level] = arms[best];
-  // Another plan's exchange is learned from its first window.
-  cruise(arms[best], best == 0 ? expected_s : 0);
+  cruise(arms[best]);
   note("tune", from,
        best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
                  : "the fastest of the streams and bucket sizes that were tried",
@@ -222,7 +221,7 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
     const double dense = dense_step_s;
     const std::string from = running.name;
     level = 0;
-    cruise(ladder[0], 0);
+    cruise(ladder[0]);
     note("off", from, "a step with compression is not faster than one without was",
          {{"step_s", step}, {"dense_step_s", dense}});
     ceiling = 0;
@@ -236,13 +235,15 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
 void Pilot::State::obey(const GuardVerdict& verdict) {
   const std::string from = running.name;
   std::map<std::string, double> numbers{{"gain", verdict.gain},
+                                        {"error", verdict.error},
                                         {"residual", verdict.residual},
+                                        {"mean_norm", verdict.mean_norm},
                                         {"norm_change", verdict.norm_change},
                                         {"loss_deviations", verdict.loss_deviations}};
   if (verdict.overall == Verdict::kLoosen) {
     if (level < ceiling) {
       ++level;
-      cruise(ladder[level], 0);
+      cruise(ladder[level]);
       note("loosen", from, verdict.reason, std::move(numbers));
     }
     return;
@@ -255,7 +256,7 @@ void Pilot::State::obey(const GuardVerdict& verdict) {
     harm = 0;
   }
   level = verdict.overall == Verdict::kOff ? 0 : level - 1;
-  cruise(ladder[level], 0);
+  cruise(ladder[level]);
   note(std::string(to_string(verdict.overall)), from, verdict.reason, std::move(numbers));
 }
 

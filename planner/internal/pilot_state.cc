@@ -127,23 +127,23 @@ void Pilot::State::run(const PilotPlan& plan) {
   ++epoch;
 }
 
-void Pilot::State::cruise(const PilotPlan& plan, double expected) {
+void Pilot::State::cruise(const PilotPlan& plan) {
   phase = Phase::kCruise;
   chosen_once = true;
-  expected_s = expected;
+  expected_s = 0;  // the first window says what is usual
   guard.plan_changed();
   run(plan);
 }
 
 void Pilot::State::end_measuring(const PilotWindow& window) {
-  collapsed(window);  // its loss is what later ones are compared with
+  collapse_of(window);  // its loss is what later ones are compared with
   dense_step_s = median_of(step_s);
   dense_exchange_s = exchange_s.empty() ? 0 : median_of(exchange_s);
   if (!exchange_s.empty() && dense_exchange_s <= options.tolerance * dense_step_s) {
     ladder = {off};
     level = ceiling = 0;
     const std::string from = running.name;
-    cruise(off, dense_exchange_s);
+    cruise(off);
     --epoch;  // it goes on as it is
     note("choose", from,
          "without compression the exchange is too small a part of the step to gain "
@@ -205,16 +205,11 @@ bool Pilot::State::predict(const PilotCosts& costs) {
   return true;
 }
 
-// Whether what is tried ruins the loss.
-bool Pilot::State::collapsed(const PilotWindow& window) {
+// How what is tried ruins the loss; empty: it does not.
+std::string Pilot::State::collapse_of(const PilotWindow& window) {
   const GuardVerdict verdict =
       guard.judge({.loss = window.loss, .steps = window.step_s.size(), .skipped = window.skipped});
-  if (verdict.overall == Verdict::kOff && !running.off()) {
-    note("off", running.name, "while it was timed: " + verdict.reason,
-         {{"loss", window.loss}, {"skipped", static_cast<double>(window.skipped)}});
-    return true;
-  }
-  return false;
+  return verdict.overall == Verdict::kOff && !running.off() ? verdict.reason : "";
 }
 
 void Pilot::State::end_turn(const PilotWindow& window) {
@@ -224,7 +219,8 @@ void Pilot::State::end_turn(const PilotWindow& window) {
   if (chosen_once) {
     again += window.step_s.size();
   }
-  if (collapsed(window)) {
+  if (const std::string why = collapse_of(window); !why.empty()) {
+    note("drop", running.name, "while it was timed: " + why, {{"loss", window.loss}});
     now.out = true;
     std::erase_if(ladder, [&](const PilotPlan& plan) { return plan.loss >= now.plan.loss; });
     if (ladder.empty()) {

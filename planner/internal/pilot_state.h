@@ -75,10 +75,10 @@ struct Pilot::State {
   void end_cruise_window(const PilotWindow& window);
   bool watch_link();
   void obey(const GuardVerdict& verdict);
-  bool collapsed(const PilotWindow& window);
+  std::string collapse_of(const PilotWindow& window);
 
   void run(const PilotPlan& plan);
-  void cruise(const PilotPlan& plan, double expected);
+  void cruise(const PilotPlan& plan);
   bool may_probe() const;
   size_t rounds() const {
     return chosen_once ? std::min<size_t>(2, options.trial_rounds) : options.trial_rounds;

@@ -4,10 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
-#include <limits>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "tests/comm/wrapped_transport.h"
@@ -105,8 +106,8 @@ constexpr double kSlow = 2e-6;
 TEST(Autopilot, CompressesOnASlowLinkAndAllRanksDoTheSame) {
   Slowness slowness = kSlow;
   const auto runs = run({.steps = 70, .pilot = {.window_steps = 10}}, slowness, 3);
-  EXPECT_NE(runs[0].specs.back(), "none") << runs[0].log;
   EXPECT_EQ(runs[0].specs.front(), "none");
+  EXPECT_LT(std::ranges::count(runs[0].specs, "none"), 30) << runs[0].log;
   for (const Ran& ran : runs) {
     EXPECT_EQ(ran.weights, runs[0].weights);
     EXPECT_EQ(ran.specs, runs[0].specs);
@@ -145,6 +146,63 @@ TEST(Autopilot, NoticesALinkThatChangesInTheMiddle) {
   EXPECT_NE(runs[0].log.find("\"what\":\"link\""), std::string::npos) << runs[0].log;
   EXPECT_NE(runs[0].specs.back(), "none") << runs[0].log;
   EXPECT_EQ(runs[0].weights, runs[1].weights);
+}
+
+TEST(Autopilot, CatchesACollapseInTheFirstWindowAndRecovers) {
+  // Error feedback of one level with stochastic rounding: what is left out may be larger than what
+  // was to be sent, and grows. Found by trying all compressors on this problem.
+  const std::string ruinous = "qsgd:1,ef";
+  Slowness fast = 0, slow = kSlow / 2;
+  const Ran dense = run({.steps = 300, .by_hand = "none"}, fast)[0];
+  const Ran by_hand = run({.steps = 300, .by_hand = ruinous}, fast)[0];
+  EXPECT_GT(dense.accuracy, 0.94);
+  EXPECT_LT(by_hand.accuracy, 0.2);
+
+  const size_t window = 10;
+  const auto runs = run(
+      {.steps = 300,
+       .pilot = {.specs = {ruinous}, .hopeless = 0.1, .tuning_turns = 0, .window_steps = window}},
+      slow);
+  EXPECT_EQ(runs[0].weights, runs[1].weights);
+  EXPECT_GT(runs[0].accuracy, dense.accuracy - 0.01) << runs[0].log;
+  // At most its turns while it was timed, and one window.
+  const auto ran_it = static_cast<size_t>(std::ranges::count(runs[0].specs, ruinous));
+  EXPECT_GT(ran_it, 0u) << runs[0].log;
+  EXPECT_LE(ran_it, 9 + window) << runs[0].log;
+}
+
+TEST(Autopilot, LeavesAloneWhatConverges) {
+  Slowness slow = kSlow;
+  const auto runs = run(
+      {.steps = 300, .pilot = {.specs = {"topk:1%"}, .tuning_turns = 0, .window_steps = 10}}, slow);
+  EXPECT_GT(runs[0].accuracy, 0.94);
+  EXPECT_GT(std::ranges::count(runs[0].specs, "topk:1%"), 150) << runs[0].log;
+}
+
+TEST(Autopilot, TriesStreamsAndKeepsRanksAlike) {
+  Slowness slow = kSlow;  // every change of their number makes a new Reducer
+  const auto runs =
+      run({.steps = 60, .pilot = {.specs = {"topk:1%"}, .streams = {1, 2, 3}, .window_steps = 10}},
+          slow);
+  EXPECT_EQ(runs[0].weights, runs[1].weights);
+  EXPECT_EQ(runs[0].log, runs[1].log);
+  EXPECT_NE(runs[0].log.find("\"what\":\"tune\""), std::string::npos) << runs[0].log;
+}
+
+TEST(Autopilot, RefusesWhatCannotBe) {
+  const auto ends = test::run_ranks(1, [](Transport& transport) {
+    const auto refused = [&](AutopilotOptions options) {
+      return message_of(
+          [&] { Autopilot(SmallTraining::parameters(), transport, std::move(options)); });
+    };
+    EXPECT_EQ(refused({.norm_steps = 0}), "autopilot: norm_steps is 0, must be at least 1");
+    EXPECT_EQ(refused({.codec_numel = 1}), "autopilot: codec_numel is 1, must be at least 4096");
+    EXPECT_NE(refused({.pilot = {.specs = {"telepathy"}}}).find("telepathy"), std::string::npos);
+    Autopilot alone(SmallTraining::parameters(), transport);
+    EXPECT_THROW(alone.grad_ready(9), InvalidArgument);
+    EXPECT_THROW(alone.wait(), InvalidArgument);  // nothing was ready
+  });
+  EXPECT_EQ(test::first_message(ends), "");
 }
 
 }  // namespace

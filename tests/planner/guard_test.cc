@@ -12,13 +12,12 @@
 namespace gradwire::planner {
 namespace {
 
-/// One unit whose ratios are as given: |a| is 1 and |g| is 1.
-GuardNorms unit(double gain, double residual = 1, double mean = 1) {
-  return {.to_send = 1,
-          .sent = gain * gain,
-          .residual = residual * residual,
-          .gradient = 1,
-          .mean = mean * mean};
+/// One unit: |a| is 100, of which `gain` is sent; |g| is `norm` and `residual` times that waits.
+GuardNorms unit(double gain, double residual = 10, double norm = 1) {
+  return {.to_send = 1e4,
+          .sent = gain * gain * 1e4,
+          .residual = residual * residual * norm * norm,
+          .gradient = norm * norm};
 }
 
 GuardWindow window_of(std::vector<GuardNorms> units, double loss = GuardWindow::kUnknown) {
@@ -57,12 +56,13 @@ TEST(Guard, TightensWhereLittleOfTheGradientIsSent) {
 TEST(Guard, LeavesUnitsAloneThatHoldLittle) {
   Guard guard({.least_share = 0.1});
   GuardNorms large = unit(0.5), small = unit(0.01);
-  small.to_send = 0.1;  // a eleventh of all
-  small.sent = 1e-5;
+  small.to_send = 0.1e4;  // an eleventh of all
+  small.sent = 0.1;
+  small.residual = 1;
   const GuardVerdict verdict = guard.judge(window_of({large, small}));
   EXPECT_EQ(verdict.overall, Verdict::kKeep);
   EXPECT_EQ(verdict.units, (std::vector<Verdict>{Verdict::kKeep, Verdict::kTighten}));
-  small.to_send = 0.12;  // a tenth and more
+  small.to_send = 0.12e4;  // a tenth and more
   EXPECT_EQ(guard.judge(window_of({large, small})).overall, Verdict::kTighten);
 }
 
@@ -82,12 +82,46 @@ TEST(Guard, TightensWhereMoreAndMoreWaits) {
 
 TEST(Guard, SeesCriticalRegimesAsAccordionDoes) {
   for (const auto& [norm, critical] :
-       {std::pair{0.51, false}, {0.5, true}, {1.49, false}, {1.5, true}, {0.1, true}}) {
+       {std::pair{0.51, false}, {0.5, true}, {1.49, false}, {1.5, true}, {0.4, true}}) {
     Guard guard;
-    EXPECT_EQ(guard.judge(window_of({unit(0.5, 1, 1)})).overall, Verdict::kKeep);
-    EXPECT_EQ(guard.judge(window_of({unit(0.5, 1, norm)})).overall,
+    EXPECT_EQ(guard.judge(window_of({unit(0.5, 10, 1)})).overall, Verdict::kKeep);
+    EXPECT_EQ(guard.judge(window_of({unit(0.5, 10 / norm, norm)})).overall,
               critical ? Verdict::kTighten : Verdict::kKeep)
         << norm;
+  }
+}
+
+TEST(Guard, LooksAtTheMeanOfTheWindowsBefore) {
+  Guard guard;
+  for (const double norm : {1.0, 1.4, 1.0}) {  // running means 1, 1.2, 1.1
+    EXPECT_NE(guard.judge(window_of({unit(0.5, 10, norm)})).overall, Verdict::kTighten) << norm;
+  }
+  const GuardVerdict verdict = guard.judge(window_of({unit(0.5, 10, 1.6)}));
+  EXPECT_NEAR(verdict.norm_change, 0.5 / 1.1, 1e-12);
+}
+
+TEST(Guard, IsOffWhereCompressionIsNoContraction) {
+  EXPECT_EQ(Guard().judge(window_of({unit(0.5, 99), unit(0.5)})).overall, Verdict::kTighten);
+  Guard guard({.most_residual = 1000});
+  EXPECT_EQ(guard.judge(window_of({unit(0.5, 99)})).overall, Verdict::kKeep);
+  const GuardVerdict verdict = guard.judge(window_of({unit(0.5, 100)}));
+  EXPECT_EQ(verdict.overall, Verdict::kOff);
+  EXPECT_EQ(verdict.error, 1);
+}
+
+TEST(Guard, DoesNotBlameWhatSendsNearlyAll) {
+  for (const auto& [residual, expected] :
+       {std::pair{4.9, Verdict::kKeep}, {5.0, Verdict::kTighten}}) {
+    Guard norms, losses;
+    norms.judge(window_of({unit(1, residual, 1)}));
+    GuardNorms doubled = unit(1, residual, 2);
+    doubled.residual = residual * residual;
+    EXPECT_EQ(norms.judge(window_of({doubled})).overall, expected);
+    for (int i = 0; i < 3; ++i) {
+      losses.judge(window_of({}, 1));
+    }
+    EXPECT_EQ(losses.judge(window_of({unit(1, residual)}, 2)).overall, expected);
+    EXPECT_EQ(losses.judge(window_of({unit(1, residual)}, 4)).overall, Verdict::kOff);
   }
 }
 
@@ -101,7 +135,8 @@ TEST(Guard, ComparesLossesWithTheMedianOfThoseBefore) {
                                        {0.1, Verdict::kKeep},
                                        {std::nan(""), Verdict::kOff},
                                        {std::numeric_limits<double>::infinity(), Verdict::kOff}}) {
-    Guard guard({.loss_spike = 4, .loss_collapse = 12, .quiet_windows = 100});
+    Guard guard(
+        {.loss_spike = 4, .loss_collapse = 12, .least_deviation = 0.01, .quiet_windows = 100});
     for (const double past : {1.0, 1.1, 0.9, 1.0}) {
       EXPECT_EQ(guard.judge(window_of({}, past)).overall, Verdict::kKeep);
     }
@@ -135,6 +170,19 @@ TEST(Guard, KnowsALossScalerFromARunThatBreaks) {
   EXPECT_EQ(skipped(6), Verdict::kOff);
 }
 
+TEST(Guard, LossesNearEachOtherAreAlike) {
+  for (const auto& [loss, expected] : {std::pair{1.39, Verdict::kKeep},
+                                       {1.41, Verdict::kTighten},
+                                       {2.19, Verdict::kTighten},
+                                       {2.21, Verdict::kOff}}) {
+    Guard guard({.quiet_windows = 100});
+    for (int i = 0; i < 5; ++i) {
+      guard.judge(window_of({}, 1));
+    }
+    EXPECT_EQ(guard.judge(window_of({}, loss)).overall, expected) << loss;
+  }
+}
+
 TEST(Guard, IsOffWhereDenseStepsAreAsFast) {
   GuardWindow window = window_of({unit(0.5)});
   window.dense_step_s = 1;
@@ -159,6 +207,8 @@ TEST(Guard, RefusesWhatCannotBe) {
   window.skipped = 1;
   EXPECT_THROW(guard.judge(window), InvalidArgument);
   EXPECT_THROW(Guard({.least_gain = 2}), InvalidArgument);
+  EXPECT_THROW(Guard({.most_error = 0}), InvalidArgument);
+  EXPECT_THROW(Guard({.least_error = -1}), InvalidArgument);
   EXPECT_THROW(Guard({.most_residual = 0}), InvalidArgument);
   EXPECT_THROW(Guard({.loss_spike = std::nan("")}), InvalidArgument);
   EXPECT_THROW(Guard({.quiet_windows = 0}), InvalidArgument);
