@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     parser.description = (
-        "Trains one model with several worker processes, once for each link, method and seed, and "
+        "Trains a model with several worker processes, once for each link, method and seed, and "
         "shows\naccuracy against time and against bytes.\n\n"
         f"{arguments.METHODS_RULE}"
     )
@@ -55,9 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _what_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is compared")
-    group.add_argument("--workers", type=int, default=4, metavar="N", help="ranks [4]")
     group.add_argument(
-        "--links", metavar="RATES", help=f"100kbit, 50mbit, 1gbit, none [{DEFAULT_LINKS}]"
+        "--workers", type=int, default=4, metavar="N", help="processes that train together [4]"
+    )
+    group.add_argument(
+        "--links",
+        metavar="RATES",
+        help="of every worker, both ways: 100kbit, 50mbit, 1gbit, none (as fast as this machine is) "
+        f"[{DEFAULT_LINKS}]",
     )
     group.add_argument(
         "--methods",
@@ -66,7 +71,10 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
         "[none,fp16,topk:1%%,int4]",
     )
     group.add_argument(
-        "--seeds", default="1", metavar="N|LIST", help="a count, or a list such as 1,2,5 [1]"
+        "--seeds",
+        default="1",
+        metavar="N|LIST",
+        help="repeats, for intervals: a count, or a list such as 1,2,5 [1]",
     )
     group.add_argument(
         "--workload",
@@ -97,7 +105,10 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", metavar="FILE", help="of --workload bytes [Python's standard library]"
     )
     group.add_argument(
-        "--hidden", default="512,512,512,512,512", metavar="WIDTHS", help="[512,512,512,512,512]"
+        "--hidden",
+        default="512,512,512,512,512",
+        metavar="WIDTHS",
+        help="of the layers of mlp [512,512,512,512,512]",
     )
     group.add_argument(
         "--optimizer",
@@ -127,14 +138,27 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--outer-rate", type=float, metavar="X", help="[0.7; 1 where SPEC has no momentum]"
     )
-    group.add_argument("--schedule", default="constant", choices=("constant", "polynomial"))
-    group.add_argument("--warmup-steps", type=int, default=5, metavar="N", help="[5]")
+    group.add_argument(
+        "--schedule",
+        default="constant",
+        choices=("constant", "polynomial"),
+        help="of the learning rate behind the warm-up [constant]",
+    )
+    group.add_argument(
+        "--warmup-steps",
+        type=int,
+        default=5,
+        metavar="N",
+        help="in which the learning rate rises from 0 [5]",
+    )
     group.add_argument(
         "--batch-size", metavar="B", help="per worker; several to compare: 64,256 [64]"
     )
-    group.add_argument("--epochs", type=int, metavar="E", help="at most [20]")
-    group.add_argument("--max-steps", type=int, default=0, metavar="N", help="0: no limit [0]")
-    group.add_argument("--target-accuracy", type=float, metavar="A", help="[0.95]")
+    group.add_argument(
+        "--epochs", type=int, metavar="E", help="times through the data, at most [20]"
+    )
+    group.add_argument("--max-steps", type=int, default=0, metavar="N", help="of a run, 0: no limit [0]")
+    group.add_argument("--target-accuracy", type=float, metavar="A", help="to reach, 0: none [0.95]")
     group.add_argument(
         "--stop-at-target",
         type=int,
@@ -159,10 +183,32 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _machine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("exchange and machine")
-    group.add_argument("--exchange", default="auto", metavar="NAME", help="[auto]")
-    group.add_argument("--bucket-kib", type=int, default=1024, metavar="KIB", help="[1024]")
-    group.add_argument("--overlap", type=int, choices=(0, 1), default=1, help="[1]")
-    group.add_argument("--transport", default="gloo", choices=("gloo", "in_process"))
+    group.add_argument(
+        "--exchange",
+        default="auto",
+        metavar="NAME",
+        help="how payloads meet: gradwire info lists them; auto: the method's [auto]",
+    )
+    group.add_argument(
+        "--bucket-kib",
+        type=int,
+        default=1024,
+        metavar="KIB",
+        help="of float32 gradient that travel together [1024]",
+    )
+    group.add_argument(
+        "--overlap",
+        type=int,
+        choices=(0, 1),
+        default=1,
+        help="1: exchange while backward still runs [1]",
+    )
+    group.add_argument(
+        "--transport",
+        default="gloo",
+        choices=("gloo", "in_process"),
+        help="gloo: workers are processes; in_process: threads of one [gloo]",
+    )
     group.add_argument(
         "--link-mode",
         default="auto",
