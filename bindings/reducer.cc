@@ -124,7 +124,7 @@ void bind_step(ReducerClass& type) {
       .def(
           "grad_ready",
           [](BoundReducer& self, ParamId p) {
-            self.run([p](Reducer& reducer) { reducer.grad_ready(p); });
+            self.run_at_once([p](Reducer& reducer) { reducer.grad_ready(p); });
           },
           py::arg("parameter"),
           "Says that gradient(parameter) is complete for this step. Once per parameter and "

@@ -65,6 +65,19 @@ class BoundReducer {
     });
   }
 
+  /// run() of what hands over and returns. On the CPU that waits for no rank, and Ctrl-C need not
+  /// end it: to listen would cost as much again.
+  template <class Body>
+  auto run_at_once(const Body& body) {
+    if (on_gpu()) {
+      return run(body);
+    }
+    process_.check_here("reducer");
+    const py::gil_scoped_release release;
+    const OneAtATime::Inside inside(door_);
+    return body(*reducer_);
+  }
+
   /// To be taken before gradient() is asked where its memory is.
   View view() const { return view_; }
   /// Inside run(), before what moves that memory. @throws InvalidArgument while arrays are in use.

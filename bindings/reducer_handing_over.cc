@@ -32,7 +32,7 @@ void bucket_ready(BoundReducer& self, BucketId bucket, py::handle gradient) {
   // The reducer writes there until the step has ended, whatever becomes of the caller's name for
   // it.
   const auto array = keep(Array::output(gradient, {"gradient", dtype, numel}));
-  self.run([&](Reducer& reducer) {
+  self.run_at_once([&](Reducer& reducer) {
     reducer.bucket_ready(bucket, array->writable_view());
     self.hold(array);
   });

@@ -94,7 +94,7 @@ void give_from(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t ad
                const std::string& dtype, float factor, uintptr_t scale) {
   const Copier copier(self, factor, scale, cuda::Factor::With::kQuotient);
   const Run run{std::move(parameters), address, dtype_named(dtype), copier.device()};
-  self.run([&](Reducer& reducer) {
+  self.run_at_once([&](Reducer& reducer) {
     run.check_all(reducer.plan());
     run.each(reducer.plan(), [&](ParamId p, TensorView given) {
       copier.copy(given, reducer.gradient(p));
@@ -107,7 +107,7 @@ void write_means(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t 
                  const std::string& dtype, float factor, uintptr_t scale) {
   const Copier copier(self, factor, scale, cuda::Factor::With::kProduct);
   const Run run{std::move(parameters), address, dtype_named(dtype), copier.device()};
-  self.run([&](Reducer& reducer) {
+  self.run_at_once([&](Reducer& reducer) {
     run.check_all(reducer.plan());
     run.each(reducer.plan(), [&](ParamId p, TensorView wanted) {
       copier.copy(reducer.gradient(p), wanted);
@@ -116,7 +116,7 @@ void write_means(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t 
 }
 
 void bucket_ready_at(BoundReducer& self, BucketId bucket, uintptr_t address, size_t numel) {
-  self.run([&](Reducer& reducer) {
+  self.run_at_once([&](Reducer& reducer) {
     check(address != 0, "address: is 0, must be that of the bucket's gradient");
     reducer.bucket_ready(bucket, {reinterpret_cast<void*>(address), numel, reducer.plan().dtype,
                                   self.device()});

@@ -115,13 +115,14 @@ Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
   }
   p.gradient = gradient;
   p.missing = 0;
+  const int64_t now = s.now_us();
   for (size_t i = 0; i < s.given.size(); ++i) {
     if (s.plan.places[i].bucket == bucket) {
       s.given[i] = Given::kReady;
-      s.ready_us[i] = s.now_us();
+      s.ready_us[i] = now;
     }
   }
-  s.note_ready(bucket, s.now_us());
+  s.note_ready(bucket, now);
   return {.bucket = bucket, .step = s.step};
 }
 

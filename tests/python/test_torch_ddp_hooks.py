@@ -92,3 +92,21 @@ def _asks_elsewhere(world):
 
 def test_norms_are_told_to_the_thread_that_trains(tmp_path):
     check(2, _asks_elsewhere, tmp_path)
+
+
+def _maps_once(world):
+    model, exchange = registered()
+    optimizer = sgd(model)
+    train(model, optimizer, 0, 4)  # DDP's buckets have settled, and the plan has followed them
+
+    def refuse(bucket, buffer):
+        raise AssertionError("looked up anew")
+
+    exchange._map = refuse
+    train(model, optimizer, 4, 6)
+    assert_ranks_agree(parameters(model), "parameters")
+    exchange.close()
+
+
+def test_where_a_bucket_lies_is_looked_up_once(tmp_path):
+    check(2, _maps_once, tmp_path)

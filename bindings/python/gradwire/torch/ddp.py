@@ -121,9 +121,13 @@ def _hook(  # torch exports GradBucket without a type
 class _Mapped(NamedTuple):
     """A bucket of DDP, and where its parameters are in the plan."""
 
-    key: Tuple[int, ...]  # id() of its parameters, in its order
+    buffer: Callable[[], Optional[torch.Tensor]]  # weak: DDP makes another with other buckets
     parameters: List[int]
     bucket: Optional[int]  # of the plan, when that is laid out like it: then nothing is copied
+    numel: int
+
+
+_NOWHERE = _Mapped(lambda: None, [], None, 0)
 
 
 class _Waiting(NamedTuple):
@@ -140,6 +144,7 @@ class DDPHook(GradientExchange):
     def __init__(self, named: Any, spec: str, **options: Any) -> None:
         super().__init__(named, spec, **options)
         self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
+        self._mapped_anew = False  # what travels together may have to follow
         self._waiting: List[_Waiting] = []
         self._error: Optional[BaseException] = None
         self._ddp: Any = lambda: None
@@ -166,7 +171,7 @@ class DDPHook(GradientExchange):
         # DDP cannot go on after a hook that raised. So errors wait for the end of backward, where
         # they keep their type, and their gradients are NaN, which nobody takes for good.
         started = time.perf_counter()
-        mapped = _Mapped((), [], None)
+        mapped = _NOWHERE
         try:
             if self._error is None:
                 with self._work.behind_backward():
@@ -192,12 +197,11 @@ class DDPHook(GradientExchange):
                 )
             self._begin()
         assert self._reducer is not None
-        if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
-            raise InvalidArgument(
-                f"gradients: are {buffer.dtype}, {buffer.layout}, must be dense and float32, "
-                "float16 or bfloat16"
-            )
-        mapped = self._map(bucket, buffer)
+        index = bucket.index()
+        mapped = self._mapped.get(index, _NOWHERE)
+        if mapped.buffer() is not buffer:
+            mapped = self._mapped[index] = self._map(bucket, buffer)
+            self._mapped_anew = True
         if mapped.bucket is None:
             self._reducer.give_from(
                 mapped.parameters,
@@ -207,22 +211,20 @@ class DDPHook(GradientExchange):
                 self._scale.address,
             )
             return mapped
-        self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
+        self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), mapped.numel)
         return mapped
 
     def _forget_places(self) -> None:
         self._mapped.clear()
 
     def _map(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
-        parameters = bucket.parameters()
-        key = tuple(map(id, parameters))
-        known = self._mapped.get(bucket.index())
-        if known is not None and known.key == key:
-            return known
-        ids = [self._ids[id(p)] for p in parameters if p.numel() > 0]
-        mapped = _Mapped(key, ids, self._bucket_like(ids, buffer))
-        self._mapped[bucket.index()] = mapped
-        return mapped
+        if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
+            raise InvalidArgument(
+                f"gradients: are {buffer.dtype}, {buffer.layout}, must be dense and float32, "
+                "float16 or bfloat16"
+            )
+        ids = [self._ids[id(p)] for p in bucket.parameters() if p.numel() > 0]
+        return _Mapped(weakref.ref(buffer), ids, self._bucket_like(ids, buffer), buffer.numel())
 
     def _bucket_like(self, ids: List[int], buffer: torch.Tensor) -> Optional[int]:
         assert self._reducer is not None
@@ -268,7 +270,8 @@ class DDPHook(GradientExchange):
         if committed and self._may_leave_out():
             means = [(each.buffer, each.mapped.parameters) for each in waiting]
             after_backward(lambda: self._give_to_unused(means))
-        if self._begun_steps >= _STEPS_UNTIL_REBUILT:
+        if self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
+            self._mapped_anew = False
             travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
             self._travel_in(travelled)
         self.seconds += time.perf_counter() - started
