@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradwire/kernels/core/stream.h"
+#include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
 
@@ -16,17 +17,25 @@ void add_shards(const Shards& shards, std::span<float> out, Context& context) {
   } work{shards, out};
   context.stream.pool().parallel_for(blocks, [&work](size_t block) {
     const size_t begin = block * kBlock, end = std::min(begin + kBlock, work.out.size());
-    float sum[kBlock];
-    for (int r = 0; r < work.shards.world_size; ++r) {
-      const float* part =
-          r == work.shards.rank
-              ? work.shards.own.data() + begin
-              : work.shards.others.data() + static_cast<size_t>(r) * work.out.size() + begin;
-      for (size_t i = 0; i < end - begin; ++i) {
-        sum[i] = r == 0 ? part[i] : sum[i] + part[i];
-      }
+    const auto part = [&](int r) {
+      const float* const all = r == work.shards.rank ? work.shards.own.data()
+                                                     : work.shards.others.data() +
+                                                           static_cast<size_t>(r) * work.out.size();
+      return std::span(all + begin, end - begin);
+    };
+    float between[kBlock];
+    const std::span<float> sum(between, end - begin), out = work.out.subspan(begin, sum.size());
+    const int last = work.shards.world_size - 1;
+    std::span<const float> so_far = part(0);
+    for (int r = 1; r <= last; ++r) {
+      // The last term writes the result: by then `own`, which may lie there, has been read.
+      const std::span<float> to = r == last ? out : sum;
+      cpu::add(so_far, part(r), to);
+      so_far = to;
     }
-    std::copy(sum, sum + (end - begin), work.out.data() + begin);
+    if (last == 0) {
+      std::ranges::copy(so_far, out.begin());
+    }
   });
 }
 

@@ -130,7 +130,7 @@ void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
     GroupSlot& slot = slots_[g];
     const Gradient own = gradient.subview(group.offset, group.numel);
     slot.mean = delivery_ == Delivery::kMean || adds_gradients_ ? own : own.subview(0, 0);
-    if (by_node_ || adds_gradients_) {
+    if (!compresses_first()) {
       continue;  // the exchange does it, once the node has added up; or nobody
     }
     Workspace::Frame frame(context.workspace);

@@ -122,6 +122,8 @@ class Bucket {
 
   /// "bucket 2", and with what it does: "bucket 2 (gather, bf16 + topk:1%)".
   const std::string& label() const { return label_; }
+  /// Whether compress() has work: else the exchange does all of it.
+  bool compresses_first() const { return !by_node_ && !adds_gradients_; }
 
  private:
   void add_carried(Gradient gradient) const;

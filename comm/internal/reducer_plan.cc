@@ -110,6 +110,7 @@ void Reducer::State::begin_plan() {
   measured = {.ready_us = std::vector<double>(plan.parameters.size(), 0.0),
               .times = std::vector<uint32_t>(plan.parameters.size(), 0),
               .frames_before = frames_sent()};
+  compresses_first = std::ranges::any_of(buckets, &Bucket::compresses_first);
   begin_step();
 }
 

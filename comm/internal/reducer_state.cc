@@ -144,14 +144,17 @@ void Reducer::State::note_ready(BucketId b, int64_t now) {
 }
 
 // The order of leaving is the plan's on every rank, whatever the order of readiness. One worker
-// compresses; each lane takes its buckets (every streams-th one) in that same order.
+// compresses; each lane takes its buckets (every streams-th one) in that same order. Where no
+// bucket of the plan has anything to compress they go to their lanes at once: a thread less to
+// wake.
 void Reducer::State::launch_full_buckets() {
   while (launched < buckets.size() && progress[launched].missing == 0) {
     const size_t b = launched++;
     if (gpu != nullptr) {
       compress_bucket(b);  // which enqueues
     } else {
-      compression.stream->enqueue([this, b] { compress_bucket(b); });
+      Stream& first = compresses_first ? *compression.stream : *lane_of(b).worker->stream;
+      first.enqueue([this, b] { compress_bucket(b); });
     }
   }
 }
@@ -160,17 +163,20 @@ void Reducer::State::compress_bucket(size_t b) {
   guarded(b, [this, b] {
     BucketTrace& times_of = progress[b].trace;
     times_of.begin_us = now_us();
-    Stream& lane = *lane_of(b).worker->stream;
     if (gpu != nullptr) {
       gpu->begin_bucket(b, *compression.stream);
     }
-    buckets[b].compress(progress[b].gradient, parity, compression.context);
+    const bool in_lane = gpu == nullptr && !compresses_first;
+    Worker& worker = in_lane ? *lane_of(b).worker : compression;
+    buckets[b].compress(progress[b].gradient, parity, worker.context);
     times_of.compressed_us = now_us();
     if (gpu != nullptr) {
-      gpu->hand_over(b, *compression.stream, lane);
-      exchange_bucket(b);
+      gpu->hand_over(b, *compression.stream, *lane_of(b).worker->stream);
+    }
+    if (gpu == nullptr && !in_lane) {
+      lane_of(b).worker->stream->enqueue([this, b] { exchange_bucket(b); });
     } else {
-      lane.enqueue([this, b] { exchange_bucket(b); });
+      exchange_bucket(b);
     }
   });
 }

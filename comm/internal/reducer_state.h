@@ -158,6 +158,7 @@ struct Reducer::State {
 
   uint64_t step = 0;
   size_t launched = 0;  // buckets on their way or done
+  bool compresses_first = true;  // some bucket of the plan
   int no_sync = 0;         // scopes that live
   bool begun = false;      // something was accumulated or is ready
   bool any_ready = false;
