@@ -4,7 +4,15 @@ import bench_support  # noqa: F401
 import pytest
 
 from gradwire.bench.intervals import Interval, mean_interval, t95
-from gradwire.bench.summary import accuracy_differences, cells, difference, sentences, table
+from gradwire.bench.summary import (
+    accuracy_at,
+    accuracy_differences,
+    cells,
+    difference,
+    equal_epochs,
+    sentences,
+    table,
+)
 
 
 def row(method, seconds, link="50mbit", seed=1, accuracy=0.95, **others):
@@ -137,3 +145,22 @@ def test_several_seeds_show_means_with_intervals():
     rows = [row("none", 1.0, seed=1, accuracy=0.9), row("none", 3.0, seed=2, accuracy=0.9)]
     assert "2.00 ± 12.71" in table(rows)
     assert "0.9000 ± 0.0000" in table(rows)
+
+
+def test_accuracies_are_compared_after_the_last_epoch_that_all_have_ended():
+    rows = [
+        row("none", 2.0, accuracy_by_epoch=[0.5, None, 0.75, 0.875]),
+        row("int4", 1.0, accuracy_by_epoch=[0.25, 0.5, 0.625]),  # reached its target sooner
+    ]
+    assert equal_epochs(rows) == 3
+    assert [(found["method"], found["accuracy"]) for found in accuracy_at(rows, 3)] == [
+        ("none", 0.75), ("int4", 0.625)
+    ]  # fmt: skip
+    head, _, *lines = table(rows).splitlines()
+    place = head.index("epoch 3")
+    assert [line[place:].split()[0] for line in lines] == ["0.7500", "0.6250"]
+    # Behind the second one was not evaluated, and behind none of its own that one which ends soonest.
+    assert equal_epochs([rows[0], row("fp16", 1.0, accuracy_by_epoch=[0.25, 0.5])]) == 1
+    none_in_common = [rows[0], row("fp16", 1.0, accuracy_by_epoch=[])]
+    assert equal_epochs(none_in_common) == 0 and accuracy_at(none_in_common, 0) == []
+    assert "epoch" not in table(none_in_common)

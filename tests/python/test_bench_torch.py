@@ -1,6 +1,7 @@
 """`gradwire bench --trainer torch`: DDP workers, gradwire's specs and peers beside each other."""
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -24,6 +25,7 @@ if HAS_TORCH:
     from rank_processes import run_ranks
 
     import gradwire
+    import gradwire.torch
     from gradwire.bench.torch_trainer import data, methods, optimizers, workloads
 
 PEERS = ["ddp", "ddp-fp16", "ddp-powersgd:1", "ddp-post-local-sgd:2", "ddp-topk:1%"]
@@ -91,6 +93,22 @@ def test_layerwise_optimizers_keep_biases_from_decay_adaptation_and_the_rate_of_
     assert torch.allclose(model.weight, torch.full((2, 3), 1 - moved), atol=1e-7, rtol=0)
 
 
+def test_accuracy_is_known_at_the_end_of_each_epoch(options, tmp_path):
+    code, out, err = bench(
+        *options, "--methods", "none;ddp-fp16", "--epochs", 2, "--eval-every", 7,
+        "--stop-at-target", 0, "--batch-size", 128, timeout=300,
+    )  # fmt: skip
+    assert code == 0, err
+    found = document(tmp_path)
+    (equal,) = found["at_equal_epochs"]  # of the only training
+    for row, curve, at_end in zip(found["rows"], found["curves"], equal["rows"]):
+        by_step = {point["step"]: point["accuracy"] for point in curve["points"]}
+        assert sorted(by_step) == [5, 7, 10]  # 1,437 digits, 256 a step
+        assert row["accuracy_by_epoch"] == [by_step[5], by_step[10]]
+        assert (at_end["method"], at_end["accuracy"]) == (row["method"], by_step[10])
+    assert equal["epoch"] == 2 and "epoch 2" in out
+
+
 def test_gradients_alone_are_exchanged_and_have_no_accuracy(options, tmp_path):
     code, _, err = bench(
         *options, "--workload", "gradients:resnet50", "--methods", "int4,ddp-fp16",
@@ -139,10 +157,33 @@ def test_what_cannot_be_trained_is_told_before_anything_runs(options, tmp_path, 
 
 
 @pytest.mark.skipif(HAS_TORCH and torch.cuda.device_count() >= 2, reason="there are GPUs")
-def test_cuda_is_refused_where_there_is_no_gpu(options):
-    code, _, err = bench(*options, "--device", "cuda", "--methods", "ddp")
+@pytest.mark.parametrize("method", ["ddp", "topk:1%,int4"])
+def test_cuda_is_refused_where_there_is_no_gpu(options, method):
+    code, _, err = bench(*options, "--device", "cuda", "--methods", method)
     assert code == 2
-    assert "0 GPU(s)" in err.strip().splitlines()[-1]
+    why = "" if torch.version.cuda else "built without CUDA, "
+    assert f"{why}can use, expected one for each of 2 workers" in err.strip().splitlines()[-1]
+
+
+def test_on_a_gpu_gradwire_goes_over_its_own_nccl_or_says_why_not(monkeypatch):
+    found = methods.find("topk:1%,int4", "auto")
+    with monkeypatch.context() as without:
+        info = dict(gradwire.build_info(), cuda_unavailable_reason="no driver")
+        without.setattr(gradwire, "build_info", lambda: info)
+        with pytest.raises(gradwire.InvalidArgument, match="device cuda here: no driver.*peer: ddp"):
+            found.check([("w", (8, 8))], "cuda")
+        found.check([("w", (8, 8))], "cpu")
+    usable = [dataclasses.replace(row, unavailable_reason="") for row in gradwire.transports()]
+    monkeypatch.setattr(gradwire, "transports", lambda: usable)
+    monkeypatch.setattr(gradwire, "build_info", lambda: {"cuda_unavailable_reason": ""})
+    carriers = []
+    monkeypatch.setattr(
+        gradwire.torch, "register", lambda ddp, spec, **how: carriers.append(how["carrier"])
+    )
+    for device in ("cuda", "cpu"):
+        found.check([("w", (8, 8))], device)
+        found.install(None, 30.0, 1)
+    assert carriers == ["nccl", "gloo"]
 
 
 def test_options_of_torch_are_refused_with_the_other_trainer():

@@ -10,7 +10,7 @@ from typing import Any, List, Optional
 from gradwire.bench.files import write_whole
 from gradwire.bench.machine import commit, machine, version
 from gradwire.bench.types import Document, Event, Row
-from gradwire.bench.variants import accuracy_differences, sentences
+from gradwire.bench.variants import accuracies_at_equal_epochs, accuracy_differences, sentences
 
 SCHEMA = "gradwire-bench/1"
 
@@ -54,6 +54,7 @@ class Report:
                 rows=self.rows,
                 curves=self.curves,
                 sentences=sentences(self.rows),
+                at_equal_epochs=accuracies_at_equal_epochs(self.rows),
                 accuracy_minus_none_points=(
                     accuracy_differences(self.rows) if self.equal_epochs() else []
                 ),

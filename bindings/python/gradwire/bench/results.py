@@ -86,6 +86,7 @@ class Recorder:
             "seconds_to_target": self.target["seconds"] if self.target else None,
             "steps_to_target": self.target["step"] if self.target else None,
             "final_accuracy": self.evaluations[-1]["accuracy"] if self.evaluations else None,
+            "accuracy_by_epoch": self._by_epoch(),
             "best_accuracy": max((e["accuracy"] for e in self.evaluations), default=None),
             "steps": len(self.steps),
             "epochs": last.get("epochs", last.get("epoch")),
@@ -103,6 +104,15 @@ class Recorder:
             {name: event[name] for name in ("step", "seconds", "bytes", "accuracy")}
             for event in self.evaluations
         ]
+
+    def _by_epoch(self) -> List[Optional[float]]:
+        """Accuracy at the end of each complete epoch; None where nothing was evaluated there."""
+        per_epoch = (self.start or {}).get("steps_per_epoch")
+        if not per_epoch:
+            return []
+        at_step = {event["step"]: event["accuracy"] for event in self.evaluations}
+        complete = len(self.steps) // per_epoch
+        return [at_step.get(epoch * per_epoch) for epoch in range(1, complete + 1)]
 
     def _stopped_by(self, stopped_early: bool) -> str:
         if stopped_early:

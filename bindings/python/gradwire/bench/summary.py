@@ -91,6 +91,26 @@ def accuracy_differences(rows: Sequence[Row]) -> List[Row]:
     return found
 
 
+def equal_epochs(rows: Sequence[Row]) -> int:
+    """The last epoch at whose end every row was evaluated; 0: there is none."""
+    every = [row.get("accuracy_by_epoch", []) for row in rows]
+    complete = min(map(len, every), default=0)
+    known = [e for e in range(1, complete + 1) if all(found[e - 1] is not None for found in every)]
+    return max(known, default=0)
+
+
+def accuracy_at(rows: Sequence[Row], epoch: int) -> List[Row]:
+    """Of each row, at the end of an epoch that equal_epochs() has named."""
+    return [
+        dict(
+            {name: row[name] for name in ("link", "method", "seed")},
+            accuracy=row["accuracy_by_epoch"][epoch - 1],
+        )
+        for row in rows
+        if epoch > 0
+    ]
+
+
 def sentences(rows: Sequence[Row]) -> List[str]:
     """One for each link."""
     every = cells(rows)
@@ -166,6 +186,12 @@ def table(rows: Sequence[Row]) -> str:
     head = ["link", "method", f"s to {target:g}" if target else "s", "accuracy", "ms/step"]
     head += ["compute", "exchange", "compression", "bytes/step", "interface"]
     body = [_line(cell) for cell in cells(rows)]
+    epoch = equal_epochs(rows)
+    if epoch > 0:  # where nobody stops early it may be that of "accuracy"
+        head.insert(4, f"epoch {epoch}")
+        equal = cells(accuracy_at(rows, epoch))
+        for line, cell in zip(body, equal):
+            line.insert(4, _number(cell, "accuracy", 4, len(cell.rows) > 1))
     widths = [max(len(line[i]) for line in [head] + body) for i in range(len(head))]
     lines = [
         "  ".join(
@@ -178,9 +204,10 @@ def table(rows: Sequence[Row]) -> str:
 
 
 TABLE_NOTE = (
-    "seconds are training time, without start-up and evaluation; exchange is the part not hidden "
-    "behind backward; bytes are sent per worker and step, as counted by the transport and by the "
-    "network interface"
+    "seconds are training time, without start-up and evaluation; accuracy is that of the last "
+    "evaluation, epoch N that at the end of the last epoch which all have; exchange is the part not "
+    "hidden behind backward; bytes are sent per worker and step, as counted by the transport and by "
+    "the network interface"
 )
 
 

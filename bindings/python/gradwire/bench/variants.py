@@ -41,6 +41,15 @@ def accuracy_differences(rows: Sequence[Row]) -> List[Row]:
     ]
 
 
+def accuracies_at_equal_epochs(rows: Sequence[Row]) -> List[Document]:
+    """Of each training, at the end of the last epoch that all its rows have (0: there is none)."""
+    return [
+        {"variant": variant, "epoch": epoch, "rows": summary.accuracy_at(its, epoch)}
+        for variant, its in groups(rows)
+        for epoch in [summary.equal_epochs(its)]
+    ]
+
+
 def table(rows: Sequence[Row]) -> str:
     """One table for each training, under its name where there are several."""
     found = groups(rows)

@@ -79,8 +79,8 @@ class _Worker:
             epoch = (step - 1) // (per_epoch or limit)
             self._step(step, epoch, per_epoch)
             ends = step == limit or step % (per_epoch or limit) == 0
-            due = step % options.eval_every == 0 if options.eval_every else ends
-            stops = (due or step == limit) and self._evaluate(step, epoch)
+            due = ends or (options.eval_every > 0 and step % options.eval_every == 0)
+            stops = due and self._evaluate(step, epoch)
             if ends or stops:
                 self._end_epoch(epoch, ends and step % (per_epoch or limit) == 0)
             if stops:
@@ -206,9 +206,11 @@ def _check_device(options: Any) -> None:
     if options.device == "cuda":
         count = torch.cuda.device_count()
         if count < options.world_size:
+            built: Any = torch.version
+            why = "" if built.cuda else ", which was built without CUDA,"
             raise InvalidArgument(
-                f"--device cuda: this machine has {count} GPU(s) that torch {torch.__version__} can "
-                f"use, expected one for each of {options.world_size} workers"
+                f"--device cuda: this machine has {count} GPU(s) that torch {torch.__version__}{why} "
+                f"can use, expected one for each of {options.world_size} workers"
             )
 
 

@@ -7,7 +7,8 @@ from typing import Any, Dict, Optional, Tuple
 import gradwire
 from gradwire.bench.torch_trainer import peers
 
-_GRADWIRE_CARRIER = "gloo"
+# gradwire's own, for memory of that device; torch's group there is gloo's or NCCL's as well.
+_CARRIERS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 class Gradwire:
@@ -22,6 +23,7 @@ class Gradwire:
                 f"method '{method}': no exchange behind '@', expected as in int4@two_shot"
             )
         self._asked = own or exchange
+        self._device = "cpu"
         self._hook: Any = None
 
     @property
@@ -30,10 +32,13 @@ class Gradwire:
         return {}
 
     def check(self, shapes: Any, device: str) -> None:
-        if device != "cpu":
+        self._device = device
+        nccl = next(row for row in gradwire.transports() if row.name == "nccl")
+        reason = gradwire.build_info()["cuda_unavailable_reason"] or nccl.unavailable_reason
+        if device == "cuda" and reason:
             raise gradwire.InvalidArgument(
-                f"method '{self.spec}': gradwire's hook takes parameters on the CPU, expected with "
-                f"--device {device} a peer: {', '.join(peers.NAMES)}"
+                f"method '{self.spec}': gradwire cannot be used with --device cuda here: {reason}; "
+                f"expected a peer: {', '.join(peers.NAMES)}"
             )
         gradwire.make_plan(shapes, self.spec, exchange=self._asked)
 
@@ -43,7 +48,7 @@ class Gradwire:
         self._hook = gradwire_torch.register(
             ddp,
             self.spec,
-            carrier=_GRADWIRE_CARRIER,
+            carrier=_CARRIERS[self._device],
             timeout=timeout_s,
             exchange=self._asked,
             seed=seed,
@@ -59,17 +64,19 @@ class Gradwire:
 
     def step_counts(self) -> Dict[str, Optional[float]]:
         stats = self._hook.stats()
+        on_cpu = self._device == "cpu"  # elsewhere the times are those of enqueueing
         return {
             "bytes_sent": stats.get("bytes_sent"),
-            "compression_ms": _ms(stats.get("codec_us")),
-            "transfer_ms": _ms(stats.get("transfer_us")),
+            "compression_ms": _ms(stats.get("codec_us")) if on_cpu else None,
+            "transfer_ms": _ms(stats.get("transfer_us")) if on_cpu else None,
         }
 
     def after_step(self, model: Any) -> None:
         """Nothing: the hook did all."""
 
     def settle(self, model: Any) -> None:
-        """Nothing: all ranks have the same parameters."""
+        """All ranks have the same parameters; a GPU tells of gradients that were not finite."""
+        self._hook.synchronize()
 
     def close(self) -> None:
         if self._hook is not None:
