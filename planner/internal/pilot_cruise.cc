@@ -91,17 +91,19 @@ void Pilot::State::choose() {
 
 void Pilot::State::begin_tuning() {
   arms = {running};
+  const size_t largest = largest_bucket(running, parameters);
   for (const int streams : options.streams) {
-    if (streams != running.streams && running.plan.buckets.size() > 1) {
-      PilotPlan plan = running;
-      plan.streams = std::min(streams, static_cast<int>(running.plan.buckets.size()));
-      plan.name = name_of(plan);
-      if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
-        arms.push_back(plan);
-      }
+    PilotPlan plan = running;
+    if (plan.plan.buckets.size() < static_cast<size_t>(streams) && largest > 0) {
+      // Streams carry whole buckets: there must be as many.
+      plan = with_largest_bucket(running, parameters, largest / static_cast<size_t>(streams) + 1);
+    }
+    plan.streams = std::min(streams, static_cast<int>(plan.plan.buckets.size()));
+    plan.name = name_of(plan);
+    if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
+      arms.push_back(std::move(plan));
     }
   }
-  const size_t largest = largest_bucket(running, parameters);
   for (const size_t numel : {largest / 2, largest * 2}) {
     PilotPlan plan = with_largest_bucket(running, parameters, std::max<size_t>(numel, 1));
     if (largest > 0 && plan.plan.buckets != running.plan.buckets) {

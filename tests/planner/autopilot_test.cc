@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -30,6 +31,9 @@ struct Ran {
   std::vector<std::string> specs;  ///< that each step ran with
   std::vector<double> losses;
   double accuracy = 0;
+  size_t wrong_means = 0;  ///< of dense steps, against both ranks' gradients (two ranks alone)
+  size_t lost_residuals =
+      0;  ///< steps of one and the same spec with feedback behind which none was left
   std::string log;
 };
 
@@ -84,10 +88,31 @@ std::vector<Ran> run(const Job& job, Slowness& slowness, int ranks = 2) {
       const float loss =
           training.step(static_cast<unsigned>(1000 * step + transport.rank()), gradients);
       ran.losses.push_back(loss);
+      std::vector<std::vector<float>> others, means;
+      if (autopilot && ranks == 2 && ran.specs.back() == "none") {
+        std::vector<std::span<float>> places;
+        for (ParamId p = 0; p < count; ++p) {
+          means.emplace_back(gradients[p].begin(), gradients[p].end());
+          others.emplace_back(gradients[p].size());
+        }
+        places.assign(others.begin(), others.end());
+        training.step(static_cast<unsigned>(1000 * step + 1 - transport.rank()), places);
+      }
       for (ParamId p = static_cast<ParamId>(count); p-- > 0;) {
         autopilot ? autopilot->grad_ready(p) : by_hand->grad_ready(p);
       }
       autopilot ? autopilot->wait(loss) : by_hand->wait();
+      for (ParamId p = 0; p < means.size(); ++p) {
+        const auto mean = autopilot->gradient(p).as<float>();
+        for (size_t i = 0; i < mean.size(); ++i) {
+          ran.wrong_means += std::abs(mean[i] - (means[p][i] + others[p][i]) / 2) > 1e-6f ? 1 : 0;
+        }
+      }
+      if (autopilot && step > 0 && ran.specs.back() == "topk:1%" &&
+          autopilot->pilot().plan().spec == "topk:1%") {
+        const ConstResidual residual = autopilot->reducer().residual(0);
+        ran.lost_residuals += std::ranges::all_of(residual, [](float e) { return e == 0; }) ? 1 : 0;
+      }
       for (ParamId p = 0; p < count; ++p) {
         training.apply(p, (autopilot ? autopilot->gradient(p) : by_hand->gradient(p)).as<float>());
       }
@@ -187,6 +212,11 @@ TEST(Autopilot, TriesStreamsAndKeepsRanksAlike) {
   EXPECT_EQ(runs[0].weights, runs[1].weights);
   EXPECT_EQ(runs[0].log, runs[1].log);
   EXPECT_NE(runs[0].log.find("\"what\":\"tune\""), std::string::npos) << runs[0].log;
+  EXPECT_NE(runs[0].log.find("streams\":"), std::string::npos) << runs[0].log;
+  for (const Ran& ran : runs) {
+    EXPECT_EQ(ran.lost_residuals, 0u) << ran.log;
+    EXPECT_EQ(ran.wrong_means, 0u) << ran.log;
+  }
 }
 
 TEST(Autopilot, RefusesWhatCannotBe) {
