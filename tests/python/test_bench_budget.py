@@ -90,11 +90,24 @@ def test_then_steps_by_one_factor_and_never_below_the_least():
 
 def test_then_the_methods_that_win_least_but_never_none():
     made = budget.plan(trials(), costs(), 0.3 * WHOLE)
-    assert [each["what"] for each in made.left_out] == ["steps", "methods"]
-    assert made.left_out[1]["values"] == ["odd"]  # slower than none on both links
+    assert [each["what"] for each in made.left_out] == ["methods", "steps"]
+    assert made.left_out[0]["values"] == ["odd"]  # slower than none on both links
     assert made.estimate_s <= 0.3 * WHOLE
-    made = budget.plan(trials(), costs(), 0.1)
-    assert {trial.case.method for trial in made.trials} == {"none", "int4"}
+
+
+def test_then_trainings_from_the_last_and_links_from_the_slowest_and_what_is_left_is_whole():
+    other = replace(JOB, optimizer="lamb")
+    asked = trials() + trials(job=other)
+    known = costs(asked)
+    none_and_int4 = sum(seconds(s, 50) for s in (0.010, 0.012, 0.110, 0.0245))
+    made = budget.plan(asked, known, none_and_int4 + 0.1)
+    assert {trial.variant for trial in made.trials} == {"mlp, sgd, batch 64"}
+    assert [each["what"] for each in made.left_out] == ["methods", "trainings", "steps"]
+    assert made.left_out[1]["values"] == ["mlp, lamb, batch 64"]
+    assert len(made.trials) == 4
+    made = budget.plan(asked, known, 0.1)  # less than anything takes: one link, two methods
+    assert [(t.case.method, t.case.link) for t in made.trials] == [("none", FREE), ("int4", FREE)]
+    assert made.left_out[2]["values"] == ["8mbit"]
     assert {trial.job.max_steps for trial in made.trials} == {50}
 
 
@@ -192,6 +205,14 @@ def test_probes_take_a_quarter_of_the_time_at_most(monkeypatch):
     told = machine.go(trials(methods=["none", *methods], links=[FREE]), 20.0)
     assert len(machine.probes) == 3  # 2 s each: the third begins within 5 s
     assert told["not_probed"] == [f"mlp, sgd, batch 64: {method}" for method in methods[2:]]
+
+
+def test_every_training_is_probed_before_any_second_method(monkeypatch):
+    machine = Machine(monkeypatch, lambda trial: 1.0)
+    asked = trials(links=[FREE]) + trials(links=[FREE], job=replace(JOB, optimizer="lamb"))
+    told = machine.go(asked, 4.0)  # one probe takes half of it
+    assert machine.probes == ["none", "none"]
+    assert len(told["not_probed"]) == 4
 
 
 def test_a_probe_that_fails_ends_it_unless_it_keeps_going(monkeypatch):

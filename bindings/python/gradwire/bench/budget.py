@@ -3,7 +3,8 @@
 What does not fit is left out in this order: seeds, the last first, down to one; then steps, for all
 runs by the same factor, but to no fewer than LEAST_STEPS; then methods, first those from which least
 is expected: the ones whose step on the link that suits them best is slowest beside `none`'s. `none`
-stays, and one method beside it. Last, runs for whose beginning no time is left.
+stays, and one method beside it. Then trainings (workloads, optimizers, batch sizes), the last first;
+then links, first the one whose runs take longest. Last, runs for whose beginning no time is left.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ def plan(trials: Sequence[Trial], costs: Costs, seconds: float) -> Plan:
         kept = _shorter(kept, costs, seconds, left_out)
         most = {trial.variant: trial.job for trial in kept}
         spare = [[replace(t, job=most[t.variant]) for t in runs if t.variant in most] for runs in spare]
-        methods = {trial.case.method for trial in kept}
-        spare = [[trial for trial in runs if trial.case.method in methods] for runs in spare]
+        places = {(t.variant, t.case.method, t.case.link) for t in kept}
+        spare = [
+            [t for t in runs if (t.variant, t.case.method, t.case.link) in places] for runs in spare
+        ]
     return Plan(kept, costs.total_s(kept), left_out, spare)
 
 
@@ -99,7 +102,13 @@ def _shorter(
         methods.remove(dull)
         gone.append(dull)
         least = [trial for trial in least if trial.case.method != dull]
-    kept = [trial for trial in kept if trial.case.method in methods]
+    if gone:
+        left_out.append(_told("methods", gone, f"methods {_list(gone)}", least_s, seconds))
+    least = _fewer(least, "trainings", lambda trial: trial.variant, costs, seconds, left_out)
+    least = _fewer(least, "links", lambda trial: trial.case.link.name, costs, seconds, left_out)
+    still = {trial.key for trial in least}
+    kept = [trial for trial in kept if trial.key in still]
+    steps = {variant: most for variant, most in steps.items() if any(t.variant == variant for t in kept)}
     low, high = 0.0, 1.0
     for _ in range(30):
         middle = (low + high) / 2
@@ -111,9 +120,29 @@ def _shorter(
         if 0 < now < most:
             what = f"steps of {variant} beyond {now} (of {most})"
             left_out.append(_told("steps", [variant, most, now], what, before_s, seconds))
-    if gone:
-        left_out.append(_told("methods", gone, f"methods {_list(gone)}", least_s, seconds))
     return fewer
+
+
+def _fewer(
+    least: List[Trial],
+    what: str,
+    of: Callable[[Trial], str],
+    costs: Costs,
+    seconds: float,
+    left_out: List[Document],
+) -> List[Trial]:
+    """Without the last trainings, or the slowest links, until it fits or one is left."""
+    needed_s = costs.total_s(least)
+    names = list(dict.fromkeys(of(trial) for trial in least))
+    if what == "links":
+        names.sort(key=lambda name: costs.total_s([t for t in least if of(t) == name]))
+    gone: List[str] = []
+    while costs.total_s(least) > seconds and len(names) > 1:
+        gone.append(names.pop())
+        least = [trial for trial in least if of(trial) in names]
+    if gone:
+        left_out.append(_told(what, gone, f"{what} {_joined(gone)}", needed_s, seconds))
+    return least
 
 
 def _with_steps(trials: Sequence[Trial], steps: Dict[str, int], factor: float) -> List[Trial]:
@@ -136,9 +165,25 @@ def _slowness(trials: Sequence[Trial], method: str, costs: Costs) -> float:
     return min(ratios)
 
 
+def _by_turns(trials: Sequence[Trial]) -> List[Trial]:
+    """One trial of every training and method: the first method of each training, then the second .."""
+    once = list({(t.variant, t.case.method): t for t in reversed(trials)}.values())[::-1]
+    turns: Dict[str, int] = {}
+    placed = []
+    for trial in once:
+        turns[trial.variant] = turns.get(trial.variant, -1) + 1
+        placed.append((turns[trial.variant], trial))
+    placed.sort(key=lambda pair: pair[0])
+    return [trial for _, trial in placed]
+
+
 def _told(what: str, values: Sequence[object], words: str, needed_s: float, seconds: float) -> Document:
     why = f"about {needed_s:.0f} s would be needed, {seconds:.0f} s are left"
     return {"what": what, "values": list(values), "why": why, "says": f"{words}: {why}"}
+
+
+def _joined(values: Sequence[str]) -> str:
+    return "; ".join(values)
 
 
 def _list(values: Sequence[object]) -> str:
@@ -186,14 +231,16 @@ class Work:
         told["took_s"] = self.clock() - began
 
     def _probe(self, told: Document) -> Costs:
-        """Each job and method once, on the fastest link, as long as there is time for probes."""
+        """Each job and method once, on the fastest link: the first method of every job, then others as
+        long as there is time for probes."""
         costs = Costs()
         end = self.clock() + _PROBES * self.seconds
         link = estimate.fastest([trial.case.link for trial in self.trials])
-        probes = list({(t.variant, t.case.method): t for t in reversed(self.trials)}.values())[::-1]
+        probes = _by_turns(self.trials)
+        variants = len({trial.variant for trial in probes})
         told["not_probed"] = []
         for number, trial in enumerate(probes):
-            if number and self.clock() > end:
+            if number >= variants and self.clock() > end:
                 told["not_probed"].append(f"{trial.variant}: {trial.case.method}")
                 continue
             tried = replace(trial, case=replace(trial.case, link=link))
@@ -201,7 +248,7 @@ class Work:
                 cost = estimate.probe(tried, self.session.network,
                                       self.session.scratch / f"probe{number}", self.clock)
             except RunError:
-                if not self.session.keep_going or not number:
+                if not self.session.keep_going or number < variants:
                     raise
                 continue  # its run says what is wrong
             costs.add(trial, cost)
