@@ -3,6 +3,7 @@
 import io
 import math
 
+from gradwire import drawing
 from gradwire.bench import files, plots
 
 
@@ -84,5 +85,5 @@ def _draw(axes, name, points, styles):
     axes.set_yscale("log")
     axes.grid(True, which="major", color="#eeeeee", linewidth=0.8)
     axes.plot(*zip(*points), label=name, linewidth=1.4, marker="o", markersize=3,
-              color=plots.COLOURS[number % len(plots.COLOURS)],
-              linestyle=plots.STYLES[number % len(plots.STYLES)])
+              color=drawing.COLOURS[number % len(drawing.COLOURS)],
+              linestyle=drawing.STYLES[number % len(drawing.STYLES)])

@@ -7,6 +7,7 @@
 #include <pybind11/typing.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gradwire/kernels/core/error.h"
@@ -57,7 +58,18 @@ Question question_of(const std::string& profile_json, const std::string& schedul
   if (!settings["intra"].is_none()) {
     cluster.intra = planner::find_link(py::cast<std::string>(settings["intra"]));
   }
+  cluster.pattern = planner::pattern_named(py::cast<std::string>(settings["exchange"]));
+  cluster.servers = py::cast<size_t>(settings["servers"]);
+  for (const auto& [compute, input, link] :
+       py::cast<std::vector<std::tuple<double, double, double>>>(settings["uneven"])) {
+    cluster.uneven.push_back({compute, input, link});
+  }
   set("compression", question.options.codec.compression);
+  if (!settings["codec"].is_none()) {
+    const auto [encode_floor, encode_rate, decode_floor, decode_rate] =
+        py::cast<std::tuple<double, double, double, double>>(settings["codec"]);
+    question.options.codec.cost = {encode_floor, encode_rate, decode_floor, decode_rate};
+  }
   const auto bucket_bytes = py::cast<std::vector<double>>(settings["bucket_bytes"]);
   if (!bucket_bytes.empty()) {
     question.options.buckets = planner::buckets_by_cap(question.profile, bucket_bytes);
@@ -178,11 +190,14 @@ std::string profile_from(const std::string& format, const std::string& text,
   if (format == "kineto") {
     return to_json(planner::import_kineto(text, py::cast<size_t>(options["step"]), name));
   }
+  if (format == "chakra") {
+    return to_json(planner::import_chakra(text, py::cast<size_t>(options["batch"]), name));
+  }
   if (format == "pipedream") {
     return to_json(planner::import_pipedream(text, py::cast<size_t>(options["batch"]), name));
   }
-  constexpr std::string_view kKnown[] = {"profile", "columns",   "b-caffe", "b-caffe-merged",
-                                         "kineto",  "pipedream", "layers"};
+  constexpr std::string_view kKnown[] = {"profile", "columns", "b-caffe",   "b-caffe-merged",
+                                         "kineto",  "chakra",  "pipedream", "layers"};
   throw_unknown_name("profile format", format, kKnown);
 }
 
@@ -190,6 +205,14 @@ std::vector<std::string> schedules() {
   std::vector<std::string> names;
   for (size_t s = 0; s < planner::kSchedules; ++s) {
     names.emplace_back(planner::name_of(static_cast<planner::Schedule>(s)));
+  }
+  return names;
+}
+
+std::vector<std::string> patterns() {
+  std::vector<std::string> names;
+  for (size_t p = 0; p < planner::kPatterns; ++p) {
+    names.emplace_back(planner::name_of(static_cast<planner::Pattern>(p)));
   }
   return names;
 }
@@ -204,6 +227,10 @@ void bind_planner(py::module_& module) {
   using py::arg;
   module.attr("planner_unavailable_reason") = "";
   module.def("planner_schedules", &schedules, "Names of the schedules of a predicted step.");
+  module.def("planner_exchanges", &patterns, "Names of the exchanges of a predicted step.");
+  module.def("planner_beside_measured", &planner::beside_measured, arg("predicted"),
+             arg("measured"), arg("step"), arg("name"),
+             "Chrome/Perfetto JSON of both; see gradwire.planner.beside_measured.");
   module.def("planner_profile", &profile_from, arg("format"), arg("text"), arg("name"),
              arg("options"), "JSON of the profile that `text` in one of the formats holds.");
   module.def("planner_calibrated", &calibrated, arg("profile"), arg("step_s"),
@@ -226,6 +253,7 @@ void bind_planner(py::module_& module) {
   module.attr("planner_unavailable_reason") =
       "this build has no planner: nlohmann-json was not found (Debian: nlohmann-json3-dev)";
   module.def("planner_schedules", [] { return std::vector<std::string>(); });
+  module.def("planner_exchanges", [] { return std::vector<std::string>(); });
 }
 
 #endif

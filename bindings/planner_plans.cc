@@ -130,6 +130,17 @@ void bind_fits(py::module_& module) {
       "The same of times drawn from those that were measured, exactly.");
 }
 
+void bind_specs(py::module_& module) {
+  module.def(
+      "spec_traffic",
+      [](const std::string& spec, int world_size) {
+        const planner::SpecTraffic traffic = planner::spec_traffic(spec, world_size);
+        return std::tuple(4 / traffic.bytes_per_element, traffic.exchanges);
+      },
+      py::arg("spec"), py::arg("world_size"),
+      "(dense bytes over payload bytes, names of the exchanges that carry it) of a compressor.");
+}
+
 using CodecTuple = std::tuple<double, double, double, double>;
 
 NamedPlan plan_of(std::vector<ReadyGradient> gradients, const Costs& costs,
@@ -263,6 +274,7 @@ void bind_planner_plans(py::module_& module) {
   bind_units(module);
   bind_links(module);
   bind_fits(module);
+  bind_specs(module);
   bind_bucket_plans(module);
 }
 

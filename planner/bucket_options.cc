@@ -14,11 +14,8 @@ constexpr size_t kSampleNumel = size_t{1} << 20;
 
 /// What an option needs of a spec.
 struct PricedSpec {
-  std::string text;
-  double bytes_per_element = 0;
-  double density = 1;
+  SpecTraffic traffic;  // with the exchanges that are asked for
   CodecCost codec = {};
-  std::vector<std::string_view> exchanges = {};
 };
 
 CodecCost codec_of(const CompressorSpec& spec, const Costs& costs) {
@@ -39,25 +36,15 @@ CodecCost codec_of(const CompressorSpec& spec, const Costs& costs) {
 }
 
 PricedSpec priced(const std::string& text, const BucketOptionRequest& request, const Costs& costs) {
-  const CompressorSpec spec = parse_spec(text);
-  check(spec.rank == 0, "bucket options: what '", text,
-        "' sends depends on the shapes of parameters, expected a spec that does not");
-  const auto compressor =
-      make_compressor(spec, {.numel = kSampleNumel, .world_size = request.world_size});
-  PricedSpec of{.text = to_string(spec),
-                .bytes_per_element = static_cast<double>(compressor->capacity_bytes()) /
-                                     static_cast<double>(kSampleNumel),
-                .density = find_compressor(spec.name).selector ? spec.density : 1.0,
-                .codec = codec_of(spec, costs)};
-  for (const std::string_view exchange : exchanges_that_carry(*compressor)) {
+  PricedSpec of{.traffic = spec_traffic(text, request.world_size),
+                .codec = codec_of(parse_spec(text), costs)};
+  std::erase_if(of.traffic.exchanges, [&](std::string_view exchange) {
     const bool asked = request.exchanges.empty() ||
                        std::ranges::find(request.exchanges, exchange) != request.exchanges.end();
     const bool allowed =
         request.mean == MeanBits::kSameOnAllRanks || find_exchange(exchange).rank_order;
-    if (asked && allowed && !find_exchange(exchange).sums_in_any_order) {
-      of.exchanges.push_back(exchange);
-    }
-  }
+    return !asked || !allowed || find_exchange(exchange).sums_in_any_order;
+  });
   return of;
 }
 
@@ -66,32 +53,45 @@ BucketOption option_of(const PricedSpec& spec, std::string_view exchange, int st
   const double payloads = exchange == "gather" ? request.world_size : 1;
   const auto dense = [](size_t numel) { return 4.0 * static_cast<double>(numel); };
   BucketOption option;
-  option.name = concat(spec.text, ", ", exchange);
+  const SpecTraffic& traffic = spec.traffic;
+  option.name = concat(traffic.spec, ", ", exchange);
   if (streams > 1) {
     option.name += concat(", ", streams, " streams");
   }
-  option.compressor = spec.text;
+  option.compressor = traffic.spec;
   option.exchange = exchange;
   option.streams = streams;
-  option.loss = spec.text == "none" ? 0 : std::max(0.0, 1 - spec.bytes_per_element / 4);
+  option.loss = traffic.spec == "none" ? 0 : std::max(0.0, 1 - traffic.bytes_per_element / 4);
   option.encode_s = [codec = spec.codec, dense](size_t m) { return codec.encode_s(dense(m)); };
   option.decode_s = [codec = spec.codec, dense, payloads](size_t m) {
     return codec.decode_s(dense(m), payloads);
   };
-  option.exchange_s = [spec, exchange = std::string(exchange), streams, costs,
+  option.exchange_s = [traffic, exchange = std::string(exchange), streams, costs,
                        world_size = request.world_size](size_t m) {
     ExchangeLoad load;
     load.world_size = world_size;
     load.numel = m;
     load.payload_bytes =
-        static_cast<size_t>(std::ceil(spec.bytes_per_element * static_cast<double>(m)));
-    load.density = spec.density;
+        static_cast<size_t>(std::ceil(traffic.bytes_per_element * static_cast<double>(m)));
+    load.density = traffic.density;
     return exchange_seconds(exchange, load, costs, streams);
   };
   return option;
 }
 
 }  // namespace
+
+SpecTraffic spec_traffic(const std::string& text, int world_size) {
+  const CompressorSpec spec = parse_spec(text);
+  check(spec.rank == 0, "bucket options: what '", text,
+        "' sends depends on the shapes of parameters, expected a spec that does not");
+  const auto compressor = make_compressor(spec, {.numel = kSampleNumel, .world_size = world_size});
+  return {.spec = to_string(spec),
+          .bytes_per_element =
+              static_cast<double>(compressor->capacity_bytes()) / static_cast<double>(kSampleNumel),
+          .density = find_compressor(spec.name).selector ? spec.density : 1.0,
+          .exchanges = exchanges_that_carry(*compressor)};
+}
 
 std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request,
                                               const Costs& costs) {
@@ -112,9 +112,9 @@ std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request
   std::vector<BucketOption> options;
   for (const std::string& text : specs) {
     const PricedSpec spec = priced(text, request, costs);
-    check(!spec.exchanges.empty(), "bucket options: none of the exchanges asked for carries '",
-          text, "', expected one");
-    for (const std::string_view exchange : spec.exchanges) {
+    check(!spec.traffic.exchanges.empty(),
+          "bucket options: none of the exchanges asked for carries '", text, "', expected one");
+    for (const std::string_view exchange : spec.traffic.exchanges) {
       for (const int streams : request.streams) {
         check(streams >= 1, "bucket options: ", streams, " streams, expected at least 1");
         options.push_back(option_of(spec, exchange, streams, request, costs));

@@ -11,6 +11,17 @@
 
 namespace gradwire::planner {
 
+/// What a spec puts on the line.
+struct SpecTraffic {
+  std::string spec;                              ///< as to_string() writes it
+  double bytes_per_element = 0;                  ///< of a payload's capacity, for large buckets
+  double density = 1;                            ///< of a selection; 1 where nothing is selected
+  std::vector<std::string_view> exchanges = {};  ///< rows that carry it, in the registry's order
+};
+/// @throws InvalidArgument for a spec that does not parse or whose bytes depend on the shapes of
+/// parameters (powersgd).
+SpecTraffic spec_traffic(const std::string& spec, int world_size);
+
 struct BucketOptionRequest {
   int world_size = 1;
   /// Compressors to choose from. "none" and "bf16" are added where they are missing: the planner

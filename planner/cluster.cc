@@ -2,37 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <random>
 
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/kernels/core/number_text.h"
+#include "gradwire/planner/internal/normals.h"
 
 namespace gradwire::planner {
 namespace {
 
-// Messages between machines of one exchange over one stream: their starts, and what they take of
-// the whole rate.
-ExchangeCost messages(const Cluster& cluster, double count, double bytes,
-                      std::string_view exchange) {
-  const LinkCost& link = cluster.inter;
-  const double start = link.message_seconds(0, exchange, 1);
-  return {count * start,
-          count * (link.message_seconds(bytes, exchange, 1) - start) * stream_share(cluster)};
-}
+constexpr std::string_view kNames[kPatterns] = {"ring",     "tree",   "rabenseifner",
+                                                "two_shot", "gather", "parameter_server"};
 
 void check_factor(double factor, size_t worker, std::string_view what) {
   check(std::isfinite(factor) && factor > 0, "cluster: uneven[", worker, "].", what, ": ",
         text_of(factor), ", must be above 0");
-}
-
-// The same from every standard library, which std::normal_distribution is not.
-double normal(std::mt19937_64& random) {
-  const auto uniform = [&] {  // in (0, 1]
-    return (static_cast<double>(random() >> 11) + 1) * 0x1p-53;
-  };
-  const double radius = std::sqrt(-2 * std::log(uniform()));
-  return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
 double slowest_link(const Cluster& cluster) {
@@ -43,28 +27,57 @@ double slowest_link(const Cluster& cluster) {
   return most;
 }
 
-ExchangeCost sum_cost(const Cluster& cluster, double bytes) {
-  constexpr std::string_view kRing = "ring";
-  const auto inside = static_cast<double>(std::min(cluster.gpus_per_node, cluster.workers));
-  const double nodes = static_cast<double>(cluster.workers) / inside;
-  const double within = 2 * (inside - 1) * cluster.intra.message_seconds(bytes / inside, kRing, 1);
-  ExchangeCost cost = messages(cluster, 2 * (nodes - 1), bytes / nodes, kRing);
-  cost.fixed_s += within;
-  return cost;
-}
+// Messages one after another; of_one: the bytes of each.
+struct Messages {
+  double count = 0, of_one = 0;
+};
 
-ExchangeCost gather_cost(const Cluster& cluster, double bytes) {
-  constexpr std::string_view kGather = "gather";
-  const auto inside = static_cast<double>(std::min(cluster.gpus_per_node, cluster.workers));
-  const double others = static_cast<double>(cluster.workers) - inside;
-  // A machine's workers send side by side: each start once, all bytes over one link.
-  ExchangeCost cost = messages(cluster, others, bytes, kGather);
-  cost.shared_s *= inside;
-  cost.fixed_s += (inside - 1) * cluster.intra.message_seconds(bytes, kGather, 1);
-  return cost;
+// What goes over a machine's link and over those inside it.
+struct Path {
+  Messages between, within;
+  double side_by_side = 1;  // messages over a machine's link at the same time, each starting once
+};
+
+Path path_of(const Cluster& cluster, double bytes) {
+  const auto workers = static_cast<double>(cluster.workers);
+  const double inside = static_cast<double>(std::min(cluster.gpus_per_node, cluster.workers));
+  const double nodes = workers / inside, others = workers - inside;
+  const Messages ring_inside{2 * (inside - 1), bytes / inside};
+  switch (cluster.pattern) {
+    case Pattern::kRing:
+      return {{2 * (nodes - 1), bytes / nodes}, ring_inside};
+    case Pattern::kTree:
+      return {{2 * std::ceil(std::log2(nodes)), bytes}, ring_inside};
+    case Pattern::kRabenseifner: {
+      const double levels = std::floor(std::log2(nodes)), cube = std::exp2(levels);
+      const double folded = nodes > cube ? 2 : 0;
+      const double count = 2 * levels + folded;
+      const double sent = (2 * (cube - 1) / cube + folded) * bytes;
+      return {{count, count > 0 ? sent / count : 0}, ring_inside};
+    }
+    case Pattern::kTwoShot:
+      return {{2 * others, bytes / workers}, {2 * (inside - 1), bytes / workers}, inside};
+    case Pattern::kGather:
+      return {{others, bytes}, {inside - 1, bytes}, inside};
+    case Pattern::kParameterServer: {
+      const auto servers = static_cast<double>(cluster.servers);
+      return {{2 * std::max(workers, servers * inside), bytes / servers}, {}};
+    }
+  }
+  return {};
 }
 
 }  // namespace
+
+std::string_view name_of(Pattern pattern) { return kNames[static_cast<size_t>(pattern)]; }
+
+Pattern pattern_named(std::string_view name) {
+  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) {
+    throw_unknown_name("exchange", name, kNames);
+  }
+  return static_cast<Pattern>(found - std::begin(kNames));
+}
 
 void validate(const Cluster& cluster) {
   check(cluster.workers > 0, "cluster: workers: 0, must be at least 1");
@@ -79,6 +92,7 @@ void validate(const Cluster& cluster) {
           " s, must be at most 60 s; was it written in microseconds?");
   }
   check(cluster.streams > 0, "cluster: streams: 0, must be at least 1");
+  check(cluster.servers > 0, "cluster: servers: 0, must be at least 1");
   check(cluster.draws > 0, "cluster: draws: 0, must be at least 1");
   check(cluster.jitter >= 0 && cluster.jitter <= 10, "cluster: jitter: ", text_of(cluster.jitter),
         ", must be in [0, 10], a share of the mean");
@@ -97,7 +111,7 @@ double stream_share(const Cluster& cluster) {
   return link.effective_bytes_per_s(1) / (link.efficiency * link.bytes_per_s);
 }
 
-ExchangeCost exchange_cost(const Cluster& cluster, double bytes, Combine combine) {
+ExchangeCost exchange_cost(const Cluster& cluster, double bytes) {
   if (cluster.workers == 1) {
     return {};
   }
@@ -105,14 +119,19 @@ ExchangeCost exchange_cost(const Cluster& cluster, double bytes, Combine combine
     const double fixed = std::min(cluster.measured(0), cluster.measured(bytes));
     return {fixed, (cluster.measured(bytes) - fixed) * stream_share(cluster)};
   }
-  const ExchangeCost even =
-      combine == Combine::kSum ? sum_cost(cluster, bytes) : gather_cost(cluster, bytes);
+  const Path path = path_of(cluster, bytes);
+  const std::string_view name = name_of(cluster.pattern);
+  const double start = cluster.inter.message_seconds(0, name, 1);
+  const double sends = cluster.inter.message_seconds(path.between.of_one, name, 1) - start;
+  const double within =
+      path.within.count * cluster.intra.message_seconds(path.within.of_one, name, 1);
   const double slowest = slowest_link(cluster);
-  return {even.fixed_s * slowest, even.shared_s * slowest};
+  return {slowest * (path.between.count * start + within),
+          slowest * path.between.count * path.side_by_side * sends * stream_share(cluster)};
 }
 
-double exchange_seconds(const Cluster& cluster, double bytes, Combine combine) {
-  const ExchangeCost cost = exchange_cost(cluster, bytes, combine);
+double exchange_seconds(const Cluster& cluster, double bytes) {
+  const ExchangeCost cost = exchange_cost(cluster, bytes);
   return cost.fixed_s + cost.shared_s / stream_share(cluster);
 }
 
@@ -123,10 +142,10 @@ std::vector<Worker> deciding_workers(const Cluster& cluster, size_t draw) {
   }
   if (cluster.jitter > 0) {
     std::seed_seq seeds{cluster.seed, cluster.seed >> 32, static_cast<uint64_t>(draw)};
-    std::mt19937_64 random(seeds);
+    Normals normals{std::mt19937_64(seeds)};
     const double variance = std::log1p(cluster.jitter * cluster.jitter);
     for (Worker& worker : workers) {
-      worker.compute *= std::exp(std::sqrt(variance) * normal(random) - variance / 2);
+      worker.compute *= std::exp(std::sqrt(variance) * normals.next() - variance / 2);
     }
   }
   std::stable_sort(workers.begin(), workers.end(), [](const Worker& a, const Worker& b) {

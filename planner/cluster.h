@@ -18,14 +18,29 @@ struct Worker {
   double link = 1;     ///< alpha and seconds per byte: an exchange goes as fast as its slowest link
 };
 
-/// How payloads meet: values that add up on the way (all-reduce), or every payload to every worker.
-enum class Combine : uint8_t { kSum, kGather };
+/// Which way payloads meet; exchange_cost() has what each costs.
+enum class Pattern : uint8_t {
+  kRing,             ///< "ring": values add up around a ring
+  kTree,             ///< "tree": up a binary tree, and down again
+  kRabenseifner,     ///< "rabenseifner": recursive halving, and doubling
+  kTwoShot,          ///< "two_shot": slices to their owners, sums to all
+  kGather,           ///< "gather": every payload to every worker, which decompresses all of them
+  kParameterServer,  ///< "parameter_server": to servers, and back
+};
+inline constexpr size_t kPatterns = 6;
+
+std::string_view name_of(Pattern pattern);
+/// @throws InvalidArgument for an unknown name; lists the known ones.
+Pattern pattern_named(std::string_view name);
 
 struct Cluster {
   size_t workers = 1;
   /// Workers that share a machine and its link; workers must be a multiple of it, or fit into one.
   size_t gpus_per_node = 1;
-  /// Between machines: of its messages, those of exchange "ring" or "gather" where it has tables.
+  Pattern pattern = Pattern::kRing;
+  size_t servers =
+      1;  ///< of kParameterServer; machines of their own, each with a part of all bytes
+  /// Between machines: of its messages, those of the pattern's name where it has tables.
   LinkCost inter{.name = "inter", .alpha_s = 0, .bytes_per_s = 1.25e9};
   /// Inside one; without effect where gpus_per_node is 1.
   LinkCost intra{.name = "intra", .alpha_s = 2e-6, .bytes_per_s = 1.2e10};
@@ -51,19 +66,24 @@ struct ExchangeCost {
   double shared_s = 0;
 };
 
-/// Of one exchange in which every worker contributes `bytes`. Zero for one worker.
-///
-/// kSum, a ring over P workers: 2(P-1) messages of a P-th of the bytes. With L > 1 workers
-/// per machine and N machines, in two levels: reduce-scatter and all-gather inside ((L-1)/L bytes
-/// each), and between them rings over N, which together send 2(N-1)/N bytes over a machine's link.
-/// kGather: P-1 messages to each; L(P-L) of them over a machine's link.
-ExchangeCost exchange_cost(const Cluster& cluster, double bytes, Combine combine = Combine::kSum);
+/// Of one exchange in which every worker contributes B bytes. Zero for one worker. P workers, L of
+/// them in each of N machines; messages one after another over a machine's link, frames left out:
+///   ring              2 (N-1) of B / N
+///   tree              2 ceil(log2 N) of B
+///   rabenseifner      Q = 2^floor(log2 N): 2 log2 Q of B (Q-1)/Q / log2 Q; two more of B if N > Q
+///   two_shot          2 (P-L) starts, each of its L workers sends B / P: L B / P
+///   gather            P-L starts, each of its L workers sends B: L B
+///   parameter_server  2 max(P, K L) of B / K: the line of one of K servers, or that of a machine
+/// With L > 1 the first three run in two levels: a ring's reduce-scatter and all-gather inside, 2
+/// (L-1) messages of B / L, around what is between machines. Inside, two_shot sends 2 (L-1)
+/// messages of B / P and gather L-1 of B; a parameter server has nothing inside.
+ExchangeCost exchange_cost(const Cluster& cluster, double bytes);
 
 /// The most of inter's rate that one stream gets, in (0, 1].
 double stream_share(const Cluster& cluster);
 
 /// One exchange alone over one stream.
-double exchange_seconds(const Cluster& cluster, double bytes, Combine combine = Combine::kSum);
+double exchange_seconds(const Cluster& cluster, double bytes);
 
 /// How uneven the workers of draw number `draw` are: those that can hold a step up, the slowest at
 /// computing first. A worker that another one is not faster than anywhere never decides and is left

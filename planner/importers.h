@@ -33,6 +33,15 @@ Profile import_b_caffe(std::string_view text, BCaffeTimes times, std::string_vie
 /// counts the trace's ProfilerStep events from 0.
 Profile import_kineto(std::string_view json, size_t step = 0, std::string_view name = "trace");
 
+/// A Chakra execution trace (github.com/mlcommons/chakra) of one worker in JSON: nodes with id,
+/// type, data_deps, ctrl_deps, duration_micros and attributes, in an array or under "nodes" or
+/// "workload_graph". One layer per all-reduce of the device, of `comm_size` bytes; computing runs
+/// one node after another, the host's (is_cpu_op) only where there is no other. Forward and
+/// backward are not told apart: what runs until the last gradient is there counts as backward, what
+/// follows as update. @throws InvalidArgument also for a cycle, a node that is missing, no
+/// all-reduce.
+Profile import_chakra(std::string_view json, size_t batch, std::string_view name = "trace");
+
 /// A layer graph of PipeDream's profiler (github.com/msr-fiddle/pipedream): nodes with forward and
 /// backward milliseconds and bytes of parameters, and edges, along which the layers are put into
 /// order. Inputs, which load data, become io_s. @throws InvalidArgument also for a cycle.

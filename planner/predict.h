@@ -1,8 +1,10 @@
 #pragma once
 // What a training step will take, what it waits for, and what would change that.
 
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/planner/step_graph.h"
@@ -72,5 +74,13 @@ std::vector<Sensitivity> sensitivities(const Profile& profile, const Cluster& cl
 /// for what the slowest worker loads, copies and computes, and for exchanges.
 std::string predicted_chrome_json(const Profile& profile, const Cluster& cluster,
                                   const StepOptions& options = {});
+
+/// Both in one file, the measured step with its processes behind the predicted one's. A trace of
+/// the Reducer is laid so that its first gradient is there when the predicted one is; one of
+/// torch.profiler so that its step begins where the predicted one does. `step` counts from 0 among
+/// the measured ones, without one the last is taken. `name` of the measured text is for messages.
+/// @throws InvalidArgument for text that is no such trace, or a step that it does not have.
+std::string beside_measured(std::string_view predicted, std::string_view measured,
+                            std::optional<size_t> step = {}, std::string_view name = "measured");
 
 }  // namespace gradwire::planner

@@ -24,7 +24,7 @@ struct Input {
   std::string unused;  // why nothing reads it here; empty: something does
 };
 
-void scale_layers(Inputs& in, std::optional<double> LayerProfile::*time, double factor) {
+void scale_layers(Inputs& in, std::optional<double> LayerProfile::* time, double factor) {
   for (LayerProfile& layer : in.profile.layers) {
     if (layer.*time) {
       *(layer.*time) *= factor;
@@ -32,7 +32,7 @@ void scale_layers(Inputs& in, std::optional<double> LayerProfile::*time, double 
   }
 }
 
-double sum_layers(const Profile& profile, std::optional<double> LayerProfile::*time) {
+double sum_layers(const Profile& profile, std::optional<double> LayerProfile::* time) {
   double sum = 0;
   for (const LayerProfile& layer : profile.layers) {
     sum += (layer.*time).value_or(0);
@@ -48,11 +48,11 @@ class List {
            std::string unused = {}) {
     inputs_.push_back({std::move(name), value, std::move(scale), std::move(unused)});
   }
-  void time(std::string name, double Profile::*value) {
+  void time(std::string name, double Profile::* value) {
     add(std::move(name), in_.profile.*value,
         [value](Inputs& i, double f) { i.profile.*value *= f; });
   }
-  void layers(std::string name, std::optional<double> LayerProfile::*value,
+  void layers(std::string name, std::optional<double> LayerProfile::* value,
               std::string unused = {}) {
     add(
         std::move(name), sum_layers(in_.profile, value),
@@ -132,14 +132,18 @@ void add_options(List& list, const Inputs& in, const std::string& measured) {
       "compression", options.codec.compression,
       [](Inputs& i, double f) { i.options.codec.compression *= f; }, measured);
   list.add(
-      "codec start", options.codec.fixed_s,
-      [](Inputs& i, double f) { i.options.codec.fixed_s *= f; }, own);
+      "codec start", options.codec.cost.encode_floor_s + options.codec.cost.decode_floor_s,
+      [](Inputs& i, double f) {
+        i.options.codec.cost.encode_floor_s *= f;
+        i.options.codec.cost.decode_floor_s *= f;
+      },
+      own);
   list.add(
-      "compress rate", options.codec.compress_bytes_per_s,
-      [](Inputs& i, double f) { i.options.codec.compress_bytes_per_s *= f; }, own);
+      "compress rate", options.codec.cost.encode_bytes_per_s,
+      [](Inputs& i, double f) { i.options.codec.cost.encode_bytes_per_s *= f; }, own);
   list.add(
-      "decompress rate", options.codec.decompress_bytes_per_s,
-      [](Inputs& i, double f) { i.options.codec.decompress_bytes_per_s *= f; }, own);
+      "decompress rate", options.codec.cost.decode_bytes_per_s,
+      [](Inputs& i, double f) { i.options.codec.cost.decode_bytes_per_s *= f; }, own);
   list.add("copy bandwidth", options.copy_bytes_per_s,
            [](Inputs& i, double f) { i.options.copy_bytes_per_s *= f; });
 }

@@ -119,15 +119,14 @@ class Builder {
       cost.priority = std::min(cost.priority, static_cast<double>(l));
     }
     const Codec& codec = options_.codec;
-    const auto seconds = [&](double rate) { return rate > 0 ? dense / rate : 0.0; };
     const double payloads =
-        codec.combine == Combine::kGather ? static_cast<double>(cluster_.workers) : 1.0;
+        cluster_.pattern == Pattern::kGather ? static_cast<double>(cluster_.workers) : 1.0;
     if (own_codec) {
       cost.compress_s = compress;
       cost.decompress_s = decompress;
     } else if (cluster_.workers > 1) {
-      cost.compress_s = codec.fixed_s + seconds(codec.compress_bytes_per_s);
-      cost.decompress_s = payloads * (codec.fixed_s + seconds(codec.decompress_bytes_per_s));
+      cost.compress_s = codec.cost.encode_s(dense);
+      cost.decompress_s = codec.cost.decode_s(dense, payloads);
     }
     const double payload = dense / codec.compression;
     if (options_.copy_bytes_per_s > 0 && cluster_.workers > 1) {
@@ -139,7 +138,7 @@ class Builder {
     }
     const bool sliced = options_.schedule == Schedule::kPriority && options_.slice_bytes > 0;
     const double pieces = sliced ? std::max(1.0, std::ceil(payload / options_.slice_bytes)) : 1.0;
-    const ExchangeCost piece = exchange_cost(cluster_, payload / pieces, codec.combine);
+    const ExchangeCost piece = exchange_cost(cluster_, payload / pieces);
     const bool many = options_.schedule == Schedule::kMultiStream;
     // Alone on the network nothing is shared: the one stream's own rate is all there is.
     cost.pieces.assign(

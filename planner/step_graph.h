@@ -8,6 +8,7 @@
 
 #include "gradwire/planner/buckets.h"
 #include "gradwire/planner/cluster.h"
+#include "gradwire/planner/cost.h"
 #include "gradwire/planner/profile.h"
 #include "gradwire/planner/task_graph.h"
 
@@ -32,11 +33,8 @@ Schedule schedule_named(std::string_view name);
 
 /// What becomes of a bucket on its way.
 struct Codec {
-  double compression = 1;             ///< dense bytes over payload bytes
-  Combine combine = Combine::kSum;    ///< kGather: each worker decompresses every payload
-  double fixed_s = 0;                 ///< of each compression and decompression
-  double compress_bytes_per_s = 0;    ///< dense bytes; 0: takes no time
-  double decompress_bytes_per_s = 0;  ///< dense bytes, of one payload; 0: takes no time
+  double compression = 1;  ///< dense bytes over payload bytes
+  CodecCost cost{};        ///< of a bucket; where payloads are gathered each of them is decoded
   /// Where it runs: in turn with forward and backward, or beside them.
   enum class Place : uint8_t { kCompute, kBeside };
   Place place = Place::kCompute;

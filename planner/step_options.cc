@@ -34,9 +34,7 @@ void validate(const Profile& profile, const StepOptions& options) {
   const Codec& codec = options.codec;
   check(std::isfinite(codec.compression) && codec.compression > 0,
         "step: codec.compression: ", text_of(codec.compression), ", must be above 0");
-  check_rate(codec.fixed_s, "codec.fixed_s");
-  check_rate(codec.compress_bytes_per_s, "codec.compress_bytes_per_s");
-  check_rate(codec.decompress_bytes_per_s, "codec.decompress_bytes_per_s");
+  validate(codec.cost, "step");
   check_rate(options.copy_bytes_per_s, "copy_bytes_per_s");
   check_rate(options.slice_bytes, "slice_bytes");
   check(options.slice_bytes == 0 || options.slice_bytes >= 1024,
@@ -55,13 +53,10 @@ Buckets buckets_of(const Profile& profile, const Cluster& cluster, const StepOpt
   }
   const bool modelled = options.exchange == StepOptions::Exchange::kModelled;
   if (options.schedule == Schedule::kMgWfbp && modelled && cluster.workers > 1) {
-    const Codec& codec = options.codec;
     return mg_wfbp_buckets(
         profile,
-        [&](double bytes) {
-          return exchange_seconds(cluster, bytes / codec.compression, codec.combine);
-        },
-        exchange_cost(cluster, 0, codec.combine).fixed_s);
+        [&](double bytes) { return exchange_seconds(cluster, bytes / options.codec.compression); },
+        exchange_cost(cluster, 0).fixed_s);
   }
   return modelled ? buckets_per_tensor(profile) : buckets_as_measured(profile);
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <random>
 #include <vector>
 
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/normals.h"
 
 namespace gradwire::planner {
 namespace {
@@ -24,34 +24,6 @@ void check_times(std::span<const double> times) {
           " s, must be positive and finite");
   }
 }
-
-/// Standard normal numbers. std::normal_distribution differs between standard libraries; the
-/// engine's bits do not.
-class Normals {
- public:
-  explicit Normals(uint64_t seed) : bits_(seed) {}
-
-  double next() {
-    if (has_second_) {
-      has_second_ = false;
-      return second_;
-    }
-    const double radius = std::sqrt(-2 * std::log(uniform()));
-    const double angle = 2 * std::numbers::pi * uniform();
-    second_ = radius * std::sin(angle);
-    has_second_ = true;
-    return radius * std::cos(angle);
-  }
-
- private:
-  double uniform() {  // in (0, 1]
-    return (static_cast<double>(bits_() >> 11) + 1) * 0x1p-53;
-  }
-
-  std::mt19937_64 bits_;
-  double second_ = 0;
-  bool has_second_ = false;
-};
 
 }  // namespace
 
@@ -80,7 +52,7 @@ double sampled_straggler_factor(double variation, int workers, uint64_t seed, in
   // A log-normal of mean 1: variance exp(s^2) - 1, mean exp(m + s^2 / 2).
   const double variance = std::log1p(variation * variation);
   const double deviation = std::sqrt(variance);
-  Normals normals(seed);
+  Normals normals{std::mt19937_64(seed)};
   double sum = 0;
   for (int draw = 0; draw < draws; ++draw) {
     double largest = normals.next();

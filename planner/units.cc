@@ -69,7 +69,9 @@ std::string with_unit(double value, std::span<const Unit> units) {
     }
   }
   std::array<char, 48> text;
-  std::snprintf(text.data(), text.size(), "%.3g", value / chosen->factor);
+  const double number = value / chosen->factor;
+  const bool whole = std::fabs(number) >= 999.5;  // of the largest unit: 1080, not 1.08e+03
+  std::snprintf(text.data(), text.size(), whole ? "%.0f" : "%.3g", number);
   return concat(text.data(), " ", chosen->name);
 }
 
@@ -116,8 +118,7 @@ double parse_bytes(std::string_view text) {
 }
 
 std::string seconds_text(double seconds) {
-  constexpr Unit kUnits[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
-  return seconds == 0 ? "0 s" : with_unit(seconds, kUnits);
+  return seconds == 0 ? "0 s" : with_unit(seconds, kSeconds);
 }
 
 std::string bytes_text(double bytes) {

@@ -20,8 +20,8 @@ double parse_seconds(std::string_view text);
 /// @throws InvalidArgument naming the text.
 double parse_bytes(std::string_view text);
 
-/// "60 us", "1.5 ms", "2.25 s": three digits, of the unit that leaves one to three before the
-/// point.
+/// "60 us", "1.5 ms", "2.25 s", "18 min": three digits, of the largest unit that there is at least
+/// one of; more before the point where hours are too small.
 std::string seconds_text(double seconds);
 
 /// "25.0 MB", in the same manner, by powers of 1000.

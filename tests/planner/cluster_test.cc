@@ -20,18 +20,83 @@ TEST(Cluster, AnExchangeCostsWhatItsMessagesDo) {
   // 6 messages of a quarter each: 6 ms, and 1.5 times the bytes.
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 6e-3 + 1.5);
   // 3 whole messages.
-  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6, Combine::kGather), 3e-3 + 3.0);
+  cluster.pattern = Pattern::kGather;
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 3e-3 + 3.0);
+  cluster.pattern = Pattern::kRing;
   // Two machines of two: inside 2 messages of a half, between machines 2 messages, in which the two
   // workers of a machine together send half of all bytes twice.
   cluster.gpus_per_node = 2;
   cluster.intra = {"intra", 1e-4, 1e8};
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 2e-4 + 0.01 + 2e-3 + 1.0);
   // One message inside; each of two workers sends two over the machine's link.
-  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6, Combine::kGather), 1e-4 + 0.01 + 2e-3 + 4.0);
+  cluster.pattern = Pattern::kGather;
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 1e-4 + 0.01 + 2e-3 + 4.0);
+  cluster.pattern = Pattern::kRing;
   cluster.workers = 2;  // one machine: the link between machines is not there
   EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 2e-4 + 0.01);
   cluster.workers = 1;
   EXPECT_EQ(exchange_seconds(cluster, 1e6), 0);
+}
+
+// Starts and bytes counted on paper: what passes over the busiest line, one after another.
+TEST(Cluster, EachPatternCostsItsClosedForm) {
+  struct Row {
+    Pattern pattern;
+    size_t workers, per_node;
+    double starts, bytes;                // between machines; in messages, and in payloads of 1 MB
+    double starts_inside, bytes_inside;  // the same
+  };
+  const Row rows[] = {
+      {Pattern::kRing, 6, 1, 10, 10.0 / 6, 0, 0},
+      {Pattern::kTree, 8, 1, 6, 6, 0, 0},                    // three levels up, three down
+      {Pattern::kTree, 5, 1, 6, 6, 0, 0},                    // the same, not all full
+      {Pattern::kRabenseifner, 8, 1, 6, 2 * 7.0 / 8, 0, 0},  // halves, quarters, eighths, and back
+      {Pattern::kRabenseifner, 6, 1, 6, 2 * 3.0 / 4 + 2, 0, 0},  // two of six are folded into four
+      {Pattern::kRabenseifner, 2, 1, 2, 1, 0, 0},
+      {Pattern::kTwoShot, 6, 1, 10, 10.0 / 6, 0, 0},
+      {Pattern::kGather, 6, 1, 5, 5, 0, 0},
+      {Pattern::kParameterServer, 6, 1, 12, 12, 0, 0},
+      {Pattern::kRing, 8, 4, 2, 1, 6, 1.5},
+      {Pattern::kTree, 12, 4, 4, 4, 6, 1.5},  // three machines: two levels
+      {Pattern::kRabenseifner, 16, 4, 4, 1.5, 6, 1.5},
+      {Pattern::kTwoShot, 8, 4, 8, 4, 6, 0.75},  // four workers: an eighth to each of four, twice
+      {Pattern::kGather, 8, 4, 4, 16, 3, 3},
+      {Pattern::kParameterServer, 8, 4, 16, 16, 0, 0},
+      {Pattern::kTree, 4, 4, 0, 0, 6, 1.5},  // one machine
+      {Pattern::kRabenseifner, 4, 4, 0, 0, 6, 1.5},
+  };
+  for (const Row& row : rows) {
+    Cluster cluster;
+    cluster.workers = row.workers;
+    cluster.gpus_per_node = row.per_node;
+    cluster.pattern = row.pattern;
+    cluster.inter = {"inter", 1e-3, 1e6};
+    cluster.intra = {"intra", 1e-4, 1e8};
+    EXPECT_DOUBLE_EQ(
+        exchange_seconds(cluster, 1e6),
+        row.starts * 1e-3 + row.bytes + row.starts_inside * 1e-4 + row.bytes_inside * 1e-2)
+        << name_of(row.pattern) << ", " << row.workers << " workers, " << row.per_node;
+  }
+}
+
+TEST(Cluster, ServersShareTheBytesUntilTheWorkersLinesAreFull) {
+  Cluster cluster;
+  cluster.pattern = Pattern::kParameterServer;
+  cluster.workers = 8;
+  cluster.inter = {"inter", 0, 1e6};
+  const std::pair<size_t, double> seconds[] = {{1, 16}, {4, 4}, {8, 2}, {64, 2}};
+  for (const auto& [servers, expected] : seconds) {
+    cluster.servers = servers;
+    EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), expected) << servers;
+  }
+  cluster.gpus_per_node = 4;  // four workers push over one line
+  cluster.servers = 4;
+  EXPECT_DOUBLE_EQ(exchange_seconds(cluster, 1e6), 8);
+  cluster.servers = 0;
+  EXPECT_EQ(message_of([&] { validate(cluster); }), "cluster: servers: 0, must be at least 1");
+  EXPECT_EQ(message_of([] { pattern_named("star"); }),
+            "exchange: unknown name 'star', known: ring, tree, rabenseifner, two_shot, gather, "
+            "parameter_server");
 }
 
 TEST(Cluster, AStreamCarriesItsShare) {

@@ -35,10 +35,7 @@ TEST(Sensitivities, OfAllTimesAndRatesAddUpToOne) {
     Cluster cluster = drawn.cluster();
     cluster.gpus_per_node = 2;
     cluster.workers *= 2;
-    const StepOptions options{.codec = {.compression = 4,
-                                        .fixed_s = 1e-5,
-                                        .compress_bytes_per_s = 1e9,
-                                        .decompress_bytes_per_s = 2e9},
+    const StepOptions options{.codec = {.compression = 4, .cost = {1e-5, 1e9, 1e-5, 2e9}},
                               .copy_bytes_per_s = 5e9};
     const auto found = by_name(sensitivities(profile, cluster, options));
     double sum = 0;
@@ -148,16 +145,13 @@ TEST(Predict, CompressionTradesBytesForWork) {
   Cluster cluster;
   cluster.workers = 2;
   cluster.inter = {"inter", 0, 1e6};
-  StepOptions options{.codec = {.compression = 8,
-                                .fixed_s = 0.125,
-                                .compress_bytes_per_s = 8e6,
-                                .decompress_bytes_per_s = 16e6},
+  StepOptions options{.codec = {.compression = 8, .cost = {0.125, 8e6, 0.125, 16e6}},
                       .copy_bytes_per_s = 4e6};
   // 2 s of computing; 0.625 to compress, 0.125 to copy, 0.5 to exchange half a megabyte, 0.125
   // back, 0.375 to decompress.
   EXPECT_DOUBLE_EQ(predict(profile, cluster, options).step_s, 3.75);
   // Gathered: one message of half a megabyte, two payloads to decompress.
-  options.codec.combine = Combine::kGather;
+  cluster.pattern = Pattern::kGather;
   EXPECT_DOUBLE_EQ(predict(profile, cluster, options).step_s, 4.125);
   options.codec.compression = 0;
   EXPECT_THROW(predict(profile, cluster, options), InvalidArgument);

@@ -56,6 +56,12 @@ TEST(Units, TextHasTheUnitThatFits) {
   EXPECT_EQ(seconds_text(0.99996e-3), "1 ms");
   EXPECT_EQ(seconds_text(2.25), "2.25 s");
   EXPECT_EQ(seconds_text(0), "0 s");
+  EXPECT_EQ(seconds_text(59.94), "59.9 s");
+  EXPECT_EQ(seconds_text(60), "1 min");
+  EXPECT_EQ(seconds_text(1080), "18 min");
+  EXPECT_EQ(seconds_text(5400), "1.5 h");
+  EXPECT_EQ(seconds_text(4.32e6), "1200 h");
+  EXPECT_EQ(bytes_text(2.5e15), "2500 TB");
   EXPECT_EQ(bytes_text(25e6), "25 MB");
   EXPECT_EQ(bytes_text(12), "12 B");
 }

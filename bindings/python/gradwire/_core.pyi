@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_calibrated', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'transports', 'warmup', 'what_if']
+__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'spec_traffic', 'transports', 'warmup', 'what_if']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -1543,9 +1543,17 @@ def plan_buckets(gradients: collections.abc.Sequence[tuple[str, typing.SupportsI
     """
     The plan whose last exchange ends first. gradients: (name, numel, ready_s) in the order backward makes them. codecs: spec -> (encode floor s, encode bytes/s, decode floor s, decode bytes/s) of dense bytes, a rate of 0 costing nothing; 'bf16' and every spec asked for must have an entry. Candidates always include no compression and bf16. Within tolerance of the earliest the plan that sends most is taken. InvalidArgument for prices that cannot be.
     """
+def planner_beside_measured(predicted: str, measured: str, step: typing.SupportsInt | typing.SupportsIndex | None, name: str) -> str:
+    """
+    Chrome/Perfetto JSON of both; see gradwire.planner.beside_measured.
+    """
 def planner_calibrated(profile: str, step_s: typing.SupportsFloat | typing.SupportsIndex) -> str:
     """
     JSON of the profile whose step on one worker takes step_s seconds.
+    """
+def planner_exchanges() -> list[str]:
+    """
+    Names of the exchanges of a predicted step.
     """
 def planner_profile(format: str, text: str, name: str, options: dict[str, typing.Any]) -> str:
     """
@@ -1605,6 +1613,10 @@ def scale_linearly(rate: typing.SupportsFloat | typing.SupportsIndex, from_batch
 def seconds_text(seconds: typing.SupportsFloat | typing.SupportsIndex) -> str:
     """
     '60 us': three digits and the unit that fits.
+    """
+def spec_traffic(spec: str, world_size: typing.SupportsInt | typing.SupportsIndex) -> tuple[float, list[str]]:
+    """
+    (dense bytes over payload bytes, names of the exchanges that carry it) of a compressor.
     """
 def transports(plugin_path: str = '') -> list[dict[str, typing.Any]]:
     """

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from . import planner
+from . import drawing, effects, planner, planner_plots
 from .errors import InvalidArgument
 from .simulating import add_profile_format, aligned
 
@@ -23,9 +23,11 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         "Says how the gradients of a profiled step should travel: buckets, compressor, exchange and "
         "streams of each, and how much every other plan that was considered loses. Compressors are "
         "timed on this machine for some seconds, links are as given.")
+    effects.remember_given(parser)
     parser.add_argument("--profile", required=True, metavar="FILE", help="a step's measured profile")
     add_profile_format(parser)
-    parser.add_argument("--batch", type=int, default=8, help="of pipedream: samples per worker [8]")
+    parser.add_argument("--batch", type=int, default=8,
+                        help="of chakra and pipedream: samples per worker [8]")
     parser.add_argument("--workers", type=int, required=True, help="ranks")
     _add_link(parser)
     parser.add_argument("--specs", default=_SPECS, metavar="SPEC;..",
@@ -38,6 +40,8 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
                              "[0.03]")
     parser.add_argument("--threads", type=int, default=1, help="of the compressors [1]")
     parser.add_argument("--json", metavar="FILE", help="write the plan there, - for stdout")
+    parser.add_argument("--plot", metavar="FILE",
+                        help="draw the buckets, and what each plan would take (.svg, .png, .pdf)")
     parser.set_defaults(run=_plan)
 
 
@@ -47,6 +51,7 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
         "Says which instances, how many and which plan train an epoch within a time at the least "
         "cost, and what else is neither slower nor dearer than anything. A step takes what it takes "
         "on one GPU, and its exchange, of which nothing is hidden: an upper bound.")
+    effects.remember_given(parser)
     parser.add_argument("--step", action="append", required=True, metavar="GPU=TIME",
                         help="what a step takes on one GPU of this kind, e.g. V100=210ms; repeatable")
     parser.add_argument("--gradient", required=True, metavar="BYTES",
@@ -65,6 +70,8 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-link", default="pcie3", metavar="LINK",
                         help="between GPUs of an instance [pcie3]")
     parser.add_argument("--json", metavar="FILE", help="write it there, - for stdout")
+    parser.add_argument("--plot", metavar="FILE",
+                        help="draw time and cost, and the front (.svg, .png, .pdf)")
     parser.set_defaults(run=_recommend)
 
 
@@ -92,25 +99,36 @@ def _integers(option: str, text: str) -> List[int]:
         raise InvalidArgument(f"{option}: '{text}', expected whole numbers such as 1,2,4") from None
 
 
-def _put(args: argparse.Namespace, document: Dict[str, Any], text: str) -> int:
+def _put(args: argparse.Namespace, document: Dict[str, Any], text: str,
+         plot: Callable[[str, Dict[str, Any]], None]) -> int:
+    if args.plot:
+        plot(args.plot, document)
     if args.json == "-":
         print(json.dumps(document, indent=2))
         return 0
-    print(text)
+    print("\n".join([*document["without_effect"], text]))
     if args.json:
         Path(args.json).write_text(json.dumps(document, indent=2) + "\n")
     return 0
 
 
 def _plan(args: argparse.Namespace) -> int:
+    if args.plot:
+        drawing.need_matplotlib(args.plot)
     link = _link(args)
+    streams = _integers("--streams", args.streams)
+    # Before compressors are timed.
+    for option, least in (("--workers", args.workers), ("--streams", min(streams)),
+                          ("--threads", args.threads)):
+        if least < 1:
+            raise InvalidArgument(f"{option}: {least}, must be at least 1")
     gradients = planner.gradients_of_profile(
         planner.read_profile(args.profile, args.format, args.step, args.batch))
     specs = [spec.strip().replace("+", ",") for spec in args.specs.split(";") if spec.strip()]
     codecs = planner.measure_codecs(["bf16", *specs], args.threads)
     plan = planner.plan_buckets(
         gradients, link=link, world_size=args.workers, codecs=codecs, specs=specs,
-        streams=_integers("--streams", args.streams), tolerance=args.tolerance)
+        streams=streams, tolerance=args.tolerance)
     rows = [
         [str(i), str(len(b["gradients"])), str(b["numel"]), b["spec"], b["exchange"], str(b["streams"]),
          planner.seconds_text(b["start_s"]), planner.seconds_text(b["end_s"])]
@@ -122,7 +140,21 @@ def _plan(args: argparse.Namespace) -> int:
         "backward_end_s": plan.backward_end_s, "encode_s": plan.encode_s, "exact": plan.exact,
         "buckets": plan.buckets, "candidates": plan.candidates, "chosen": plan.chosen,
         "codecs": codecs}
-    return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}")
+    full = link.effective_bytes_per_s(1) >= link.effective_bytes_per_s(max(streams))
+    document["without_effect"] = effects.without_effect(args, [
+        *effects.of_all(("--link", "--alpha", "--stream-bandwidth", "--streams"), args.workers == 1,
+                        "one worker exchanges nothing"),
+        ("--streams", full, "one stream carries all of the link (--stream-bandwidth)"),
+        *_stream_rules(link),
+        ("--batch", args.format not in ("chakra", "pipedream"), f"the format {args.format} says its own"),
+        ("--step", args.format != "kineto", "it is of the format kineto"),
+    ])
+    return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}", planner_plots.plot_plan)
+
+
+def _stream_rules(link: planner.PlannedLink) -> List[effects.Rule]:
+    less = 0 < link.stream_bytes_per_s < link.efficiency * link.bytes_per_s
+    return [("--stream-bandwidth", not less, "the link carries no more than that")]
 
 
 def _step_times(texts: Sequence[str]) -> Dict[str, float]:
@@ -187,6 +219,8 @@ def _priced(path: str) -> List[planner.Instance]:
 
 
 def _recommend(args: argparse.Namespace) -> int:
+    if args.plot:
+        drawing.need_matplotlib(args.plot)
     plans = _plans(args.plans)
     instances = planner.default_instances() if args.prices is None else _priced(args.prices)
     found = planner.recommend(
@@ -203,5 +237,16 @@ def _recommend(args: argparse.Namespace) -> int:
          "cost_usd": c.cost_usd, "within_budget": c.within_budget, "on_front": c.on_front}
         for c in found.configurations]
     chosen = next((i for i, c in enumerate(found.configurations) if c.within_budget), None)
-    document = {"budget_s": found.budget_s, "chosen": chosen, "configurations": listed}
-    return _put(args, document, f"{text}\n\n{found.explain().splitlines()[0]}")
+    document: Dict[str, Any] = {"budget_s": found.budget_s, "chosen": chosen, "configurations": listed}
+    counts, steps = _integers("--counts", args.counts), _step_times(args.step)
+    usable = [i for i in instances if i.gpu in steps]
+    document["without_effect"] = effects.without_effect(args, [
+        ("--node-link", 1 not in counts or all(i.gpus == 1 for i in usable),
+         "no configuration is one instance with several GPUs"),
+        *effects.of_all(("--link", "--alpha", "--stream-bandwidth"), max(counts) == 1,
+                        "every configuration is one instance"),
+        *_stream_rules(_link(args)),
+    ]) + [f"--step {gpu} has no effect: no instance of the price table has this GPU"
+          for gpu in steps if all(i.gpu != gpu for i in instances)]
+    return _put(args, document, f"{text}\n\n{found.explain().splitlines()[0]}",
+                planner_plots.plot_recommendation)

@@ -12,8 +12,9 @@ measure_codecs() alone measures, on this machine's CPU. The equations and where 
 docs/simulate.md and docs/planner.md. A build without the planner raises Error, naming why, from all
 but Cluster and SCHEDULES.
 
-Steps: read_profile, profile_of_model, calibrated, Cluster, simulate, scaling, sensitivities, trace.
-Links and costs: PlannedLink, link_presets, exchange_seconds, measure_codecs, fit_line.
+Steps: read_profile, profile_of_model, calibrated, Cluster, simulate, scaling, sensitivities, trace,
+    beside_measured.
+Links and costs: PlannedLink, link_presets, exchange_seconds, measure_codecs, spec_traffic, fit_line.
 Bucket plans: gradients_of_profile, plan_buckets, BucketPlan.
 Breakdown: StepDemand, Hardware, break_down, what_if, moves_from.
 Stalls: find_stalls, fit_stalls, extrapolate_ring_stall; stragglers: sampled_straggler_factor,
@@ -28,15 +29,18 @@ import json
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from . import _core
+from .cnns import CNNS
 from .errors import Error, InvalidArgument
 from .models import MODELS, layers
 
 __all__ = [
+    "EXCHANGES",
     "SCHEDULES",
     "Cluster",
+    "beside_measured",
     "calibrated",
     "profile_of_model",
     "read_profile",
@@ -62,7 +66,10 @@ elif not TYPE_CHECKING:
 #: Names of the schedules: what of a step may go on at the same time.
 SCHEDULES: Sequence[str] = tuple(_core.planner_schedules())
 
-FORMATS = ("profile", "columns", "b-caffe", "b-caffe-merged", "kineto", "pipedream")
+#: Names of the exchanges of a predicted step.
+EXCHANGES: Sequence[str] = tuple(_core.planner_exchanges())
+
+FORMATS = ("profile", "columns", "b-caffe", "b-caffe-merged", "kineto", "chakra", "pipedream")
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,19 @@ class Cluster:
     compression: float = 1.0  #: dense bytes over bytes sent
     bucket_bytes: Sequence[float] = ()  #: caps of buckets, the last one repeats; (): by the schedule
     measured_exchanges: bool = False  #: the profile's own exchange times instead of the link
+    #: ring, tree, rabenseifner, two_shot, gather (every worker decodes all payloads), parameter_server
+    exchange: str = "ring"
+    servers: int = 1  #: of parameter_server: machines of their own, each with a part of all bytes
+    #: of a compressor, as measure_codecs() has them; None: compressing takes no time
+    codec: Optional[Tuple[float, float, float, float]] = None
+    #: () or one per worker: how many times longer than in the profile its (computing, input, messages)
+    #: take; an exchange goes as fast as its slowest worker
+    uneven: Sequence[Tuple[float, float, float]] = ()
 
 
 def _settings(cluster: Cluster) -> Dict[str, Any]:
     _needed()
-    return {**asdict(cluster), "bucket_bytes": list(cluster.bucket_bytes)}
+    return {**asdict(cluster), "bucket_bytes": list(cluster.bucket_bytes), "uneven": list(cluster.uneven)}
 
 
 def _needed() -> None:
@@ -103,37 +118,49 @@ def _needed() -> None:
 def read_profile(path: str, format: str = "profile", step: int = 0, batch: int = 1) -> str:
     """The profile in a file, which may be compressed (.gz): "profile" (JSON), "columns" (S-SGD
     traces), "b-caffe" or "b-caffe-merged" (its logs), "kineto" (a torch.profiler trace of DDP on GPUs;
-    `step` counts its steps from 0), "pipedream" (its layer graphs, which do not say the batch). Raises
-    InvalidArgument naming file, place and value."""
+    `step` counts its steps from 0), "chakra" (execution traces in JSON), "pipedream" (its layer graphs);
+    these two do not say the batch. Raises InvalidArgument naming file, place and value."""
     _needed()
     if format not in FORMATS:
         raise InvalidArgument(f"profile format: unknown name '{format}', known: {', '.join(FORMATS)}")
     if step < 0 or batch < 1:
         raise InvalidArgument(f"{path}: step {step}, batch {batch}, must be at least 0 and 1")
+    text = read_text(path)
+    return _core.planner_profile(format, text, path, {"step": step, "batch": batch})
+
+
+def read_text(path: str) -> str:
+    """The text of a file, which may be compressed (.gz). Raises InvalidArgument naming it."""
     try:
         data = Path(path).read_bytes()
-        text = (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8")
+        return (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: cannot be read ({error}), expected a text file") from None
-    return _core.planner_profile(format, text, path, {"step": step, "batch": batch})
 
 
 def profile_of_model(
     name: str, flops_per_s: float, batch: int = 8, tokens: Optional[int] = None
 ) -> str:
-    """The profile of a transformer that nobody measured: its matrices' arithmetic at flops_per_s
-    operations per second (that are reached, not the data sheet's), backward twice forward, `tokens`
-    tokens a sample (None: as it was trained). Layers without much arithmetic take next to no time.
-    Raises InvalidArgument for an unknown name; lists the known ones."""
+    """The profile of a model that nobody measured: its matrices' or convolutions' arithmetic at
+    flops_per_s operations per second (that are reached, not the data sheet's), backward twice forward.
+    Transformers have `tokens` tokens a sample (None: as they were trained), the others images of
+    224 x 224. Layers without much arithmetic take next to no time. Raises InvalidArgument for an unknown
+    name, and lists the known ones; for tokens of images."""
     _needed()
+    options = {"flops_per_s": flops_per_s, "batch": batch, "flops_per_element": 0.0}
+    if name in CNNS:
+        if tokens is not None:
+            raise InvalidArgument(f"tokens: {tokens}, but {name} reads images, expected none")
+        table = [f"{tensor},{elements},{flops!r}" for tensor, elements, flops in CNNS[name]()]
+        return _core.planner_profile("layers", "\n".join(["tensor,elements,flops", *table]), name, options)
     if name not in MODELS:
-        raise InvalidArgument(f"model: unknown name '{name}', known: {', '.join(MODELS)}")
+        raise InvalidArgument(f"model: unknown name '{name}', known: {', '.join([*MODELS, *CNNS])}")
     model = MODELS[name]
     count = model.tokens if tokens is None else tokens
     if count < 1:
         raise InvalidArgument(f"tokens: {count}, must be at least 1")
     rows = [f"{tensor},{elements}" for tensor, elements in layers(model)]
-    options = {"flops_per_s": flops_per_s, "batch": batch, "flops_per_element": 2.0 * count}
+    options["flops_per_element"] = 2.0 * count
     return _core.planner_profile("layers", "\n".join(["tensor,elements", *rows]), name, options)
 
 
@@ -167,6 +194,19 @@ def sensitivities(profile: str, cluster: Cluster, schedule: str = "wfbp") -> Lis
 def trace(profile: str, cluster: Cluster, schedule: str = "wfbp") -> str:
     """One predicted step as Chrome/Perfetto JSON (ui.perfetto.dev)."""
     return _core.planner_trace(profile, schedule, _settings(cluster))
+
+
+def beside_measured(
+    predicted: str, measured: str, step: Optional[int] = None, name: str = "measured"
+) -> str:
+    """trace()'s JSON with a measured step beside it, in processes of its own: of a trace of gradwire's
+    Reducer (its first gradient is laid on the predicted one's) or of torch.profiler (its beginning is).
+    `step` counts from 0 in the measured trace, None takes the last; `name` of it is for messages.
+    Raises InvalidArgument for text that is no such trace, or a step that it does not have."""
+    _needed()
+    if step is not None and step < 0:
+        raise InvalidArgument(f"{name}: step {step}, must be at least 0")
+    return _core.planner_beside_measured(predicted, measured, step, name)
 
 
 def model_of(profile: str) -> str:

@@ -38,6 +38,7 @@ try:
         recommend,
         sampled_straggler_factor,
         seconds_text,
+        spec_traffic,
         what_if,
     )
 except ImportError:
@@ -49,7 +50,7 @@ __all__ = [
     "extrapolate_ring_stall", "find_stalls", "fit_line", "fit_stalls", "gradients_of_profile",
     "link_presets", "measure_codecs", "measured_straggler_factor", "moves_from", "parse_bytes",
     "parse_rate", "parse_seconds", "plan_buckets", "read_instances", "recommend",
-    "sampled_straggler_factor", "seconds_text", "what_if",
+    "sampled_straggler_factor", "seconds_text", "spec_traffic", "what_if",
 ]
 
 Codec = Tuple[float, float, float, float]  #: encode floor s, encode bytes/s, decode floor s, decode bytes/s

@@ -4,23 +4,28 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import planner
+from . import drawing, effects, planner, planner_plots
+from .cnns import CNNS
 from .errors import InvalidArgument
+from .models import MODELS
+from .uneven import uneven_workers
 
 __all__ = ["add_arguments", "aligned", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    effects.remember_given(parser)
     what = parser.add_argument_group("the model")
     source = what.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", help="a model by name: bert-base, bert-large, gpt2, gpt2-medium, gpt2-xl")
+    source.add_argument("--model", help="a model by name: " + ", ".join([*MODELS, *CNNS]))
     source.add_argument("--profile", help="a file with a measured profile")
     add_profile_format(what)
     what.add_argument("--tflops", type=float, default=50.0, metavar="N",
                       help="of --model: 10^12 operations per second that a worker reaches (50)")
-    what.add_argument("--batch", type=int, default=8, help="of --model and pipedream: samples per worker (8)")
+    what.add_argument("--batch", type=int, default=8,
+                      help="of --model, chakra and pipedream: samples per worker (8)")
     what.add_argument("--tokens", type=int, help="of --model: tokens per sample")
     what.add_argument("--step-on-one", metavar="TIME",
                       help="the measured step on one worker, e.g. 392ms: sets the model's one constant")
@@ -38,7 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--jitter", type=float, default=0.0,
                        help="standard deviation of computing times over their mean (0)")
     where.add_argument("--seed", type=int, default=1, help="of the jitter (1)")
+    where.add_argument("--speeds", metavar="SHARE,..",
+                       help="of each worker at computing: 1,0.5x3 for one of the usual speed, three of half")
+    where.add_argument("--worker-links", metavar="SHARE,..", help="of each worker's link: the same")
+    where.add_argument("--uneven", metavar="FILE",
+                       help='JSON of unequal workers: [{"speed": 0.5, "link": 1, "workers": 3}, ..]')
     how = parser.add_argument_group("the exchange")
+    how.add_argument("--exchange", help="one of " + ", ".join(planner.EXCHANGES) +
+                     " (ring; gather where what --codec sends does not add up)")
+    how.add_argument("--servers", type=int, default=1, help="of parameter_server (1)")
+    how.add_argument("--codec", metavar="SPEC[=RATE,RATE]",
+                     help="a compressor: its bytes, and what encoding and decoding take, either as given "
+                          "(of dense bytes: topk:1%%=2GB/s,8GB/s) or timed on this machine")
     how.add_argument("--schedule", default=",".join(planner.SCHEDULES),
                      help="some of " + ", ".join(planner.SCHEDULES) + " (all)")
     how.add_argument("--compression", type=float, default=1.0, help="dense bytes over sent bytes (1)")
@@ -51,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--critical-path", action="store_true", help="also the tasks that decide")
     out.add_argument("--json", metavar="FILE", help="all of it as JSON, - for the terminal")
     out.add_argument("--trace", metavar="FILE", help="the first schedule's step for ui.perfetto.dev")
+    out.add_argument("--measured", metavar="TRACE",
+                     help="a trace of the Reducer or of torch.profiler, beside it in --trace")
+    out.add_argument("--measured-step", type=int, metavar="N", help="which step of it, from 0 (the last)")
+    out.add_argument("--plot", metavar="FILE",
+                     help="the parts of a step, and what --scaling and --sensitivity say (.svg, .png, .pdf)")
 
 
 def add_profile_format(group: argparse._ActionsContainer) -> None:
@@ -61,6 +82,9 @@ def add_profile_format(group: argparse._ActionsContainer) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
+    if args.plot:
+        drawing.need_matplotlib(args.plot)
+    measured = planner.read_text(args.measured) if args.measured else None
     profile = _profile(args)
     cluster = _cluster(args)
     answers: List[Dict[str, Any]] = []
@@ -74,6 +98,10 @@ def run(args: argparse.Namespace) -> int:
     document = {
         "model": planner.model_of(profile),
         "workers": cluster.workers,
+        "exchange": cluster.exchange,
+        "compression": cluster.compression,
+        "codec": cluster.codec,
+        "without_effect": effects.without_effect(args, _rules(args, cluster)),
         "predictions": answers,
         "simulated_in_s": time.perf_counter() - began,
     }
@@ -85,7 +113,11 @@ def run(args: argparse.Namespace) -> int:
             Path(args.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if args.trace:
         text = planner.trace(profile, cluster, answers[0]["schedule"])
+        if measured is not None:
+            text = planner.beside_measured(text, measured, args.measured_step, args.measured)
         Path(args.trace).write_text(text, encoding="utf-8")
+    if args.plot:
+        planner_plots.plot_steps(args.plot, document)
     return 0
 
 
@@ -100,7 +132,7 @@ def _profile(args: argparse.Namespace) -> str:
 
 
 def _cluster(args: argparse.Namespace) -> planner.Cluster:
-    for name in ("workers", "gpus_per_node", "streams", "seed"):
+    for name in ("workers", "gpus_per_node", "streams", "seed", "servers"):
         if getattr(args, name) < 0:
             raise InvalidArgument(f"{name}: {getattr(args, name)}, must be at least 0")
     mib = 2.0**20
@@ -111,6 +143,7 @@ def _cluster(args: argparse.Namespace) -> planner.Cluster:
     def rate(text: Optional[str]) -> Optional[float]:
         return None if text is None else planner.parse_rate(text)
 
+    exchange, compression, codec = _compressor(args)
     return planner.Cluster(
         workers=args.workers,
         link=args.link,
@@ -123,10 +156,76 @@ def _cluster(args: argparse.Namespace) -> planner.Cluster:
         streams=args.streams,
         jitter=args.jitter,
         seed=args.seed,
-        compression=args.compression,
+        compression=compression,
+        exchange=exchange,
+        servers=args.servers,
+        codec=codec,
+        uneven=uneven_workers(args.workers, args.speeds, args.worker_links, args.uneven),
         bucket_bytes=caps,
         measured_exchanges=args.measured_exchanges,
     )
+
+
+def _compressor(args: argparse.Namespace) -> Tuple[str, float, Optional[Tuple[float, float, float, float]]]:
+    """The exchange, dense bytes over sent ones, and what coding takes."""
+    if args.codec is None:
+        return args.exchange or "ring", args.compression, None
+    spec, equals, rates = args.codec.rpartition("=")
+    if not equals or "/s" not in rates and "bit" not in rates:  # specs have options with = themselves
+        spec, equals, rates = args.codec, "", ""
+    ratio, carriers = planner.spec_traffic(spec, max(args.workers, 2))
+    if "compression" in getattr(args, "given", ()):
+        ratio = args.compression
+    fits = {*carriers, "parameter_server"}
+    if "ring" in carriers:
+        fits.add("tree")  # what adds up in flight
+    if "dense" in carriers:
+        fits.add("ring")  # the bytes and messages of `dense`
+    exchange = args.exchange or ("ring" if "ring" in fits else "gather")
+    if exchange in planner.EXCHANGES and exchange not in fits:
+        raise InvalidArgument(f"--exchange: {exchange} does not carry '{spec}', "
+                              f"expected one of {', '.join(e for e in planner.EXCHANGES if e in fits)}")
+    if not equals:
+        return exchange, ratio, planner.measure_codecs([spec])[spec]
+    encode, comma, decode = rates.partition(",")
+    if not comma:
+        raise InvalidArgument(f"--codec: '{args.codec}', expected rates of encoding and of decoding, such "
+                              "as topk:1%=2GB/s,8GB/s")
+    return exchange, ratio, (0.0, planner.parse_rate(encode), 0.0, planner.parse_rate(decode))
+
+
+def _rules(args: argparse.Namespace, cluster: planner.Cluster) -> List[effects.Rule]:
+    """Where options change nothing."""
+    schedules = [name.strip() for name in args.schedule.split(",")]
+    link = planner.PlannedLink(cluster.link)
+    rate = cluster.bytes_per_s or link.bytes_per_s
+    carried = rate * (link.efficiency if cluster.efficiency is None else cluster.efficiency)
+    one_stream = cluster.stream_bytes_per_s or link.stream_bytes_per_s
+    between = ("--link", "--alpha", "--bandwidth", "--efficiency", "--stream-bandwidth")
+    costs = (*between, "--intra", "--exchange", "--servers", "--compression", "--codec")
+    alone, by_profile = "one worker exchanges nothing", "--measured-exchanges takes the profile's own times"
+    exchanging = (*costs, "--streams", "--bucket", "--gpus-per-node", "--worker-links")
+    return [
+        *effects.of_all(exchanging, cluster.workers == 1, alone),
+        *effects.of_all(costs, cluster.measured_exchanges, by_profile),
+        *effects.of_all(between, cluster.workers <= cluster.gpus_per_node,
+                        "all workers are in one machine"),
+        ("--intra", cluster.gpus_per_node == 1, "each machine has one worker (--gpus-per-node)"),
+        ("--intra", cluster.exchange == "parameter_server", "servers are reached between machines"),
+        ("--link", cluster.alpha_s is not None and cluster.bytes_per_s is not None,
+         "--alpha and --bandwidth say all of it"),
+        ("--streams", "multi-stream" not in schedules, "no schedule but multi-stream has several"),
+        ("--stream-bandwidth", one_stream >= carried, "the link carries no more than that"),
+        ("--servers", cluster.exchange != "parameter_server", f"{cluster.exchange} has no servers"),
+        ("--seed", cluster.jitter == 0, "nothing is drawn without --jitter"),
+        *effects.of_all(("--tflops", "--tokens"), args.model is None, "--profile has times of its own"),
+        ("--batch", args.model is None and args.format not in ("chakra", "pipedream"),
+         f"the format {args.format} says its own"),
+        *effects.of_all(("--format", "--step"), args.model is not None, "it is of --profile"),
+        ("--step", args.format != "kineto", "it is of the format kineto"),
+        ("--measured", args.trace is None, "it is drawn into --trace"),
+        ("--measured-step", args.measured is None, "it is of --measured"),
+    ]
 
 
 def _ms(seconds: float) -> str:
@@ -137,6 +236,13 @@ def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
     lines = [f"{document['model']}, {document['workers']} workers; times of a step in ms"]
     if args.model is not None:
         lines.append(f"assumed: {args.tflops:g} TFLOP/s per worker, {args.batch} samples each")
+    if document["codec"] is not None:
+        floor, rate, decode_floor, decode_rate = document["codec"]
+        lines.append(
+            f"{args.codec}: {document['compression']:.3g} times fewer bytes by {document['exchange']}, "
+            f"encodes {rate / 1e9:.3g} GB/s after {planner.seconds_text(floor)}, "
+            f"decodes {decode_rate / 1e9:.3g} GB/s after {planner.seconds_text(decode_floor)}")
+    lines += document["without_effect"]
     rows = [["schedule", "step", "computing", "exposed", "input", "messages", "samples/s"]]
     for one in document["predictions"]:
         rows.append([one["schedule"], _ms(one["step_s"]), _ms(one["compute_s"]), _ms(one["exposed_s"]),

@@ -9,12 +9,9 @@ from typing import Any, Dict, List, Tuple
 
 from gradwire.bench.files import write_whole
 from gradwire.bench.types import Document, Row
+from gradwire.drawing import COLOURS, SETTINGS, STYLES
 from gradwire.streams import note
 
-# Okabe and Ito's palette, told apart with the usual colour blindnesses; line styles repeat the
-# distinction for greyscale print.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _PANELS = (("seconds", "training time, seconds"), ("bytes", "bytes sent per worker"))
 _STEP = 0.055  # between the labels above the curves, in accuracy
 
@@ -60,15 +57,7 @@ def plot(document: Document, link: str) -> str:
     curves = [c for c in document["curves"] if c["link"] == link and c["points"]]
     methods = list(dict.fromkeys(curve["method"] for curve in document["curves"]))
     rows = [row for row in document["rows"] if row["link"] == link]
-    settings: Any = {
-        "svg.hashsalt": "gradwire",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         FigureCanvasSVG(figure)
         for axes, (name, label) in zip(figure.subplots(1, 2, sharey=True), _PANELS):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 from gradwire.bench.errors import RunError, UsageError
-from gradwire.bench.plots import COLOURS
+from gradwire.drawing import COLOURS
 
 __all__ = ["write_plot"]
 

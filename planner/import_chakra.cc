@@ -1,0 +1,243 @@
+// Chakra execution traces in JSON.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <queue>
+#include <vector>
+
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/importers.h"
+#include "gradwire/planner/internal/json_reader.h"
+
+namespace gradwire::planner {
+namespace {
+
+enum class Kind : uint8_t { kComputes, kAllReduce, kOther };
+
+struct Node {
+  std::string name, place;
+  Kind kind = Kind::kOther;
+  bool on_host = false;
+  double begin_us = 0, seconds = 0;
+  double bytes = 0;                   // of an all-reduce
+  std::vector<size_t> before, after;  // places in the list
+  double end_s = 0;                   // of all computing that it waits for, and its own
+};
+
+// One of the names that a field has had.
+std::optional<JsonNode> field(const JsonNode& node, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    if (auto found = node.find(name)) {
+      return found;
+    }
+  }
+  return std::nullopt;
+}
+
+// 64-bit numbers are written as text by some.
+double number_in(const JsonNode& node) {
+  if (!node.value().is_string()) {
+    return node.number();
+  }
+  const std::string& text = node.value().get_ref<const std::string&>();
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value)) {
+    node.fail("expected a number");
+  }
+  return value;
+}
+
+double time_us(const JsonNode& node) {
+  const double value = number_in(node);
+  if (value < 0) {
+    node.fail("must be a time of at least 0 us");
+  }
+  return value;
+}
+
+// The value of an attribute: {"name": ..., "int64_val": ...}, or a field of the node itself.
+std::optional<JsonNode> attribute(const JsonNode& node, std::string_view name) {
+  if (auto direct = node.find(name)) {
+    return direct;
+  }
+  const auto list = node.find("attr");
+  for (size_t i = 0; list && i < list->size(); ++i) {
+    const JsonNode one = (*list)[i];
+    if (one.at("name").text() != name) {
+      continue;
+    }
+    for (const auto& [key, value] : one.value().items()) {
+      if (key.ends_with("_val") || key.ends_with("Val")) {
+        return one.at(key);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+bool is_type(const JsonNode& type, std::string_view name, int number) {
+  return type.value().is_string() ? type.text() == name : type.number() == number;
+}
+
+bool all_reduces(const JsonNode& node, const std::string& name) {
+  if (const auto kind = attribute(node, "comm_type")) {
+    return is_type(*kind, "ALL_REDUCE", 0) || number_in(*kind) == 0;
+  }
+  return name.find("llreduce") != std::string::npos || name.find("llReduce") != std::string::npos ||
+         name.find("all_reduce") != std::string::npos;
+}
+
+Node node_of(const JsonNode& json) {
+  Node node;
+  const auto name = field(json, {"name", "Name"});
+  node.name = name ? name->text() : "";
+  node.place = json.place();
+  if (const auto duration =
+          field(json, {"duration_micros", "durationMicros", "runtime", "duration"})) {
+    node.seconds = time_us(*duration) * 1e-6;
+  }
+  if (const auto begin = field(json, {"start_time_micros", "startTimeMicros"})) {
+    node.begin_us = time_us(*begin);
+  }
+  const auto host = attribute(json, "is_cpu_op");
+  node.on_host = host && (host->value() == true || host->value() == 1 || host->value() == "1");
+  const auto type = field(json, {"type", "NodeType", "node_type"});
+  check(type.has_value(), json.place(), ": no 'type', expected what kind of node it is");
+  if (is_type(*type, "COMP_NODE", 4)) {
+    node.kind = Kind::kComputes;
+  } else if (is_type(*type, "COMM_COLL_NODE", 7) && !node.on_host && all_reduces(json, node.name)) {
+    node.kind = Kind::kAllReduce;
+    const auto size = attribute(json, "comm_size");
+    check(size.has_value(), json.place(), ": all-reduce '", node.name,
+          "' has no comm_size, expected its bytes: without them a layer is missing");
+    node.bytes = number_in(*size);
+    if (node.bytes <= 0 || std::fmod(node.bytes, 4) != 0) {
+      size->fail("must be bytes of float32 gradient: a multiple of 4 above 0");
+    }
+  }
+  return node;
+}
+
+std::vector<Node> nodes_of(const JsonNode& list) {
+  std::vector<Node> nodes;
+  std::map<double, size_t> places;
+  const auto id_of = [&](size_t i) {
+    const auto id = field(list[i], {"id", "Id"});
+    check(id.has_value(), list[i].place(), ": no 'id', expected a number");
+    return number_in(*id);
+  };
+  for (size_t i = 0; i < list.size(); ++i) {
+    nodes.push_back(node_of(list[i]));
+    check(places.emplace(id_of(i), i).second, list[i].place(), ".id: ", id_of(i),
+          " is another node's too, expected each once");
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (const auto& names : {std::initializer_list<std::string_view>{"data_deps", "dataDeps"},
+                              std::initializer_list<std::string_view>{"ctrl_deps", "ctrlDeps"}}) {
+      const auto before = field(list[i], names);
+      for (size_t d = 0; before && d < before->size(); ++d) {
+        const auto found = places.find(number_in((*before)[d]));
+        if (found == places.end()) {
+          (*before)[d].fail("expected the id of a node in the trace: one is missing");
+        }
+        nodes[i].before.push_back(found->second);
+        nodes[found->second].after.push_back(i);
+      }
+    }
+  }
+  return nodes;
+}
+
+// An order in which each node comes after what it waits for; of those that can go, the one that
+// began first, or that stands first.
+std::vector<size_t> ordered(const std::vector<Node>& nodes) {
+  const auto later = [&](size_t a, size_t b) {
+    return nodes[a].begin_us != nodes[b].begin_us ? nodes[a].begin_us > nodes[b].begin_us : a > b;
+  };
+  std::priority_queue<size_t, std::vector<size_t>, decltype(later)> free(later);
+  std::vector<size_t> waits(nodes.size()), order;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    waits[i] = nodes[i].before.size();
+    if (waits[i] == 0) {
+      free.push(i);
+    }
+  }
+  while (!free.empty()) {
+    const size_t next = free.top();
+    free.pop();
+    order.push_back(next);
+    for (const size_t after : nodes[next].after) {
+      if (--waits[after] == 0) {
+        free.push(after);
+      }
+    }
+  }
+  const auto held = std::ranges::find_if(waits, [](size_t n) { return n > 0; });
+  if (held != waits.end()) {
+    const Node& node = nodes[static_cast<size_t>(held - waits.begin())];
+    check(false, node.place, ": node '", node.name,
+          "' waits for a cycle of nodes, expected dependencies without one");
+  }
+  return order;
+}
+
+}  // namespace
+
+Profile import_chakra(std::string_view json, size_t batch, std::string_view name) {
+  const Json parsed = parse_json(json, name);
+  const JsonNode whole(parsed, concat(name, ": "));
+  const auto inside = parsed.is_object() ? field(whole, {"nodes", "workload_graph"}) : std::nullopt;
+  check(parsed.is_array() || inside, name,
+        ": no list of nodes, expected an array, or an object with 'nodes' or 'workload_graph'");
+  std::vector<Node> nodes = nodes_of(inside ? *inside : whole);
+  const bool has_device = std::ranges::any_of(
+      nodes, [](const Node& n) { return n.kind == Kind::kComputes && !n.on_host; });
+  Profile profile;
+  profile.model = name;
+  profile.source = "Chakra";
+  profile.batch = batch;
+  double now_s = 0, before_s = 0;
+  for (const size_t i : ordered(nodes)) {
+    Node& node = nodes[i];
+    for (const size_t before : node.before) {
+      node.end_s = std::max(node.end_s, nodes[before].end_s);
+    }
+    if (node.kind == Kind::kComputes && (!node.on_host || !has_device)) {
+      now_s += node.seconds;
+      node.end_s = now_s;
+    }
+  }
+  std::vector<const Node*> exchanges;
+  for (const Node& node : nodes) {
+    if (node.kind == Kind::kAllReduce) {
+      exchanges.push_back(&node);
+    }
+  }
+  check(!exchanges.empty(), name,
+        ": no all-reduce on the device, expected one per bucket of gradients: all layers are "
+        "missing");
+  std::ranges::stable_sort(exchanges, {}, &Node::end_s);
+  const bool timed = std::ranges::all_of(exchanges, [](const Node* n) { return n->seconds > 0; });
+  for (const Node* node : exchanges) {
+    LayerProfile layer;
+    layer.name = concat("bucket ", profile.layers.size());
+    layer.numel = static_cast<size_t>(node->bytes / 4);
+    layer.backward_s = node->end_s - before_s;
+    layer.ready_s = before_s = node->end_s;
+    if (timed) {
+      layer.exchange_s = node->seconds;
+    }
+    profile.layers.push_back(std::move(layer));
+  }
+  const double numel = static_cast<double>(profile.numel());
+  for (LayerProfile& layer : profile.layers) {
+    layer.update_s = (now_s - before_s) * static_cast<double>(layer.numel) / numel;
+  }
+  std::ranges::reverse(profile.layers);  // the first bucket: the last layers
+  validate(profile, name);
+  return profile;
+}
+
+}  // namespace gradwire::planner
