@@ -133,17 +133,6 @@ __global__ void __launch_bounds__(kClearThreads)
   }
 }
 
-__global__ void __launch_bounds__(kClearThreads)
-    zero_after_fault_kernel(const StepWords* step, std::byte* x, uint64_t bytes) {
-  if (step->status == 0) {
-    return;
-  }
-  const uint64_t all = uint64_t{gridDim.x} * kClearThreads;
-  for (uint64_t i = uint64_t{blockIdx.x} * kClearThreads + threadIdx.x; i < bytes; i += all) {
-    x[i] = std::byte{0};
-  }
-}
-
 __global__ void commit_step_kernel(StepWords* step, bool skip) {
   if (step->status == 0) {
     step->parity ^= 1;

@@ -66,17 +66,6 @@ void clear_headers(std::span<std::byte> messages, size_t stride, Stream& stream)
                   messages.data(), stride, count);
 }
 
-void zero_after_fault(const StepWords* step, TensorView x, Stream& stream) {
-  const char* const op = "cuda::zero_after_fault";
-  constexpr size_t kMostBlocks = 1024;
-  check(step != nullptr, op, ": step is null, must be device memory");
-  check_view(op, "x", x, stream);
-  const size_t blocks = (x.size_bytes() + kClearThreads - 1) / kClearThreads;
-  GRADWIRE_LAUNCH(zero_after_fault_kernel,
-                  (LaunchShape{std::min(blocks, kMostBlocks), kClearThreads, stream}), step,
-                  static_cast<std::byte*>(x.data), x.size_bytes());
-}
-
 void commit_step(StepWords* step, bool skip, Stream& stream) {
   GRADWIRE_LAUNCH(commit_step_kernel, one_thread("cuda::commit_step", step, stream), step, skip);
 }

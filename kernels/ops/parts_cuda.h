@@ -85,10 +85,6 @@ void slice_records(const RecordSlice& slice, Stream& stream);
 /// refuses, so that what never arrives is not mistaken for what came before.
 void clear_headers(std::span<std::byte> messages, size_t stride, Stream& stream);
 
-/// `x` becomes 0 where any status bit is set: the mean of a step that will not be committed. Else it
-/// is not touched.
-void zero_after_fault(const StepWords* step, TensorView x, Stream& stream);
-
 /// The commit of a step: parity and step move on where no status bit is set. Non-finite values
 /// alone leave the step out: with `skip` they are forgotten and counted, else they stay.
 void commit_step(StepWords* step, bool skip, Stream& stream);

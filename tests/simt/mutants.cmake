@@ -183,9 +183,6 @@ gradwire_simt_mutant(overflow_unflagged COMPRESSORS FILE overflow_flag.cuh SOURC
 
 gradwire_simt_mutant(half_header FILE parts.cuh SOURCE parts_cuda.cu
   FROM "at % kWords * 4, 0u" TO "at % kWords * 2, 0u" TESTS "*PartKernels*")
-gradwire_simt_mutant(mean_kept FILE parts.cuh SOURCE parts_cuda.cu
-  FROM "if (step->status == 0) {\n    return;" TO "if (step->status != kStatusNonFinite) {\n    return;"
-  TESTS "*PartKernels*")
 gradwire_simt_mutant(draw_order COMPRESSORS FILE draw.cuh SOURCE drawn_cuda.cu
   FROM "same && other < step ? other : before" TO "same && other < step ? before : before"
   TESTS "*DrawnOnCuda.DrawsTheElements*")

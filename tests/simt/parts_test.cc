@@ -1,4 +1,4 @@
-// What surrounds the payloads of a step: headers that are wiped, and means that are.
+// What surrounds the payloads of a step: headers that are wiped.
 
 #include "gradwire/kernels/ops/parts_cuda.h"
 
@@ -30,32 +30,10 @@ TEST_P(PartKernels, ClearHeadersAndNothingElse) {
   }
 }
 
-TEST_P(PartKernels, ZeroAMeanAfterAnyFault) {
-  for (const uint32_t status : {0u, cuda::kStatusNonFinite, cuda::kStatusMalformed,
-                                cuda::kStatusNonFinite | cuda::kStatusMalformed}) {
-    for (const size_t numel : {size_t{0}, size_t{1}, size_t{257}, size_t{70001}}) {
-      SCOPED_TRACE(concat("status ", status, ", ", numel, " elements"));
-      DeviceValue<cuda::StepWords> words(cuda::StepWords{.status = status});
-      Guarded<float> mean(std::vector<float>(numel, 0.5f));
-      cuda::zero_after_fault(words.data(), {mean.data(), numel, DType::kFloat32, kEmulated},
-                             stream_);
-      stream_.wait();
-      EXPECT_TRUE(mean.guards_hold());
-      EXPECT_EQ(mean.values(), std::vector<float>(numel, status == 0 ? 0.5f : 0.0f));
-    }
-  }
-}
-
 TEST(PartLaunchers, RefuseWhatTheyCannotDo) {
   TestStream stream;
   DeviceArray<std::byte> bytes(100);
-  DeviceArray<float> x(10);
-  DeviceValue<cuda::StepWords> words;
-  const TensorView on_cpu{x.data(), x.size(), DType::kFloat32, {}};
   expect_refused("stride is 31 bytes", [&] { cuda::clear_headers(bytes, 31, stream); });
-  expect_refused("x is in the memory of the CPU",
-                 [&] { cuda::zero_after_fault(words.data(), on_cpu, stream); });
-  expect_refused("step is null", [&] { cuda::zero_after_fault(nullptr, on_cpu, stream); });
 }
 
 }  // namespace
