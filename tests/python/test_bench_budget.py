@@ -111,6 +111,13 @@ def test_then_trainings_from_the_last_and_links_from_the_slowest_and_what_is_lef
     assert {trial.job.max_steps for trial in made.trials} == {50}
 
 
+def test_of_equal_methods_the_last_one_asked_for_goes_first(monkeypatch):
+    monkeypatch.setitem(METHODS, "odd", METHODS["int4"])
+    for methods in (["none", "int4", "odd"], ["none", "odd", "int4"]):
+        made = budget.plan(trials(methods=methods), costs(), 0.1)
+        assert made.left_out[0]["values"] == methods[2:]
+
+
 def test_no_compression_stays_even_where_it_is_the_slowest(monkeypatch):
     monkeypatch.setitem(METHODS, "odd", (0.006, 100))
     asked = trials(links=[FREE])

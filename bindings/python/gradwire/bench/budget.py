@@ -97,7 +97,8 @@ def _shorter(
     least = _with_steps(kept, steps, 0.0)
     least_s = costs.total_s(least)
     while costs.total_s(least) > seconds and len(methods) > 2:
-        candidates = [method for method in methods if method != BASELINE]
+        # Of equals, as where none was probed, the one that was asked for last.
+        candidates = [method for method in reversed(methods) if method != BASELINE]
         dull = max(candidates, key=lambda method: _slowness(kept, method, costs))
         methods.remove(dull)
         gone.append(dull)
