@@ -84,8 +84,8 @@ std::string dtype_name(const dlpack::DataType& type) {
                 type.lanes, " lanes");
 }
 
-/// What capsules from before version 1.0 do not say; libraries whose arrays nobody may change say
-/// it here.
+/// What capsules from before version 1.0 do not say, and others may forget: libraries whose arrays
+/// nobody may change say it here.
 bool is_read_only(py::handle object) {
   const char* const name = "__cuda_array_interface__";
   if (!py::hasattr(object, name)) {
@@ -155,7 +155,8 @@ Layout layout_on_gpu(py::handle object, std::string_view what, const Place& plac
     layout.owner = take_over(capsule, dlpack::kNameVersioned, dlpack::kUsedNameVersioned, managed);
     check(managed->version.major == 1, what, ": speaks DLPack ", managed->version.major, ".",
           managed->version.minor, ", must be 1 or before");
-    layout.writable = (managed->flags & (dlpack::kReadOnly | dlpack::kIsCopied)) == 0;
+    layout.writable = (managed->flags & (dlpack::kReadOnly | dlpack::kIsCopied)) == 0 &&
+                      !is_read_only(object);
     take_tensor(managed->tensor, layout);
   } else {
     check(PyCapsule_IsValid(capsule.ptr(), dlpack::kName) != 0, what, ": is a ",

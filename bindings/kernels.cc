@@ -149,7 +149,8 @@ Raises:
 
 void bind_compressor(py::module_& module) {
   using Self = BoundCompressor;
-  py::class_<Self>(module, "Compressor", kCompressorDoc)
+  py::class_<Self>(module, "Compressor", kCompressorDoc,
+                   py::release_gil_before_calling_cpp_dtor())  // a GPU may be waited for
       .def(py::init<const std::string&, int64_t, py::handle, int64_t, int, int, int,
                     ParameterShapes, const std::string&>(),
            py::arg("spec"), py::arg("numel"), py::arg("dtype") = "float32", py::arg("seed") = 0,

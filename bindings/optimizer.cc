@@ -74,7 +74,7 @@ void wait_for(const Place& place) {
 BoundOptimizer::BoundOptimizer(const std::string& spec, const Arrays& parameters,
                                const Arrays& gradients, const ParameterTable& table, int threads,
                                py::handle stream)
-    : worker_(threads, place_of_all(parameters, stream).device) {
+    : worker_(std::make_unique<Worker>(threads, place_of_all(parameters, stream).device)) {
   const size_t count = parameters.size();
   check(gradients.size() == count, "gradients: holds ", gradients.size(), " arrays, must hold ",
         count, " as parameters does");
@@ -91,7 +91,7 @@ BoundOptimizer::BoundOptimizer(const std::string& spec, const Arrays& parameters
     list.push_back({table.names[i], value, gradient, table.group_of[i]});
     places_.push_back({value, gradient});
   }
-  if (worker_.on_gpu()) {
+  if (worker_->on_gpu()) {
     source_ = parameters[0];
   }
   wait_for(place);
@@ -101,7 +101,7 @@ BoundOptimizer::BoundOptimizer(const std::string& spec, const Arrays& parameters
 BoundOptimizer::BoundOptimizer(const std::string& spec, const std::vector<Address>& values,
                                const std::vector<size_t>& numels, const ParameterTable& table,
                                int threads, const Place& place)
-    : worker_(threads, place.device) {
+    : worker_(std::make_unique<Worker>(threads, place.device)) {
   check(numels.size() == values.size(), "numels: holds ", numels.size(), ", must hold ",
         values.size(), " as values does");
   check_names(values.size(), table);
@@ -115,11 +115,18 @@ BoundOptimizer::BoundOptimizer(const std::string& spec, const std::vector<Addres
   optimizer_ = make_optimizer(parse_optimizer(spec), std::move(list), groups_of(table.groups));
 }
 
+BoundOptimizer::~BoundOptimizer() {
+  const py::gil_scoped_release release;
+  optimizer_.reset();
+  worker_.reset();
+  sum_.reset();
+}
+
 void BoundOptimizer::set_slices(const std::shared_ptr<BoundTransport>& transport) {
-  worker_.alone([&] {
+  worker_->alone([&] {
     transport_ = transport->get();
     sum_ = std::make_unique<RankSum>(*transport_, 2 * places_.size() + 1);
-    if (worker_.on_gpu()) {
+    if (worker_->on_gpu()) {
       add_up_on_device_ = std::ref(*sum_);
     } else {
       add_up_ = std::ref(*sum_);
@@ -133,7 +140,7 @@ void BoundOptimizer::bind(const std::vector<uintptr_t>& values,
         "bind: ", values.size(), " values and ", gradients.size(), " gradients, must be ",
         places_.size(), " each");
   const Place place = place_for(stream);
-  worker_.run(
+  worker_->run(
       [&](Context& context) {
         for (size_t i = 0; i < places_.size(); ++i) {
           places_[i].value.data = reinterpret_cast<void*>(values[i]);
@@ -146,25 +153,29 @@ void BoundOptimizer::bind(const std::vector<uintptr_t>& values,
 
 void BoundOptimizer::set_groups(const std::vector<GroupRow>& rows, py::handle stream) {
   const Place place = place_for(stream);
-  worker_.run([&](Context& context) { optimizer_->set_groups_in_order(groups_of(rows), context); },
-              place.stream);
+  worker_->run([&](Context& context) { optimizer_->set_groups_in_order(groups_of(rows), context); },
+               place.stream);
 }
 
 void BoundOptimizer::values_changed(py::handle stream) {
   const Place place = place_for(stream);
-  worker_.run([&](Context& context) { optimizer_->values_changed(context); }, place.stream);
+  worker_->run([&](Context& context) { optimizer_->values_changed(context); }, place.stream);
+}
+
+void BoundOptimizer::follow(py::handle stream) {
+  worker_->run([](Context&) {}, place_for(stream).stream);
 }
 
 void BoundOptimizer::step(const StepArguments& arguments) {
   const Place place = place_for(arguments.stream);
   std::vector<Array> kept;
   const StepOptions options = options_of(arguments, place, kept);
-  worker_.run([&](Context& context) { optimizer_->apply(options, context); }, place.stream);
+  worker_->run([&](Context& context) { optimizer_->apply(options, context); }, place.stream);
 }
 
 void BoundOptimizer::step_from(const std::vector<const PayloadCopies*>& groups,
                                const StepArguments& arguments) {
-  check(!worker_.on_gpu(), "payloads: are given, expected none: the parameters are in memory of ",
+  check(!worker_->on_gpu(), "payloads: are given, expected none: the parameters are in memory of ",
         name_of(device()), ", and these payloads in the CPU's");
   step_at([&](Context& context) { return from_payloads_.open(groups, places_, context); },
           arguments);
@@ -173,7 +184,7 @@ void BoundOptimizer::step_from(const std::vector<const PayloadCopies*>& groups,
 void BoundOptimizer::step_on(const Arrays& gradients, const StepArguments& arguments) {
   check(gradients.size() == places_.size(), "gradients: holds ", gradients.size(),
         " arrays, must hold ", places_.size(), ", one of each parameter");
-  if (worker_.on_gpu() && arguments.stream.is_none() && !places_.empty()) {
+  if (worker_->on_gpu() && arguments.stream.is_none() && !places_.empty()) {
     StepArguments named = arguments;  // the stream that gradients are current on
     named.stream = py::int_(reinterpret_cast<uintptr_t>(
         place_on(device(), "gradients[0]", arguments.stream, gradients[0]).stream));
@@ -192,7 +203,7 @@ void BoundOptimizer::step_on(const Arrays& gradients, const StepArguments& argum
 }
 
 const char* BoundOptimizer::exchanges() {
-  switch (worker_.alone([&] { return optimizer_->exchanges(); })) {
+  switch (worker_->alone([&] { return optimizer_->exchanges(); })) {
     case Exchanged::kMomentum:
       return "momentum";
     case Exchanged::kMoves:
@@ -205,25 +216,25 @@ const char* BoundOptimizer::exchanges() {
 
 void BoundOptimizer::prepare(double gradient_scale, py::handle stream) {
   const Place place = place_for(stream);
-  worker_.run([&](Context& context) { optimizer_->prepare(gradient_scale, context); },
-              place.stream);
+  worker_->run([&](Context& context) { optimizer_->prepare(gradient_scale, context); },
+               place.stream);
 }
 
 void BoundOptimizer::synchronize(py::handle stream) {
   const Place place = place_for(stream);
-  worker_.run([&](Context& context) { optimizer_->synchronize(context); }, place.stream);
+  worker_->run([&](Context& context) { optimizer_->synchronize(context); }, place.stream);
 }
 
 uint64_t BoundOptimizer::skipped_steps(py::handle stream) {
   const Place place = place_for(stream);
   uint64_t skipped = 0;
-  worker_.run([&](Context& context) { skipped = optimizer_->skipped_steps(context); },
-              place.stream);
+  worker_->run([&](Context& context) { skipped = optimizer_->skipped_steps(context); },
+               place.stream);
   return skipped;
 }
 
 py::typing::Tuple<Scalars, Tensors> BoundOptimizer::state() {
-  return worker_.alone([&] {
+  return worker_->alone([&] {
     StateReader reader;
     optimizer_->visit_state(reader);
     return py::make_tuple(reader.scalars, reader.tensors);
@@ -232,22 +243,22 @@ py::typing::Tuple<Scalars, Tensors> BoundOptimizer::state() {
 
 py::typing::Tuple<Scalars, Tensors> BoundOptimizer::state_views(py::object self) {
   auto& bound = self.cast<BoundOptimizer&>();
-  return bound.worker_.alone([&] {
-    StateReader reader(self, bound.worker_.on_gpu());
+  return bound.worker_->alone([&] {
+    StateReader reader(self, bound.worker_->on_gpu());
     bound.optimizer_->visit_state(reader);
     return py::make_tuple(reader.scalars, reader.tensors);
   });
 }
 
 void BoundOptimizer::load_state(const Scalars& scalars, const Tensors& tensors) {
-  worker_.alone([&] {
+  worker_->alone([&] {
     DictState saved(scalars, tensors);
     gradwire::load_state(*optimizer_, saved);
   });
 }
 
 void BoundOptimizer::set_counts(const Scalars& scalars) {
-  worker_.alone([&] {
+  worker_->alone([&] {
     DictState saved(scalars, py::dict());
     CountWriter writer(saved);
     optimizer_->visit_state(writer);  // a name that is missing is found before anything is written
@@ -257,7 +268,7 @@ void BoundOptimizer::set_counts(const Scalars& scalars) {
 }
 
 Place BoundOptimizer::place_for(py::handle stream) const {
-  if (worker_.on_gpu()) {
+  if (worker_->on_gpu()) {
     return place_on(device(), "parameters", stream, source_);
   }
   check(stream.is_none(), "stream: is given, must be None: the parameters are in CPU memory");
@@ -281,7 +292,7 @@ const float* BoundOptimizer::number_at(py::handle given, std::string_view what, 
   if (given.is_none()) {
     return nullptr;
   }
-  check(worker_.on_gpu(), what, ": is given, must be None: the parameters are in CPU memory");
+  check(worker_->on_gpu(), what, ": is given, must be None: the parameters are in CPU memory");
   if (py::isinstance<py::int_>(given)) {
     return reinterpret_cast<const float*>(given.cast<uintptr_t>());
   }
@@ -305,16 +316,17 @@ void BoundOptimizer::step_at(const FindPlaces& find_places, const StepArguments&
   const Place place = place_for(arguments.stream);
   std::vector<Array> kept;
   const StepOptions options = options_of(arguments, place, kept);
-  worker_.run(
+  worker_->run(
       [&](Context& context) {
-        check(!worker_.on_gpu() || !cuda::is_capturing(context.stream),
-              "step_on: its stream is captured into a graph, which would step on the gradients that "
-              "are bound when it runs, expected step() there");
+        check(
+            !worker_->on_gpu() || !cuda::is_capturing(context.stream),
+            "step_on: its stream is captured into a graph, which would step on the gradients that "
+            "are bound when it runs, expected step() there");
         const std::vector<Binding> places = find_places(context);
         optimizer_->bind_in_order(places, context);
         try {
           optimizer_->apply(options, context);
-          if (!worker_.on_gpu()) {
+          if (!worker_->on_gpu()) {
             context.stream.wait();
           }
         } catch (...) {

@@ -63,7 +63,10 @@ class BoundOptimizer {
                  const std::vector<size_t>& numels, const ParameterTable& table, int threads,
                  const Place& place);
 
-  Device device() const { return worker_.device(); }
+  /// What it has on a GPU ends without the GIL: that is waited for, and may need other threads of Python.
+  ~BoundOptimizer();
+
+  Device device() const { return worker_->device(); }
   std::string spec() const { return to_string(optimizer_->spec()); }
   size_t state_bytes() const { return optimizer_->state_bytes(); }
 
@@ -74,6 +77,9 @@ class BoundOptimizer {
             py::handle stream);
   void set_groups(const std::vector<GroupRow>& rows, py::handle stream);
   void values_changed(py::handle stream);
+  /// What the caller has enqueued on that stream since the last call, which reads parameters, goes
+  /// before the next call's work.
+  void follow(py::handle stream);
 
   void step(const StepArguments& arguments);
   /// The same, where the gradients of the groups' parameters are read from payloads.
@@ -116,7 +122,7 @@ class BoundOptimizer {
   std::unique_ptr<RankSum> sum_;
   std::function<void(std::span<double>)> add_up_;
   std::function<void(std::span<double>, Stream&)> add_up_on_device_;
-  Worker worker_;
+  std::unique_ptr<Worker> worker_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 

@@ -119,6 +119,9 @@ void bind_optimizers(py::module_& module) {
           "What the next step exchanges: 'gradients', 'momentum' or 'moves', of local steps.")
       .def("values_changed", &BoundOptimizer::values_changed, py::arg("stream") = py::none(),
            "Takes values that others wrote for the masters of parameters of 16 bits.")
+      .def("follow", &BoundOptimizer::follow, py::arg("stream") = py::none(),
+           "On a GPU the next call's work goes behind what that stream has by now, such as copies of "
+           "parameters.")
       .def("check", &BoundOptimizer::synchronize, py::arg("stream") = py::none(),
            "On a GPU waits, and raises what kept steps from being made; then they are made again.")
       .def("skipped_steps", &BoundOptimizer::skipped_steps, py::arg("stream") = py::none(),

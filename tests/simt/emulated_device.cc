@@ -10,6 +10,15 @@
 #include "gradwire/kernels/core/pinned.h"
 #include "tests/simt/device.h"
 
+// Of Python, where it runs this; a GPU is waited for where its memory ends, which must not stop other
+// threads of Python.
+extern "C" __attribute__((weak)) int PyGILState_Check();
+extern "C" __attribute__((visibility("default"))) int gradwire_frees_with_gil;
+int gradwire_frees_with_gil = 0;
+// That no event has been recorded behind: another stream would not wait for them.
+extern "C" __attribute__((visibility("default"))) int gradwire_copies_unmarked;
+int gradwire_copies_unmarked = 0;
+
 namespace gradwire::cuda {
 namespace {
 
@@ -17,7 +26,7 @@ namespace {
 class PassedEvent final : public Event {
  public:
   Device device() const override { return testing::kEmulated; }
-  void record(Stream&) override {}
+  void record(Stream&) override { gradwire_copies_unmarked = 0; }
   void hold(Stream&) override {}
   bool passed() const override { return true; }
   void wait() const override {}
@@ -71,7 +80,12 @@ std::byte* allocate(size_t bytes, int) {
   return data != nullptr ? data : throw std::bad_alloc();
 }
 
-void deallocate(std::byte* data, int) noexcept { std::free(data); }
+void deallocate(std::byte* data, int) noexcept {
+  if (data != nullptr && PyGILState_Check != nullptr && PyGILState_Check() != 0) {
+    ++gradwire_frees_with_gil;
+  }
+  std::free(data);
+}
 
 std::byte* allocate_in_order(size_t bytes, int, void*) { return allocate(bytes, 0); }
 
@@ -83,6 +97,7 @@ void deallocate_pinned(std::byte* data) noexcept { std::free(data); }
 
 void copy(std::byte* destination, const std::byte* source, size_t bytes, void*) {
   if (bytes > 0) {
+    ++gradwire_copies_unmarked;
     std::memcpy(destination, source, bytes);
   }
 }

@@ -854,6 +854,10 @@ class Optimizer:
         """
         On a GPU waits, and raises what kept steps from being made; then they are made again.
         """
+    def follow(self, stream: typing.Any = None) -> None:
+        """
+        On a GPU the next call's work goes behind what that stream has by now, such as copies of parameters.
+        """
     def load_state(self, scalars: dict[str, dict[str, int]], tensors: dict[str, dict[str, typing.Any]]) -> None:
         """
         Takes over what state() returned, floats as codes and codes as floats where this optimizer keeps them so; checks all of it before anything is changed.

@@ -163,6 +163,8 @@ class FunctionalOptimizer:
                 value[...] = saved
 
     def _copies(self) -> List[Any]:
-        return [
-            v.copy() if self._gpu is None else device_copy(v, self._stream) for v in self._values
-        ]
+        if self._gpu is None:
+            return [v.copy() for v in self._values]
+        copies = [device_copy(v, self._stream) for v in self._values]
+        self._optimizer.follow(self._stream)  # the next step, on whichever stream, writes there
+        return copies

@@ -203,6 +203,11 @@ class Optimizer:
         """
         self._core.values_changed(stream)
 
+    def follow(self, stream: Any = None) -> None:
+        """On a GPU the next call's work goes behind what that stream has by now, such as copies that
+        others make of parameters."""
+        self._core.follow(stream)
+
     def state_dict(self) -> Dict[str, Any]:
         """Copies in CPU memory of everything a checkpoint needs besides the parameters; on a GPU it
         waits for the work there."""

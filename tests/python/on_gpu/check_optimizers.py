@@ -1,7 +1,10 @@
 """Optimizers on arrays of a GPU: the CPU's bits, faults kept there, states in CPU memory."""
 
+import ctypes
+
 import numpy as np
 import pytest
+from gpu_arrays import EMULATED, GpuArray
 
 import gradwire
 
@@ -158,6 +161,16 @@ def test_new_values_are_handed_out_as_copies(gpu):
     got = fresh.update([gpu.array(a) for a in arrays(4)], stream=gpu.stream)
     for a, b in zip(got, here.update(arrays(4))):
         np.testing.assert_array_equal(a.to_numpy(), b)
+
+
+def test_copies_of_parameters_are_waited_for_by_steps_on_other_streams(emulated):
+    optimizer = gradwire.FunctionalOptimizer("sgd", [GpuArray(a) for a in arrays(1)], 0.1, stream=7)
+    unmarked = ctypes.c_int.in_dll(ctypes.CDLL(EMULATED), "gradwire_copies_unmarked")
+    for copy in (lambda: optimizer.update([GpuArray(a) for a in arrays(2)], stream=8),
+                 optimizer.parameters):
+        unmarked.value = -1
+        copy()
+        assert unmarked.value == 0  # an event behind the last copy, for which the next call waits
 
 
 def test_copies_go_through_convert(gpu):

@@ -4,6 +4,7 @@ are replaced: how work is ordered (ordering.OnGpu, but for torch's own streams),
 are, where ranks meet, and that a group is there. On a GPU bench/gpu_hook.py does it with processes."""
 
 import contextlib
+import importlib
 import types
 import uuid
 
@@ -279,3 +280,21 @@ def test_streams_are_torchs(monkeypatch):
         work.scale_of(scaler)
     scaler._scale = None
     assert work.scale_of(scaler) == (2.0, None) and work.scale_of(None) == (1.0, None)
+
+
+def test_buffers_that_stay_on_the_cpu_are_broadcast_by_way_of_the_gpu(monkeypatch):
+    attach = importlib.import_module("gradwire.torch.attach")  # the name is that of its function
+    seen = []
+
+    def broadcast(raw, source, group):  # a group of NCCL's takes memory of the GPU alone
+        seen.append((raw.device.type, source))
+        raise gradwire.TransportError("far enough")
+
+    monkeypatch.setattr(attach, "dist", types.SimpleNamespace(
+        broadcast=broadcast, get_global_rank=lambda group, rank: rank))
+    made = object.__new__(attach.Attached)
+    made._transport, made._process_group = object(), None
+    made._work = OnEmulatedGpu(torch.device("meta"))  # in the place of a GPU's memory
+    with pytest.raises(gradwire.TransportError, match="far enough"):
+        made.broadcast([torch.zeros(3)])
+    assert seen == [("meta", 0)]

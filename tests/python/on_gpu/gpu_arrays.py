@@ -71,12 +71,18 @@ class OldGpuArray(GpuArray):
         return super().__dlpack__(stream=stream)
 
 
-class SealedGpuArray(OldGpuArray):
-    """The same of one whose arrays nobody may change, as it says elsewhere."""
-
+class _Sealed:
     @property
     def __cuda_array_interface__(self):
         return {"data": (self.array.ctypes.data, True), "version": 3}
+
+
+class SealedGpuArray(_Sealed, OldGpuArray):
+    """The same of one whose arrays nobody may change, as it says elsewhere."""
+
+
+class ForgetfulGpuArray(_Sealed, GpuArray):
+    """Says it there alone, though its capsules could."""
 
 
 class EmulatedGpu:

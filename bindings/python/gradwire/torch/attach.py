@@ -97,8 +97,9 @@ class Attached(GradientExchange):
         with torch.no_grad():
             for tensor in tensors:
                 flat = tensor.detach().contiguous().reshape(-1)
-                raw = flat.view(torch.uint8).clone() if flat.numel() > 0 else None
-                if raw is not None:
+                if flat.numel() > 0:
+                    # Buffers may stay on the CPU, of which a group of NCCL's takes nothing.
+                    raw = flat.view(torch.uint8).to(self._work.device, copy=True)
                     if self._work.waits:
                         self._transport.broadcast(raw.numpy(), 0)
                     else:  # from Python gradwire's carries a Reducer's memory alone
