@@ -245,6 +245,7 @@ void bind_planner(py::module_& module) {
              "Chrome/Perfetto JSON; see gradwire.planner.trace.");
   bind_planner_plans(module);
   bind_planner_jobs(module);
+  bind_planner_pilot(module);
 }
 
 #else

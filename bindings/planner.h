@@ -7,7 +7,8 @@ namespace gradwire::bindings {
 
 void bind_planner(pybind11::module_& module);
 void bind_planner_plans(
-    pybind11::module_& module);  // this and the next are called by bind_planner()
+    pybind11::module_& module);  // this and those below are called by bind_planner()
 void bind_planner_jobs(pybind11::module_& module);
+void bind_planner_pilot(pybind11::module_& module);
 
 }  // namespace gradwire::bindings

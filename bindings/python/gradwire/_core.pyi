@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'spec_traffic', 'transports', 'warmup', 'what_if']
+__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Pilot', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'spec_traffic', 'transports', 'warmup', 'what_if']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -1341,6 +1341,104 @@ class Recommendation:
     def configurations(self) -> list[Configuration]:
         """
         Cheapest first.
+        """
+class Pilot:
+    """
+    Decides what gradients travel as: measures steps without compression, predicts, times the best few on steps of the job, takes the least lossy of the fastest and keeps watching. It measures nothing itself; fed the same numbers, all ranks decide alike.
+    
+    Run `plan` for `window_steps` steps; hand what they have shown to end_window(); where `wants_costs`, call set_costs(). After either, where it returned True, run the new plan.
+    """
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6) -> None:
+        """
+        Args:
+            parameters, dtype, exempt_1d, seed, ranks_per_node, rules, bucket_bytes: as of make_plan(); the last one's are those of the first, dense window.
+            specs: to choose from, besides 'none' and 'bf16'.
+            streams: of the Reducer.
+            window_steps: that are judged together once the choice is made.
+            tuning_turns: windows that try sizes of buckets; 0: none.
+        
+        Raises:
+            InvalidArgument: an option out of its range; a spec that is none, or whose bytes depend on the shapes of parameters.
+        """
+    def end_window(self, step_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], *, exchange_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], loss: typing.SupportsFloat | typing.SupportsIndex | None = None, skipped: typing.SupportsInt | typing.SupportsIndex = 0, norms: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]] = []) -> bool:
+        """
+        Returns whether the plan has changed. The same numbers on all ranks.
+        
+        Args:
+            step_s: seconds of each step since the last window, of the slowest rank.
+            exchange_s: of each, seconds inside the transport; empty: not known.
+            loss: mean over steps and ranks; None: not known.
+            skipped: steps left out for gradients that were not finite.
+            norms: by parameter, squared and summed over ranks, (gradient plus residual before, what was sent of it, residual after, own gradients, mean gradient); empty: not measured.
+        
+        Raises:
+            InvalidArgument: another number of steps than window_steps, times that are none, or costs are wanted; nothing has changed.
+        """
+    def log(self) -> list[dict[str, typing.Any]]:
+        """
+        Decisions, oldest first, the last 1000: dicts of 'step', 'what', 'from', 'to', 'reason' and 'numbers'.
+        """
+    def set_costs(self, ready_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], link: LinkCosts, codecs: collections.abc.Mapping[str, tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]) -> bool:
+        """
+        Returns whether the plan has changed. The same numbers on all ranks.
+        
+        Args:
+            ready_s: when backward has made each parameter's gradient, by id, in seconds.
+            link: of probe_link().
+            codecs: of planner.measure_codecs(), for each of `specs`.
+        
+        Raises:
+            InvalidArgument: a spec without a price, or costs are not wanted; nothing has changed.
+        """
+    @property
+    def name(self) -> str:
+        """
+        Of that plan, for people.
+        """
+    @property
+    def phase(self) -> str:
+        """
+        'measure', 'time', 'tune' or 'cruise'.
+        """
+    @property
+    def plan(self) -> Plan:
+        """
+        What to run now, for Reducer.set_plan().
+        """
+    @property
+    def probing_steps(self) -> int:
+        """
+        Of them, before the choice was made or to make it anew.
+        """
+    @property
+    def spec(self) -> str:
+        """
+        Of that plan: the lossiest of its buckets; 'none': it does not compress.
+        """
+    @property
+    def specs(self) -> list[str]:
+        """
+        Canonical texts of the compressors that set_costs() must price.
+        """
+    @property
+    def steps(self) -> int:
+        """
+        Steps of all windows.
+        """
+    @property
+    def wants_costs(self) -> bool:
+        """
+        Whether set_costs() shall be called before the next step.
+        """
+    @property
+    def wants_norms(self) -> bool:
+        """
+        Whether a step of this window shall be measured for norms.
+        """
+    @property
+    def window_steps(self) -> int:
+        """
+        How many steps end_window() wants.
         """
 def break_down(step: StepDemand, arrangement: str, hardware: Hardware | None = None) -> dict[str, typing.Any]:
     """

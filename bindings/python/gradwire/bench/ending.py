@@ -169,6 +169,12 @@ def _text(report: Report, document: Document) -> str:
             f"{where}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
             f"{item['half_width']:.2f} points of accuracy ({item['seeds']} paired seeds)"
         )
+    for item in document["decisions"]:
+        lines += [
+            f"{item['link']}, {item['method']}, seed {item['seed']}, step {d['step']}, {d['what']}: "
+            f"{d['from']} -> {d['to']}: {d['reason']}"
+            for d in item["decisions"]
+        ]
     cut = [row for row in report.rows if row["stopped_by"] == "time budget"]
     if cut:
         more = "a longer --budget" if "budget" in document else "--time-budget 0: none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 from gradwire.bench.files import write_whole
 from gradwire.bench.machine import commit, machine, version
@@ -23,6 +23,7 @@ class Report:
     ):
         self.rows: List[Row] = []
         self.curves: List[Document] = []
+        self.decisions: List[Document] = []
         self.ended = "running"  # complete, interrupted, or the error
         self.more: Document = {}  # failures, what a budget left out, what was resumed
         self._head = {
@@ -36,10 +37,13 @@ class Report:
             "settings": settings,
         }
 
-    def add(self, row: Row, curve: List[Event]) -> None:
+    def add(self, row: Row, curve: List[Event], decisions: Sequence[Event] = ()) -> None:
+        """decisions: of a method that chooses what it sends, as it says them."""
         self.rows.append(row)
         key = {name: row[name] for name in ("link", "method", "seed")}
         self.curves.append(dict(key, points=curve))
+        if decisions:
+            self.decisions.append(dict(key, decisions=list(decisions)))
 
     def equal_epochs(self) -> bool:
         """Whether final accuracies may be compared: nobody stopped early."""
@@ -53,6 +57,7 @@ class Report:
                 **self.more,
                 rows=self.rows,
                 curves=self.curves,
+                decisions=self.decisions,
                 sentences=sentences(self.rows),
                 at_equal_epochs=accuracies_at_equal_epochs(self.rows),
                 accuracy_minus_none_points=(

@@ -39,6 +39,7 @@ class Recorder:
         self.evaluations: List[Event] = []
         self.target: Optional[Event] = None
         self.epochs: List[Event] = []
+        self.decisions: List[Event] = []  # of 'auto'
         self._done: Dict[int, Event] = {}
         self._sent = 0
 
@@ -55,6 +56,9 @@ class Recorder:
             self.target = event
         elif kind == "epoch":
             self.epochs.append(event)
+        elif kind == "decision":
+            names = ("step", "what", "from", "to", "reason", "numbers")
+            self.decisions.append({name: event.get(name) for name in names})
         elif kind == "done":
             self._done[rank] = event
 

@@ -161,6 +161,8 @@ class Attached(GradientExchange):
         else:
             self._fill_with_nan()
         self.seconds += time.perf_counter() - started
+        if self._auto is not None:
+            self._auto.end_step(committed)
         return committed
 
     def abandon(self) -> None:
@@ -252,6 +254,8 @@ class Attached(GradientExchange):
             )
         dense = gradient.contiguous()
         self._work.use(dense)
+        if self._auto is not None:
+            self._auto.sees([i], dense)
         with self._work.behind_backward():
             self._reducer.give_from(
                 [i],
@@ -276,6 +280,8 @@ class Attached(GradientExchange):
             self._reducer.write_means(
                 [i], mean.data_ptr(), DTYPES[mean.dtype], self._scale.value, self._scale.address
             )
+            if self._auto is not None:
+                self._auto.sees_means([i], mean)
             if gradient is None:
                 # All ranks decide alike: an optimizer may leave out a parameter without gradient.
                 if not parameter.requires_grad:

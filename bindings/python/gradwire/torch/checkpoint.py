@@ -10,7 +10,7 @@ from ..errors import InvalidArgument
 from ..reducer import Reducer
 from .agreement import agree
 
-__all__ = ["States", "agreed_buckets", "bytes_of", "lookup_of", "state_of"]
+__all__ = ["States", "agreed_buckets", "agreed_words", "bytes_of", "lookup_of", "state_of"]
 
 State = Mapping[str, Any]
 States = Union[State, Sequence[State], Mapping[int, State], Callable[[int], Optional[State]]]
@@ -18,6 +18,7 @@ Buckets = Optional[List[List[int]]]
 Lookup = Callable[[int], Optional[State]]
 
 _FORMAT = 1
+_AUTO = ("spec", "buckets", "exchanges", "specs")  # of a plan
 
 
 def state_of(
@@ -74,6 +75,26 @@ def agreed_buckets(lookup: Lookup, transport: _core.Transport, parameters: int) 
 
     buckets: Buckets = agree(transport, find, "states")
     return buckets
+
+
+def agreed_words(lookup: Lookup, transport: _core.Transport) -> Optional[Dict[str, Any]]:
+    """The plan that 'auto' had chosen; None where it was not asked. Collective, between steps.
+
+    Raises:
+        InvalidArgument: on every rank, where some rank's is none or another.
+    """
+
+    def find() -> Optional[Dict[str, Any]]:
+        state = lookup(transport.rank) or lookup(0)
+        words = None if state is None else state.get("auto")
+        if words is None:
+            return None
+        if not isinstance(words, Mapping) or set(words) != set(_AUTO):
+            raise InvalidArgument(f"states: 'auto' is {words!r}, must have {', '.join(_AUTO)}")
+        return dict(words)
+
+    words: Optional[Dict[str, Any]] = agree(transport, find, "states")
+    return words
 
 
 def bytes_of(state: Optional[State], rank: int) -> Optional[bytes]:

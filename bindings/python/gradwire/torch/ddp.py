@@ -141,6 +141,8 @@ class DDPHook(GradientExchange):
 
     __doc__ = f"{__doc__}\n\n{GradientExchange.__doc__}"
 
+    _given_buckets = True
+
     def __init__(self, named: Any, spec: str, **options: Any) -> None:
         super().__init__(named, spec, **options)
         self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
@@ -202,6 +204,8 @@ class DDPHook(GradientExchange):
         if mapped.buffer() is not buffer:
             mapped = self._mapped[index] = self._map(bucket, buffer)
             self._mapped_anew = True
+        if self._auto is not None:
+            self._auto.sees(mapped.parameters, buffer)
         if mapped.bucket is None:
             self._reducer.give_from(
                 mapped.parameters,
@@ -275,6 +279,10 @@ class DDPHook(GradientExchange):
             travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
             self._travel_in(travelled)
         self.seconds += time.perf_counter() - started
+        if self._auto is not None:
+            for each in waiting:
+                self._auto.sees_means(each.mapped.parameters, each.buffer)
+            self._auto.end_step(committed)
 
     def _give_to_unused(self, means: List[Tuple[torch.Tensor, List[int]]]) -> None:
         # DDP leaves a parameter alone that no rank has reached. But what ranks still owed it has been

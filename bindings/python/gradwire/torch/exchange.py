@@ -1,12 +1,11 @@
 """Gradients of torch parameters through a Reducer: what DDP's hook and attach() share."""
 
 import logging
-import math
 import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -15,11 +14,15 @@ from .. import _core
 from .._core import make_plan
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..reducer import Reducer
-from .checkpoint import States, agreed_buckets, bytes_of, lookup_of, state_of
+from .auto import Auto, parse_auto
+from .checkpoint import States, state_of
 from .checks import DTYPES, check_options, common_device, common_dtype, refuse_steps_in_backward
+from .figures import stats_of
 from .joining import join
+from .loading import load_states
 from .meeting import check_group
 from .ordering import Scale, work_on
+from .refused import RefusedByAll
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled
 from .writers import write_scalars
 
@@ -34,14 +37,6 @@ _log = logging.getLogger("gradwire")
 _live: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
 
 
-class RefusedByAll(Exception):
-    """Carries what all ranks have met, before anything left."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class GradientExchange:
     """Parameters of a model, and the Reducer that averages their gradients over ranks.
 
@@ -49,6 +44,8 @@ class GradientExchange:
     nothing is lost when gradients travel in other buckets. In a group of one rank there is nothing
     to exchange: gradients stay as they are.
     """
+
+    _given_buckets = False  # whether gradients appear in buckets of others
 
     def __init__(
         self,
@@ -83,6 +80,9 @@ class GradientExchange:
         self._ids = {id(p): i for i, (_, p) in enumerate(self._named)}
         self._spec = spec
         self._options = dict(plan)
+        self._streams = streams
+        self._world_size = dist.get_world_size(process_group)
+        self._threads = torch.get_num_threads() if threads is None else threads
         self._bucket_bytes = bucket_bytes
         self._buckets: Optional[List[List[int]]] = None  # None: filled to bucket_bytes
         self._plan_to_set: Optional[_core.Plan] = None
@@ -94,11 +94,13 @@ class GradientExchange:
         self._thread: Optional[int] = None  # that has begun a step
         self._closed = False
         self.seconds = 0.0  # spent in the last step handing over and taking back, not waiting
+        self._auto: Optional[Auto] = None
+        self._choose(spec)
         self._in_use = self._wanted()
         made = self._make_plan()
         self._transport: Optional[_core.Transport] = None
         self._reducer: Optional[Reducer] = None
-        if dist.get_world_size(process_group) == 1:
+        if self._world_size == 1:
             _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
             return
         self._refuse_second()
@@ -108,7 +110,7 @@ class GradientExchange:
             self._transport,
             on_nonfinite=on_nonfinite or ("skip" if self._scaler else "error"),
             unused=unused,
-            threads=torch.get_num_threads() if threads is None else threads,
+            threads=self._threads,
             streams=streams,
             trace_steps=trace_steps,
             **self._work.reducer_options(),
@@ -117,7 +119,7 @@ class GradientExchange:
 
     @property
     def spec(self) -> str:
-        """Of the compressor, as it was given last."""
+        """Of the compressor, as it was given last; with 'auto' the one in force."""
         return self._spec
 
     @property
@@ -139,7 +141,8 @@ class GradientExchange:
         keeps none; on a GPU such a one is refused. There it waits for the steps so far.
 
         Args:
-            spec, **plan: as of register(); what is not given stays.
+            spec, **plan: as of register(); what is not given stays. 'auto' begins to measure; any
+                other ends that.
 
         Raises:
             InvalidArgument: the plan cannot be made so; nothing has changed. When all ranks ask,
@@ -148,13 +151,28 @@ class GradientExchange:
                 group is finished.
         """
         check_options(spec, plan)
-        before = self._spec, self._options
+        before = self._spec, self._options, self._auto
         self._spec, self._options = spec, {**self._options, **plan}
         try:
+            self._choose(spec)
             self._plan_to_set = self._make_plan()
         except BaseException:
-            self._spec, self._options = before
+            self._spec, self._options, self._auto = before
             raise
+
+    def decisions(self) -> List[Dict[str, Any]]:
+        """What 'auto' has decided, oldest first; empty with any other spec. The same on all ranks.
+
+        Returns:
+            dicts of 'step', 'what' ('probe', 'choose', 'tighten', ...), 'from' and 'to' (plans by
+            name), 'reason' (a sentence) and 'numbers' (what it rests on, seconds and shares).
+        """
+        return [] if self._auto is None else self._auto.decisions()
+
+    def note_loss(self, loss: float) -> None:
+        """Tells 'auto' this rank's loss of a step, so that it sees what compression spoils. Optional."""
+        if self._auto is not None:
+            self._auto.note_loss(loss)
 
     def synchronize(self) -> None:
         """On a GPU: blocks until the steps so far are over. Behind the same step on all ranks.
@@ -182,9 +200,13 @@ class GradientExchange:
     def state_dict(self) -> Dict[str, Any]:
         """What this rank keeps between steps, for its checkpoint: residuals and counters.
 
-        Plain tensors and numbers, for torch.save() and weights_only loading. Between steps.
+        Plain tensors and numbers, for torch.save() and weights_only loading. Between steps. With
+        'auto' the plan it has chosen is there too.
         """
-        return state_of(self._reducer, self._transport, self._buckets)
+        state = state_of(self._reducer, self._transport, self._buckets)
+        if self._auto is not None and self._reducer is not None:
+            state["auto"] = self._auto.state()
+        return state
 
     def load_state_dict(self, states: States) -> None:
         """Continues where state_dict() was called. Collective, between steps.
@@ -200,19 +222,7 @@ class GradientExchange:
         """
         if self._reducer is None:
             raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
-        assert self._transport is not None
-        lookup = lookup_of(states, self._transport)
-        before = self._buckets
-        # The same buckets, so that what compressors learned of them is of use.
-        self._travel_in(agreed_buckets(lookup, self._transport, len(self._named)))
-        try:
-            self._set_waiting_plan()
-            self._reducer.load(lambda rank: bytes_of(lookup(rank), rank))
-        except RefusedByAll as refused:
-            raise refused.error from None
-        except InvalidArgument:  # on all ranks
-            self._travel_in(before)
-            raise
+        load_states(self, states)
 
     def stats(self, norms: bool = False) -> Dict[str, float]:
         """Of the last step: what it sent, and what it cost.
@@ -232,23 +242,7 @@ class GradientExchange:
             InvalidArgument: norms of another thread than that which runs backward and may change
                 .grad meanwhile.
         """
-        # On a GPU backward runs in threads of torch's own.
-        if norms and self._work.waits and self._thread not in (None, threading.get_ident()):
-            raise InvalidArgument(
-                f"stats: norms are asked for in thread {threading.current_thread().name!r}, expected "
-                "the thread that runs backward: gradients change under any other"
-            )
-        steps = [] if self._reducer is None else self._reducer.trace()
-        if not steps:
-            return {}
-        found = {key: float(value) for key, value in steps[-1].items()}
-        found["dense_bytes"] = float(sum(p.numel() * p.element_size() for _, p in self._named))
-        found["hook_us"] = self.seconds * 1e6
-        if not self._work.waits:
-            del found["committed"]  # the host does not know
-        if norms:
-            found.update(self._norms())
-        return found
+        return stats_of(self, norms)
 
     def write_to(self, writer: Any, step: Optional[int] = None, norms: bool = False) -> None:
         """Hands stats() to TensorBoard (add_scalar) or wandb (log) as 'gradwire/bytes_sent' etc.
@@ -284,7 +278,8 @@ class GradientExchange:
     def __repr__(self) -> str:
         ended = ", closed" if self._closed else ""
         kind, count = type(self).__name__, len(self._named)
-        return f"<gradwire.torch.{kind} '{self._spec}' of {count} parameters{ended}>"
+        chosen = "" if self._auto is None else ", chosen by 'auto'"
+        return f"<gradwire.torch.{kind} '{self._spec}'{chosen}, of {count} parameters{ended}>"
 
     # What a step is made of.
 
@@ -306,14 +301,35 @@ class GradientExchange:
         if self._transport is not None and not self._closed:
             self._transport.abort(f"{type(error).__name__}: {error}")
 
+    def _choose(self, spec: str) -> None:
+        """'auto', or a compressor that stays."""
+        asked = parse_auto(spec)
+        if asked is not None and not self._work.waits:
+            raise InvalidArgument(
+                f"spec: is '{spec}', which measures steps on the CPU, must be a compressor such as "
+                f"'int8' for gradients on {self._work.device}"
+            )
+        self._auto = None if asked is None else Auto(asked, self)
+        if asked is not None:
+            self._spec = "none"
+
     def _make_plan(self) -> _core.Plan:
-        shapes = [(_plain(name), tuple(p.shape)) for name, p in self._named]
-        how = dict(self._options)
+        chosen = None if self._auto is None else self._auto.plan
+        if chosen is not None:
+            return chosen
+        how = self._plan_words()
         if self._buckets is None:
             how["bucket_bytes"] = self._bucket_bytes
         else:
             how["buckets"] = self._buckets
-        return make_plan(shapes, self._spec, dtype=self._dtype, **how)
+        return make_plan(self._shapes(), self._spec, **how)
+
+    def _shapes(self) -> List[Tuple[str, Tuple[int, ...]]]:
+        return [(_plain(name), tuple(p.shape)) for name, p in self._named]
+
+    def _plan_words(self) -> Dict[str, Any]:
+        """Of all plans: what make_plan() is told besides the spec and buckets."""
+        return {**self._options, "dtype": self._dtype}
 
     def _begin(self) -> Reducer:
         """At the first gradient of a step."""
@@ -329,6 +345,8 @@ class GradientExchange:
         self._set_waiting_plan()
         self._scale = self._work.scale_of(self._scaler)
         self.seconds = 0.0
+        if self._auto is not None:
+            self._auto.begin_step()
         return self._reducer
 
     def _begin_plainly(self) -> None:
@@ -361,20 +379,6 @@ class GradientExchange:
             self._buckets = buckets
             self._plan_to_set = self._make_plan()
 
-    def _norms(self) -> Dict[str, float]:
-        residuals = [r for name, _ in self._named if (r := self.residual(name)) is not None]
-        if self._scaler is not None:  # which may have unscaled .grad by now, or not
-            gradients = [self._mean(i) for i in range(len(self._named))]
-        else:
-            gradients = [p.grad for _, p in self._named if p.grad is not None]
-        residual, gradient = _norm(residuals), _norm(gradients)
-        error = residual / gradient if gradient > 0 else float("inf" if residual > 0 else "nan")
-        return {
-            "residual_norm": residual,
-            "gradient_norm": gradient,
-            "compression_error": error if residual > 0 else 0.0,
-        }
-
     def _mean(self, i: int) -> torch.Tensor:
         assert self._reducer is not None
         with self._work.behind_backward():
@@ -393,8 +397,3 @@ class GradientExchange:
 def _plain(name: str) -> str:
     """As the model was written: torch.compile puts a module of its own around it."""
     return name.replace("_orig_mod.", "")
-
-
-def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    squares = sum(float(t.double().square().sum()) for t in tensors)
-    return math.sqrt(squares)

@@ -118,10 +118,12 @@ class _Worker:
         }
         told.update(self._method.step_counts())
         self._meter.add(told)
+        last = float(loss.detach())
         self._events.say(
-            "step", step=step, epoch=epoch + 1, seconds=self._meter.seconds,
-            loss=float(loss.detach()), **told,
+            "step", step=step, epoch=epoch + 1, seconds=self._meter.seconds, loss=last, **told,
         )  # fmt: skip
+        for decision in self._method.decisions(last):
+            self._events.say("decision", **decision)
 
     def _gradient_appears(self, _: torch.Tensor) -> None:
         self._last_gradient = time.perf_counter()

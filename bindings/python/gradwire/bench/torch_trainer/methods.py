@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import gradwire
 from gradwire.bench.torch_trainer import peers
@@ -25,6 +25,7 @@ class Gradwire:
         self._asked = own or exchange
         self._device = "cpu"
         self._hook: Any = None
+        self._decided = 0  # that have been told
 
     @property
     def ddp_options(self) -> Dict[str, Any]:
@@ -40,7 +41,19 @@ class Gradwire:
                 f"method '{self.spec}': gradwire cannot be used with --device cuda here: {reason}; "
                 f"expected a peer: {', '.join(peers.NAMES)}"
             )
+        if self._is_auto():
+            from gradwire.torch.auto import parse_auto
+
+            if self._asked != "auto":
+                raise gradwire.InvalidArgument(
+                    f"method '{self.spec}': chooses the exchange itself, expected no '{self._asked}'"
+                )
+            parse_auto(self.spec)
+            return
         gradwire.make_plan(shapes, self.spec, exchange=self._asked)
+
+    def _is_auto(self) -> bool:
+        return self.spec.partition(":")[0] == "auto"
 
     def install(self, ddp: Any, timeout_s: float, seed: int) -> None:
         import gradwire.torch as gradwire_torch
@@ -74,6 +87,13 @@ class Gradwire:
     def after_step(self, model: Any) -> None:
         """Nothing: the hook did all."""
 
+    def decisions(self, loss: float) -> List[Dict[str, Any]]:
+        """What 'auto' has decided since the last call; it is told of the step's loss."""
+        self._hook.note_loss(loss)
+        everything = self._hook.decisions()
+        fresh, self._decided = everything[self._decided :], len(everything)
+        return list(fresh)
+
     def settle(self, model: Any) -> None:
         """All ranks have the same parameters; a GPU tells of gradients that were not finite."""
         self._hook.synchronize()
@@ -93,7 +113,8 @@ def find(method: str, exchange: str) -> Any:
         return peers.find(method)
     spec = method.partition("@")[0]
     try:
-        gradwire.parse_spec(spec)
+        if spec.partition(":")[0] != "auto":
+            gradwire.parse_spec(spec)
     except gradwire.InvalidArgument as error:
         raise gradwire.InvalidArgument(f"{error}; peers: {', '.join(peers.NAMES)}") from None
     return Gradwire(method, exchange)

@@ -30,6 +30,10 @@ class Peer:
     peer = True
     exchange = "torch"
 
+    def decisions(self, loss: float) -> List[Dict[str, Any]]:
+        """None: nothing is decided."""
+        return []
+
     def __init__(self, name: str, amount: float) -> None:
         self._name = name
         self._amount = amount
