@@ -169,11 +169,12 @@ def _text(report: Report, document: Document) -> str:
             f"{where}: {item['method']} minus none at equal epochs: {item['points']:+.2f} ± "
             f"{item['half_width']:.2f} points of accuracy ({item['seeds']} paired seeds)"
         )
-    for item in document["decisions"]:
+    for row in document["rows"]:
+        where = f"{row['variant']}; {row['link']}" if several else row["link"]
         lines += [
-            f"{item['link']}, {item['method']}, seed {item['seed']}, step {d['step']}, {d['what']}: "
+            f"{where}, {row['method']}, seed {row['seed']}, step {d['step']}, {d['what']}: "
             f"{d['from']} -> {d['to']}: {d['reason']}"
-            for d in item["decisions"]
+            for d in row.get("decisions", [])
         ]
     cut = [row for row in report.rows if row["stopped_by"] == "time budget"]
     if cut:

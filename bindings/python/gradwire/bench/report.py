@@ -23,7 +23,6 @@ class Report:
     ):
         self.rows: List[Row] = []
         self.curves: List[Document] = []
-        self.decisions: List[Document] = []
         self.ended = "running"  # complete, interrupted, or the error
         self.more: Document = {}  # failures, what a budget left out, what was resumed
         self._head = {
@@ -38,12 +37,12 @@ class Report:
         }
 
     def add(self, row: Row, curve: List[Event], decisions: Sequence[Event] = ()) -> None:
-        """decisions: of a method that chooses what it sends, as it says them."""
+        """decisions: of a method that chooses what it sends, as it says them; kept in its row."""
+        if decisions:
+            row["decisions"] = list(decisions)
         self.rows.append(row)
         key = {name: row[name] for name in ("link", "method", "seed")}
         self.curves.append(dict(key, points=curve))
-        if decisions:
-            self.decisions.append(dict(key, decisions=list(decisions)))
 
     def equal_epochs(self) -> bool:
         """Whether final accuracies may be compared: nobody stopped early."""
@@ -57,7 +56,6 @@ class Report:
                 **self.more,
                 rows=self.rows,
                 curves=self.curves,
-                decisions=self.decisions,
                 sentences=sentences(self.rows),
                 at_equal_epochs=accuracies_at_equal_epochs(self.rows),
                 accuracy_minus_none_points=(

@@ -17,7 +17,7 @@ from gradwire.bench.workloads import IN_TORCH
 
 TRAINER = "torch"
 WORKER = "gradwire.bench.torch_trainer"
-DEFAULT_METHODS = "none;fp16;topk:1%,int4;ddp;ddp-fp16;ddp-powersgd:1"
+DEFAULT_METHODS = "auto;none;fp16;topk:1%,int4;ddp;ddp-fp16;ddp-powersgd:1"
 
 
 # Of the C++ trainer alone, by what they are where nobody has asked.

@@ -17,7 +17,7 @@ __all__ = ["Attached", "attach"]
 
 def attach(
     module: torch.nn.Module,
-    spec: str,
+    spec: str = "auto",
     *,
     optimizer: Optional[torch.optim.Optimizer] = None,
     broadcast: bool = True,
@@ -34,7 +34,7 @@ def attach(
     Args:
         module: parameters of float32, float16 or bfloat16 on the CPU or on one GPU, which stay its
             own.
-        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
+        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none', or 'auto', as of register().
         optimizer: its step() calls wait(), behind the closure where there is one. Not together with
             a scaler, which looks at gradients before: call wait() yourself, before scaler.step(),
             scaler.unscale_() and clipping.

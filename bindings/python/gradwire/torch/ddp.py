@@ -19,7 +19,7 @@ __all__ = ["DDPHook", "after_backward", "register"]
 _STEPS_UNTIL_REBUILT = 2  # DDP's first step has other buckets than those after it
 
 
-def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHook":
+def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -> "DDPHook":
     """Averages the gradients of a DDP model by gradwire from now on. Collective.
 
         model = DistributedDataParallel(model)
@@ -31,7 +31,8 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
 
     Args:
         ddp: parameters of float32, float16 or bfloat16 on the CPU or on one GPU; no other hook.
-        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'.
+        spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'; 'auto' measures the job's own
+            steps and takes what is fastest, or no compression (float32 on the CPU; docs/auto.md).
         process_group: by default that of ddp.
         carrier: 'gloo', the library's own over TCP; 'torch', the process group; 'nccl', the
             library's own between GPUs, for gradients there; 'auto', of those for this memory the
@@ -50,7 +51,8 @@ def register(ddp: DistributedDataParallel, spec: str, **options: Any) -> "DDPHoo
         trace_steps: steps that save_trace() has.
 
     Returns:
-        The exchange: set_spec(), stats(), write_to(), save_trace(), state_dict(), synchronize().
+        The exchange: set_spec(), stats(), decisions(), write_to(), save_trace(), state_dict(),
+        synchronize().
 
     Raises:
         InvalidArgument: what is not as above, or another hook is there.
