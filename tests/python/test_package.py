@@ -60,7 +60,7 @@ def test_it_requires_numpy_and_all_else_is_extra():
     assert [re.match(r"[\w-]+", line)[0] for line in always] == ["numpy"]
     extras = {name: {re.match(r"[\w-]+", line)[0] for line in wanted if f"'{name}'" in line.replace(
         '"', "'")} for name in ("torch", "bench")}
-    assert extras == {"torch": {"torch"}, "bench": {"scikit-learn", "matplotlib", "rich"}}
+    assert extras == {"torch": {"torch"}, "bench": {"scikit-learn", "matplotlib", "rich", "tomli"}}
 
 
 def test_every_public_name_exists_and_is_documented():

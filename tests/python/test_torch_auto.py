@@ -3,7 +3,6 @@ are tested in tests/planner)."""
 
 import logging
 import os
-import time
 
 import pytest
 from rank_processes import HAS_TORCH, needs_torch, run_ranks
@@ -362,74 +361,3 @@ def test_each_decision_is_a_line_of_rank_0(tmp_path):
     assert "bf16, int8, int4, topk:1%,int4 can be priced" in first[0]
     assert "step 7, probe: none: a message takes" in first[1]
     assert first[2].endswith("choose: a -> b: window 0")
-
-
-# With the pilot itself.
-
-
-def _wide():
-    """Of 300 KB, nearly all in one matrix."""
-    torch.manual_seed(5)
-    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1024),
-                               torch.nn.Tanh(), torch.nn.Linear(1024, 5))
-
-
-def _slow_link(world):
-    from gradwire.torch import exchange as exchanges
-    from gradwire.torch.meeting import met
-
-    def join(group, carrier, timeout, device):
-        return met("gloo", group, timeout, bits_per_second=16e6)
-
-    exchanges.join = join
-    model = ddp(_wide())
-    exchange = gradwire.torch.register(model, "auto:window=10", timeout=60.0)
-    optimizer = sgd(model)
-    for step in range(40):
-        train(model, optimizer, step, step + 1)
-    assert_ranks_agree(parameters(model), "behind all steps")
-    found = [exchange.spec, str(exchange.plan), exchange.decisions()]
-    exchange.close()
-    return found
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
-    # Dense gradients take 0.15 s a step and more there, 4 bits an eighth of that.
-    ends = check(world_size, _slow_link, tmp_path)
-    assert all(each == ends[0] for each in ends[1:])
-    spec, plan, records = ends[0]
-    assert spec != "none" and spec in plan
-    kinds = [r["what"] for r in records]
-    assert kinds[:3] == ["probe", "probe", "predict"] and "choose" in kinds
-    link = records[1]["numbers"]
-    assert 1 / 4e6 < link["s_per_byte"] < 1 / 1e6  # 2 MB/s
-    choice = next(r for r in records if r["what"] == "choose")
-    assert choice["reason"] and choice["to"] != "none" and choice["numbers"]
-    assert [r["step"] for r in records] == sorted(r["step"] for r in records)
-
-
-def _short_exchange(world):
-    models = []
-    for spec in ("none", "auto"):
-        model = ddp()
-        exchange = gradwire.torch.register(model, spec, timeout=30.0)
-        optimizer = sgd(model)
-        for step in range(12):
-            time.sleep(0.25)
-            train(model, optimizer, step, step + 1)
-        models.append((parameters(model), str(exchange.plan)))
-        found = exchange.spec, exchange.decisions()
-        exchange.close()
-    assert torch.equal(models[0][0], models[1][0]) and models[0][1] == models[1][1]
-    return found
-
-
-def test_where_the_exchange_is_short_it_stays_off(tmp_path):
-    # 5 KB on the loopback, of steps of a quarter of a second.
-    (spec, records), other = check(2, _short_exchange, tmp_path)
-    assert other == (spec, records)
-    assert spec == "none"
-    (record,) = records
-    assert record["what"] == "choose" and record["to"] == "none" and record["step"] == 8
-    assert "too small a part of the step" in record["reason"]
