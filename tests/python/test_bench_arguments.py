@@ -1,11 +1,12 @@
 """Lists of the command line: links, methods, seeds, and what is wrong with them."""
 
 import argparse
+from types import SimpleNamespace
 
 import bench_support  # noqa: F401  (makes the package importable)
 import pytest
 
-from gradwire.bench import add_arguments, arguments
+from gradwire.bench import add_arguments, arguments, links, measure
 from gradwire.bench.errors import UsageError
 
 
@@ -120,3 +121,68 @@ def test_the_help_text_explains_how_methods_are_read():
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert "none,topk:1%+int4" in parser.format_help()
+
+
+def test_a_link_may_change_behind_a_step():
+    same, changing = arguments.parse_links("1gbit,1Gbit:50mbit@100")
+    assert changing.name == "1gbit:50mbit@100" and changing.behind == 100
+    assert changing.bits_per_s == same.bits_per_s == 10**9
+    assert changing.then == arguments.parse_link("50mbit")
+    assert same.mbit_per_s == 1000 and changing.mbit_per_s is None  # of which there is no one
+    assert arguments.parse_link("none:50mbit@7").bits_per_s is None
+    for text in ("1gbit:50mbit", "1gbit:50mbit@0", "1gbit:50mbit@x", "1gbit:@3", ":1gbit@3", "1gbit:1@3"):
+        with pytest.raises(UsageError, match="--links"):
+            arguments.parse_link(text)
+    with pytest.raises(UsageError, match="1gbit:50mbit@100: a link that changes needs"):
+        links.open_network("pacing", 2, "gloo", [same, changing])
+
+
+def test_it_changes_when_that_step_is_over(monkeypatch):
+    """Of a run whose steps are told by hand."""
+    asked, told = [], []
+
+    class Told:
+        stopped_early = False
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def watch(self, observe, end_at):
+            for step in range(1, 5):
+                told.append((step, list(asked)))
+                observe({"event": "step", "step": step})
+
+    class Kept:
+        decisions = ()
+
+        def __init__(self, *_):
+            pass
+
+        def observe(self, event):
+            pass
+
+        def hashes_differ(self):
+            return None
+
+        def row(self, early):
+            return {"link": "l", "method": "m", "seed": 1}
+
+        def curve(self):
+            return []
+
+    monkeypatch.setattr(measure, "Run", Told)
+    monkeypatch.setattr(measure, "Recorder", Kept)
+    network = SimpleNamespace(set_link=lambda link: asked.append(link.bits_per_s))
+    session = SimpleNamespace(network=network, folders=lambda: ["", ""],
+                              report=SimpleNamespace(add=lambda *_: None))  # fmt: skip
+    link = arguments.parse_link("1gbit:50mbit@3")
+    trial = SimpleNamespace(job=SimpleNamespace(workload="mlp"), case=SimpleNamespace(link=link),
+                            variant="", key="")  # fmt: skip
+    measure._measure_one(trial, session, SimpleNamespace(observe=lambda _: None), None)
+    assert told == [(step, [10**9]) for step in (1, 2, 3)] + [(4, [10**9, 5 * 10**7])]

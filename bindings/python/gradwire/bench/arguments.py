@@ -43,10 +43,13 @@ class Link:
 
     name: str
     bits_per_s: Optional[int]  # None: not shaped
+    then: Optional[Link] = None  # what it becomes behind step `behind`
+    behind: int = 0
 
     @property
     def mbit_per_s(self) -> Optional[float]:
-        return None if self.bits_per_s is None else self.bits_per_s / 1e6
+        """None: not shaped, or not the same all the time."""
+        return None if self.bits_per_s is None or self.then else self.bits_per_s / 1e6
 
     @property
     def burst_bytes(self) -> Optional[int]:
@@ -58,8 +61,18 @@ class Link:
 
 
 def parse_link(text: str) -> Link:
-    """'50mbit', '1gbit', '100kbit' or 'none'."""
+    """'50mbit', '1gbit', '100kbit' or 'none'; '1gbit:50mbit@100' becomes the second behind step 100."""
     name = text.strip().lower()
+    first, changes, rest = name.partition(":")
+    if changes:
+        last, _, step = rest.partition("@")
+        if not step.isdecimal() or int(step) < 1:
+            raise UsageError(
+                f"--links: '{text}' has no step, expected e.g. 1gbit:50mbit@100, which becomes 50mbit "
+                "behind step 100"
+            )
+        begin, end = parse_link(first), parse_link(last)
+        return Link(name, begin.bits_per_s, end, int(step))
     if name == "none":
         return Link("none", None)
     match = _RATE.match(name)
@@ -75,7 +88,7 @@ def parse_link(text: str) -> Link:
 
 def parse_links(text: str) -> List[Link]:
     links = [parse_link(part) for part in _parts("--links", text, ",")]
-    return _distinct("--links", links, lambda link: link.bits_per_s)
+    return _distinct("--links", links, lambda link: (link.bits_per_s, link.then, link.behind))
 
 
 def parse_methods(text: str) -> List[str]:

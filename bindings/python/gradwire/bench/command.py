@@ -7,7 +7,6 @@ import contextlib
 import shlex
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Callable, List, Optional, Tuple
 
@@ -22,6 +21,7 @@ from gradwire.bench.plots import can_draw
 from gradwire.bench.report import Report
 from gradwire.bench.signals import interruptible
 from gradwire.bench.sweep import Sweep
+from gradwire.bench.types import Document
 from gradwire.report.write import check_output
 from gradwire.streams import note, open_missing, settle
 
@@ -107,11 +107,19 @@ def _arranged(
     return arranged
 
 
+def _told_of(link: arguments.Link) -> Document:
+    told: Document = {"name": link.name, "bits_per_s": link.bits_per_s, "burst_bytes": link.burst_bytes}
+    if link.then:  # there is no one rate
+        told.update(bits_per_s=None, burst_bytes=None, begins=link.bits_per_s, behind=link.behind,
+                    ends=link.then.bits_per_s)  # fmt: skip
+    return told
+
+
 def _report(args: argparse.Namespace, sweep: Sweep, network: links.Network) -> Report:
     return Report(
         command_line=[shlex.quote(word) for word in sys.argv],
         settings=dict(sweep.settings(), quick=args.quick, time_budget_s=args.time_budget),
-        links=[dict(asdict(link), burst_bytes=link.burst_bytes) for link in sweep.links],
+        links=[_told_of(link) for link in sweep.links],
         network=network.describe(),
     )
 

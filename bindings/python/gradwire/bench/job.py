@@ -78,7 +78,7 @@ class Case:
     seed: int
 
     def describe(self) -> str:
-        where = self.link.name if self.link.bits_per_s else "unshaped links"
+        where = "unshaped links" if self.link.name == "none" else self.link.name
         return f"{self.method} on {where}, seed {self.seed}"
 
 

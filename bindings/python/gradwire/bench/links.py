@@ -100,6 +100,12 @@ def open_network(mode: str, workers: int, transport: str, links: List[Link]) -> 
     :raises UsageError: namespaces asked for with ranks that are threads of one process.
     :raises RunError: namespaces asked for on a machine that cannot have them.
     """
+    changing = next((link.name for link in links if link.then), None)
+    if changing and (transport == "in_process" or mode == "pacing"):
+        raise UsageError(
+            f"--links {changing}: a link that changes needs network namespaces, expected --transport "
+            "gloo and --link-mode netns"
+        )
     if transport == "in_process":
         if mode == "netns":
             raise UsageError(
@@ -116,6 +122,6 @@ def open_network(mode: str, workers: int, transport: str, links: List[Link]) -> 
     except Unavailable as error:
         if namespaces:
             namespaces.close()
-        if mode == "netns":
+        if mode == "netns" or changing:
             raise RunError(f"--link-mode netns: {error}") from error
         return Pacing(f"no namespaces: {error}")

@@ -121,6 +121,8 @@ def _measure_one(
     recorder = Recorder(job, case, session.network)
 
     def observe(event: Event) -> None:
+        if event["event"] == "step" and case.link.then and event["step"] == case.link.behind:
+            session.network.set_link(case.link.then)
         recorder.observe(event)
         progress.observe(event)
 
