@@ -6,7 +6,7 @@
 #include <random>
 
 #include "bench/trainer/data.h"
-#include "bench/trainer/mlp.h"
+#include "bench/trainer/network.h"
 
 namespace selection {
 namespace {
@@ -32,7 +32,10 @@ void take_largest(std::vector<float>& x, size_t k, std::vector<float>& sent) {
 Gradients of_training(const std::string& folder, size_t ranks, size_t steps) {
   const trainer::DataFolder data = trainer::load_folder(folder);
   const trainer::Standardiser standardise(data.train.pixels);
-  trainer::Mlp model({data.train.features(), 1024, 1024, data.classes}, kBatch);
+  trainer::Network model({.image = {1, data.train.rows, data.train.columns},
+                          .hidden = {1024, 1024},
+                          .classes = data.classes},
+                         kBatch);
   model.initialise(kSeed);
   const size_t numel = model.parameter_count();
   std::vector<float> gradient(numel);
