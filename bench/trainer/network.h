@@ -16,8 +16,9 @@ namespace trainer {
 
 struct NetworkShape {
   ImageShape image;
-  std::vector<size_t> convolutions;  ///< output channels of each ConvBlock; empty: a perceptron
-  std::vector<size_t> hidden;        ///< widths of the hidden layers behind them
+  std::vector<size_t> convolutions =
+      {};                           ///< output channels of each ConvBlock; empty: a perceptron
+  std::vector<size_t> hidden = {};  ///< widths of the hidden layers behind them
   size_t classes = 0;
 };
 
