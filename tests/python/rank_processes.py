@@ -160,6 +160,7 @@ def open_transport(kind, rank, world_size, folder, timeout):
 
 def _rank(kind, rank, world_size, folder, timeout, body, pipe):
     end = End()
+    os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"  # the server's is of when it was started
     try:
         transport = open_transport(kind, rank, world_size, folder, timeout)
         start = time.monotonic()

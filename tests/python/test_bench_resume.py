@@ -66,7 +66,7 @@ def test_an_interrupted_sweep_goes_on_and_equals_one_that_was_not(options, tmp_p
     assert (code, "has 4 of 8 runs; 4 are left" in err) == (0, True), err
     links = [row["link"] for row in document(tmp_path)["rows"]]
     assert links == ["50mbit", "50mbit", "none", "none"] * 2  # as asked for, whenever made
-    more = [*more, "--batch-size", "32,64"]  # a training more, and first
+    more = [*more, "--batch-size", "64,32"]  # a training more, at its own rate
     code, _, err = bench(*more, environment=WELL)
     assert (code, "has 8 of 16 runs; 8 are left" in err) == (0, True), err
 

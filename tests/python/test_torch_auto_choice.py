@@ -19,11 +19,6 @@ if HAS_TORCH:
     import gradwire.torch
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def check(world_size, body, folder):
     ends = run_ranks("torch_world", world_size, body, folder=folder, deadline=240.0)
     return [end.result() for end in ends]

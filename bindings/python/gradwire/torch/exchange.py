@@ -278,8 +278,8 @@ class GradientExchange:
     def __repr__(self) -> str:
         ended = ", closed" if self._closed else ""
         kind, count = type(self).__name__, len(self._named)
-        chosen = "" if self._auto is None else ", chosen by 'auto'"
-        return f"<gradwire.torch.{kind} '{self._spec}'{chosen}, of {count} parameters{ended}>"
+        chosen = "" if self._auto is None else " by 'auto'"
+        return f"<gradwire.torch.{kind} '{self._spec}'{chosen} of {count} parameters{ended}>"
 
     # What a step is made of.
 
