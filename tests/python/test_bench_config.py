@@ -111,7 +111,7 @@ def test_workloads_that_are_not_trained_have_no_options(trials):
 def test_the_published_sweep_is_read_and_is_as_large_as_it_says(trials):
     found = trials(PUBLISHED.read_text())
     assert len(found) == 288 == len({trial.key for trial in found})
-    assert {trial.job.workload for trial in found} == {"mlp", "cnn", "bytes"}
+    assert {trial.job.workload for trial in found} == {"mlp", "conv", "bytes"}
     assert len({trial.case.link for trial in found}) == 4
     assert len({trial.case.method for trial in found}) == 8
     assert {trial.case.seed for trial in found} == {1, 2, 3}

@@ -145,7 +145,7 @@ def test_a_model_of_bytes_trains_on_a_text(options, tmp_path):
         (("--text", "/nowhere", "--workload", "bytes"), "/nowhere: no such file"),
         (("--optimizer", "lion"), "'lion' is not one of --trainer torch, expected sgd, adamw, lars, larc"),
         (("--optimizer", "lars:speed=9"), "speed"),
-        (("--methods", "none;diloco:20"), "'diloco:20' is not for --workload cnn, expected mlp"),
+        (("--methods", "none;diloco:20"), "'diloco:20' is not for --workload cnn, expected mlp or conv"),
         (("--optimizer", "sgd:speed=9"), "sgd:speed=9.*torch.optim.SGD"),
     ],
 )
@@ -191,10 +191,13 @@ def test_options_of_torch_are_refused_with_the_other_trainer():
         (("--device", "cuda"), "--device cuda: expected with a --workload in torch alone (cnn, bytes,"),
         (("--text", "x"), "--text x: expected with a --workload in torch alone"),
         (("--trainer", "torch", "--workload", "mlp,cnn"), "--workload mlp: is trained by the C++"),
+        (("--trainer", "torch", "--workload", "conv"), "--workload conv: is trained by the C++"),
+        (("--convolutions", "8"), "--convolutions 8: not for --workload mlp, expected conv"),
+        (("--workload", "conv", "--convolutions", "8,x"), "--convolutions: '8,x', expected widths from"),
         (("--trainer", "/t", "--workload", "bytes"), "--workload bytes is trained in torch, expected no"),
-        (("--workload", "cnn,cnm"), "--workload: 'cnm' is unknown, expected mlp, cnn, bytes, "),
+        (("--workload", "cnn,cnm"), "--workload: 'cnm' is unknown, expected mlp, conv, cnn, bytes,"),
         (("--workload", "cnn,cnn"), "--workload: cnn is given twice"),
-        (("--workload", "bytes", "--data", "x"), "--data x: not for --workload bytes, expected cnn or"),
+        (("--workload", "bytes", "--data", "x"), "--data x: not for --workload bytes, expected mlp or conv"),
     ]:
         code, out, err = bench("--methods", "none", *words)
         assert (code, out) == (2, ""), words

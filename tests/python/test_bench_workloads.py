@@ -146,6 +146,25 @@ def test_local_steps_train_beside_other_methods_and_send_less(tmp_path):
     assert "sparseloco:4" in out
 
 
+def test_a_cnn_trains_without_torch(tmp_path):
+    """Its parameters counted by hand: 3x3 kernels over 8x8 pictures that become 4x4, then 2x2."""
+    pytest.importorskip("sklearn", reason="the digits come from scikit-learn")
+    code, out, err = bench(
+        "--trainer", trainer(), "--workload", "conv,mlp", "--workers", 2, "--links", "none",
+        "--link-mode", "pacing", "--convolutions", "4,8", "--hidden", "16", "--methods", "none,int8",
+        "--max-steps", 3, "--stop-at-target", 0, "--json", tmp_path / "out.json",
+        "--output", tmp_path / "plots",
+    )  # fmt: skip
+    assert code == 0, err
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    found = {(row["workload"], row["method"]): row["parameters"] for row in rows}
+    conv = (9 * 4 + 4) + (9 * 4 * 8 + 8) + (2 * 2 * 8 * 16 + 16) + (16 * 10 + 10)
+    mlp = (64 * 16 + 16) + (16 * 10 + 10)
+    assert found == {("conv", "none"): conv, ("conv", "int8"): conv, ("mlp", "none"): mlp,
+                     ("mlp", "int8"): mlp}  # fmt: skip
+    assert "conv, sgd:momentum=0.8,nesterov=1, batch 64" in out
+
+
 def test_rates_are_those_of_the_trainer(tmp_path, monkeypatch):
     """The table in Python against what the program takes where it is told none."""
     import subprocess

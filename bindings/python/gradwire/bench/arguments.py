@@ -155,10 +155,10 @@ def parse_duration(option: str, text: str) -> float:
     return seconds
 
 
-def parse_widths(text: str) -> List[int]:
-    parts = _parts("--hidden", text, ",")
-    if not all(_is_number(part) and 1 <= int(part) <= 65536 for part in parts):
-        raise UsageError(f"--hidden: '{text}', expected widths from 1 to 65536, e.g. 512,512")
+def parse_widths(text: str, option: str = "--hidden", most: int = 65536) -> List[int]:
+    parts = _parts(option, text, ",")
+    if not all(_is_number(part) and 1 <= int(part) <= most for part in parts):
+        raise UsageError(f"{option}: '{text}', expected widths from 1 to {most}, e.g. 512,512")
     return [int(part) for part in parts]
 
 

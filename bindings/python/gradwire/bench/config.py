@@ -23,8 +23,8 @@ from gradwire.bench.errors import UsageError
 
 # What one workload may have otherwise than the others.
 _OWN = (
-    "methods", "data", "text", "hidden", "optimizer", "learning-rate", "local-steps", "outer",
-    "outer-rate", "schedule", "warmup-steps", "batch-size", "epochs", "max-steps",
+    "methods", "data", "text", "hidden", "convolutions", "optimizer", "learning-rate",
+    "local-steps", "outer", "outer-rate", "schedule", "warmup-steps", "batch-size", "epochs", "max-steps",
     "target-accuracy", "stop-at-target", "eval-every", "exchange", "bucket-kib", "overlap",
 )  # fmt: skip
 _TABLE = "workloads"

@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from gradwire.bench import local
 from gradwire.bench.arguments import Link
@@ -44,6 +44,7 @@ class Job:
     streams: int = 1  # exchanges in flight at once
     compute_only: bool = False  # no exchange: each worker trains alone, for its times
     workload: str = "mlp"
+    convolutions: Tuple[int, ...] = ()  # channels, before the hidden layers
 
     # Bytes that a curve runs along, an event's field.
     curve_bytes = "bytes_sent"
@@ -166,6 +167,8 @@ def trainer_arguments(job: Job, case: Case) -> List[str]:
         "events": "-",
         "die-with-parent": os.getpid(),
     }
+    if job.convolutions:
+        options["convolutions"] = ",".join(str(channels) for channels in job.convolutions)
     if job.learning_rate is not None:
         options["learning-rate"] = f"{job.learning_rate:g}"
     if job.outer_rate is not None:

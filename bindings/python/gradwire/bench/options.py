@@ -79,7 +79,7 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--workload",
         metavar="NAMES",
-        help=f"{', '.join(workloads.NAMES)}; all but mlp need torch [mlp; with --trainer torch cnn]",
+        help=f"{', '.join(workloads.NAMES)}; all but mlp and conv need torch [mlp; with --trainer torch cnn]",
     )
     group.add_argument(
         "--quick",
@@ -106,9 +106,13 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hidden",
-        default="512,512,512,512,512",
         metavar="WIDTHS",
-        help="of the layers of mlp [512,512,512,512,512]",
+        help="of the hidden layers of mlp and conv [512,512,512,512,512; 256]",
+    )
+    group.add_argument(
+        "--convolutions",
+        metavar="CHANNELS",
+        help=f"of the 3x3 convolutions of conv, each halving the image [{workloads.CONVOLUTIONS}]",
     )
     group.add_argument(
         "--optimizer",

@@ -38,7 +38,7 @@ class Sweep:
         _check_belongs(args, self.names, own)
         workers = arguments.check_workers(args.workers)
         self.trials: List[Trial] = []
-        self.in_torch = any(name != workloads.MLP for name in self.names)
+        self.in_torch = any(name not in workloads.IN_CPP for name in self.names)
         made = [(job, methods) for name in self.names
                 for job, methods in _jobs(_overlaid(args, own.get(name, {})), name, workers, self.links)]
         for seed in self.seeds:
@@ -86,11 +86,13 @@ def _workloads(args: argparse.Namespace) -> List[str]:
     if args.workload is None:
         return ["cnn"] if in_torch else [workloads.MLP]
     names = workloads.parse(args.workload)
-    if in_torch and workloads.MLP in names:
+    in_cpp = [name for name in names if name in workloads.IN_CPP]
+    if in_torch and in_cpp:
         raise UsageError(
-            "--workload mlp: is trained by the C++ trainer, expected no --trainer torch beside it"
+            f"--workload {in_cpp[0]}: is trained by the C++ trainer, expected no --trainer torch "
+            "beside it"
         )
-    if args.trainer is not None and not in_torch and workloads.MLP not in names:
+    if args.trainer is not None and not in_torch and not in_cpp:
         raise UsageError(
             f"--trainer {args.trainer}: --workload {args.workload} is trained in torch, expected no "
             "such option"
@@ -109,12 +111,17 @@ def _check_belongs(
             )
     shown = ",".join(names)
     if args.data and not set(names) & set(workloads.OF_FOLDERS):
-        raise UsageError(f"--data {args.data}: not for --workload {shown}, expected cnn or mlp")
+        expected = _listed(workloads.OF_FOLDERS)
+        raise UsageError(f"--data {args.data}: not for --workload {shown}, expected {expected}")
     if args.text and "bytes" not in names:
-        if names == [workloads.MLP]:
+        if set(names) <= set(workloads.IN_CPP):
             torch_job.refuse_without(args)
         raise UsageError(f"--text {args.text}: not for --workload {shown}, expected bytes")
-    if names == [workloads.MLP]:
+    if args.convolutions is not None and workloads.CONV not in names:
+        raise UsageError(
+            f"--convolutions {args.convolutions}: not for --workload {shown}, expected {workloads.CONV}"
+        )
+    if set(names) <= set(workloads.IN_CPP):
         torch_job.refuse_without(args)
 
 
@@ -128,7 +135,7 @@ def _jobs(
     args: argparse.Namespace, workload: str, workers: int, links: List[arguments.Link]
 ) -> List[Any]:
     """(job, its methods) for each optimizer and batch size."""
-    in_torch = workload != workloads.MLP
+    in_torch = workload not in workloads.IN_CPP
     usual_methods = torch_job.DEFAULT_METHODS if in_torch else options.DEFAULT_METHODS
     methods = arguments.parse_methods(usual_methods if args.methods is None else args.methods)
     arguments.check_ranges(args)
@@ -158,10 +165,10 @@ def _check_local(methods: List[str], workload: str, local_steps: int) -> None:
             found = local.read(method)
         except ValueError as error:
             raise UsageError(f"--methods: '{method}': {error}") from None
-        if found and workload != workloads.MLP:
+        if found and workload not in workloads.IN_CPP:
             raise UsageError(
                 f"--methods: '{method}' is not for --workload {workload}, expected "
-                f"{workloads.MLP} or a method that exchanges every step"
+                f"{_listed(workloads.IN_CPP)}, or a method that exchanges every step"
             )
         if found and local_steps != 1:
             raise UsageError(
@@ -177,8 +184,13 @@ def _job(
     optimizer: Optional[str],
     batch_size: Optional[int],
 ) -> Job:
-    in_torch = workload != workloads.MLP
-    hidden = arguments.parse_widths(args.hidden)
+    in_torch = workload not in workloads.IN_CPP
+    widths = _given(args.hidden, workloads.HIDDEN.get(workload, workloads.HIDDEN[workloads.MLP]))
+    hidden = arguments.parse_widths(widths)
+    convolutions: List[int] = []
+    if workload == workloads.CONV:
+        given = _given(args.convolutions, workloads.CONVOLUTIONS)
+        convolutions = arguments.parse_widths(given, "--convolutions", 4096)
     trainer = Path() if in_torch else find_trainer(args.trainer)
     data = _data(args, workload)
     usual = workloads.USUAL.get(workload) or workloads.Usual(
@@ -202,6 +214,8 @@ def _job(
         threads=threads_per_rank(workers),
         transport=args.transport,
         hidden=hidden,
+        convolutions=tuple(convolutions),
+        workload=workload,
         exchange=args.exchange,
         bucket_kib=args.bucket_kib,
         overlap=bool(args.overlap),
@@ -244,6 +258,10 @@ def _scaled(job: Job, first: Optional[int]) -> Job:
     return replace(job, learning_rate=rate * (job.batch_size / first) ** power)
 
 
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(names)
+
+
 def _given(value: Any, usual: Any) -> Any:
     return usual if value is None else value
 
@@ -254,7 +272,7 @@ def _data(args: argparse.Namespace, workload: str) -> Optional[Path]:
     if not args.data:
         return digits_folder().resolve()
     folder = check_data_folder(Path(args.data)).resolve()
-    if workload == workloads.MLP and cifar.is_folder(folder):
+    if workload in workloads.IN_CPP and cifar.is_folder(folder):
         raise UsageError(
             f"--data {folder}: is CIFAR-10, which the C++ trainer does not read, expected --workload cnn"
         )

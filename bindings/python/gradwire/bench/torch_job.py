@@ -22,7 +22,8 @@ DEFAULT_METHODS = "auto;none;fp16;topk:1%,int4;ddp;ddp-fp16;ddp-powersgd:1"
 
 # Of the C++ trainer alone, by what they are where nobody has asked.
 _NOT_TAKEN: Dict[str, Any] = {
-    "hidden": "512,512,512,512,512",
+    "hidden": None,
+    "convolutions": None,
     "local_steps": 1,
     "outer": "diloco",
     "outer_rate": None,

@@ -7,7 +7,13 @@ from typing import Dict, List, Tuple
 
 from gradwire.bench.errors import UsageError
 
-MLP = "mlp"  # by the C++ trainer; all others by torch
+MLP = "mlp"
+CONV = "conv"
+#: By the C++ trainer; all others by torch.
+IN_CPP: Tuple[str, ...] = (MLP, CONV)
+#: Widths of the hidden layers where none are given.
+HIDDEN = {MLP: "512,512,512,512,512", CONV: "256"}
+CONVOLUTIONS = "32,64"
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ USUAL: Dict[str, Usual] = {
     "gradients:gpt2": _GRADIENTS,
 }
 IN_TORCH: Tuple[str, ...] = tuple(USUAL)
-NAMES: Tuple[str, ...] = (MLP, *IN_TORCH)
+NAMES: Tuple[str, ...] = (*IN_CPP, *IN_TORCH)
 #: The C++ trainer's for its MLP, where none is given; where it begins with other batches and models.
 RATES = {
     "sgd": 0.05,
@@ -45,7 +51,7 @@ RATES = {
 #: others' in proportion to it (Goyal et al., arXiv 1706.02677).
 BY_SQUARE_ROOT = ("adamw", "lamb", "onebit-adam", "onebit-lamb")
 #: Those that read a folder of data.
-OF_FOLDERS = (MLP, "cnn")
+OF_FOLDERS = (*IN_CPP, "cnn")
 
 
 def parse(text: str) -> List[str]:

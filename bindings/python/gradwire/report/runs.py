@@ -25,7 +25,11 @@ def _named(name: Any, hidden: Any) -> str:
     if name is None or name == "mlp":
         widths = "-".join(str(width) for width in hidden) if isinstance(hidden, list) else ""
         return f"MLP {widths}".strip()
-    known = {"cnn": "small CNN on images", "bytes": "byte-level transformer"}
+    known = {
+        "conv": "small CNN in the C++ trainer",
+        "cnn": "small CNN on images",
+        "bytes": "byte-level transformer",
+    }
     text = str(name)
     if text.startswith("gradients:"):
         return f"gradients of {text.partition(':')[2]}, exchange alone"
