@@ -118,7 +118,7 @@ def test_the_published_sweep_is_read_and_is_as_large_as_it_says(trials):
     assert not any(trial.job.stop_at_target for trial in found)
     # A third of it compares everything with the first seed.
     assert {trial.case.seed for trial in found[:96]} == {1}
-    assert {t.job.batch_size for t in found if t.job.workload == "cnn"} == {32}
+    assert {t.job.batch_size for t in found if t.job.workload == "conv"} == {32}
     assert {t.job.max_steps for t in found if t.job.workload == "bytes"} == {200}
 
 
