@@ -5,6 +5,7 @@
 # ./run.sh table cpu ... set up, then the table of the CPU kernels and their peers (bench/table.py)
 # ./run.sh wheel         build a wheel that carries its libraries, and train with it without a compiler
 # ./run.sh setup         set up only: the Python package and the command gradwire
+# ./run.sh docs          the documentation as a site in build/site, for a browser without a network
 # ./run.sh install [DIR] the C++ library into DIR (build/prefix), for find_package(gradwire); no Python
 #
 # Set-up on a fresh Debian or Ubuntu machine: system packages (as root or with passwordless sudo,
@@ -89,7 +90,7 @@ fingerprint() {
   {
     "$venv/bin/python" -c 'import sys; print(sys.version)'
     find kernels optimizers comm planner bindings bench cmake CMakeLists.txt pyproject.toml \
-      -type f ! -name '*.pyc' ! -name '*.md' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+      docs/requirements.txt -type f ! -name '*.pyc' ! -name '*.md' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } | sha256sum | cut -d' ' -f1
 }
 
@@ -103,6 +104,10 @@ add_torch() {
   "$venv/bin/python" -m pip install -q --disable-pip-version-check \
     'accelerate==1.15.0' 'lightning==2.6.6' 'tensorboard==2.21.0' 'torch==2.13.0+cpu' 2>/dev/null ||
     say "no Accelerate, Lightning or TensorBoard here: the tests of their recipes will be skipped"
+}
+
+add_site_builder() {
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check -r docs/requirements.txt
 }
 
 make_venv() {
@@ -129,7 +134,7 @@ set_up() {
   stage "building gradwire into $venv (the first time it takes a few minutes)"
   patiently "$logs/setup.log" "$venv/bin/python" -m pip install --disable-pip-version-check \
     --no-build-isolation ".[$extras]"
-  case $extras in *dev*) add_torch ;; esac
+  case $extras in *dev*) add_torch; add_site_builder ;; esac
   rm -f "$venv"/gradwire-*.stamp
   echo "$now" > "$venv/gradwire-$extras.stamp"
 }
@@ -194,6 +199,18 @@ run_tests() {
   return $status
 }
 
+# Links, anchors, pictures and pages that are missing are errors (docs/conf.py).
+run_docs() {
+  make_venv
+  stage "fetching what makes the site"
+  add_site_builder
+  rm -rf build/site
+  stage "building the site"
+  "$venv/bin/python" -m sphinx -q -W --keep-going -E -c docs -d build/site-cache . build/site ||
+    fail "the site was not built: see above"
+  stage "done: open $root/build/site/index.html"
+}
+
 run_wheel() {
   make_venv
   "$venv/bin/python" -m pip install -q --disable-pip-version-check \
@@ -215,11 +232,11 @@ run_table() {
 }
 
 case ${1:-bench} in
-  -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 case ${1:-bench}:$# in
-  test:1 | setup:1 | wheel:1 | install:1 | install:2) ;;
-  test:* | setup:* | wheel:*) fail "$1 takes no arguments, got: $*" ;;
+  test:1 | setup:1 | wheel:1 | docs:1 | install:1 | install:2) ;;
+  test:* | setup:* | wheel:* | docs:*) fail "$1 takes no arguments, got: $*" ;;
   install:*) fail "install takes one folder at most, got: $*" ;;
 esac
 # shellcheck disable=SC2086
@@ -240,6 +257,10 @@ case ${1:-bench} in
     install_packages $packages
     share_compilations
     run_wheel
+    ;;
+  docs)
+    install_packages python3 python3-venv ca-certificates
+    run_docs
     ;;
   setup)
     install_packages $packages
