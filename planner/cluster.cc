@@ -67,6 +67,20 @@ Path path_of(const Cluster& cluster, double bytes) {
   return {};
 }
 
+// What one worker's processor does of an exchange over that path.
+double cpu_of(const Cluster& cluster, const Path& path, double bytes) {
+  const auto inside = static_cast<double>(std::min(cluster.gpus_per_node, cluster.workers));
+  Messages own = path.between;
+  if (cluster.pattern == Pattern::kParameterServer) {
+    const auto servers = static_cast<double>(cluster.servers);
+    own = {2 * servers, bytes / servers};
+  } else if (cluster.pattern != Pattern::kTwoShot && cluster.pattern != Pattern::kGather) {
+    own.of_one /= inside;
+  }
+  return cluster.inter.cpu_seconds(own.count, own.of_one) +
+         cluster.intra.cpu_seconds(path.within.count, path.within.of_one);
+}
+
 }  // namespace
 
 std::string_view name_of(Pattern pattern) { return kNames[static_cast<size_t>(pattern)]; }
@@ -99,6 +113,11 @@ void validate(const Cluster& cluster) {
   check(cluster.uneven.empty() || cluster.uneven.size() == cluster.workers,
         "cluster: uneven: ", cluster.uneven.size(), " workers, must be none or all ",
         cluster.workers);
+  check(std::isfinite(cluster.cores_per_worker) && cluster.cores_per_worker >= 0,
+        "cluster: cores_per_worker: ", text_of(cluster.cores_per_worker),
+        ", must be above 0, or 0 for enough");
+  check(std::isfinite(cluster.threads) && cluster.threads >= 1,
+        "cluster: threads: ", text_of(cluster.threads), ", must be at least 1");
   for (size_t w = 0; w < cluster.uneven.size(); ++w) {
     check_factor(cluster.uneven[w].compute, w, "compute");
     check_factor(cluster.uneven[w].input, w, "input");
@@ -117,7 +136,7 @@ ExchangeCost exchange_cost(const Cluster& cluster, double bytes) {
   }
   if (cluster.measured) {
     const double fixed = std::min(cluster.measured(0), cluster.measured(bytes));
-    return {fixed, (cluster.measured(bytes) - fixed) * stream_share(cluster)};
+    return {fixed, (cluster.measured(bytes) - fixed) * stream_share(cluster), 0};
   }
   const Path path = path_of(cluster, bytes);
   const std::string_view name = name_of(cluster.pattern);
@@ -127,7 +146,8 @@ ExchangeCost exchange_cost(const Cluster& cluster, double bytes) {
       path.within.count * cluster.intra.message_seconds(path.within.of_one, name, 1);
   const double slowest = slowest_link(cluster);
   return {slowest * (path.between.count * start + within),
-          slowest * path.between.count * path.side_by_side * sends * stream_share(cluster)};
+          slowest * path.between.count * path.side_by_side * sends * stream_share(cluster),
+          cpu_of(cluster, path, bytes)};
 }
 
 double exchange_seconds(const Cluster& cluster, double bytes) {

@@ -51,6 +51,11 @@ struct Cluster {
   double jitter = 0;
   size_t draws = 16;  ///< steps that are drawn where jitter is not 0
   uint64_t seed = 1;
+  /// Cores of a machine over the workers on it, which their exchanges (cpu_seconds() of the links,
+  /// or the profile's) share with what they compute; 0: there are enough. Workers of a machine do
+  /// the same at the same time, so that each has its part.
+  double cores_per_worker = 0;
+  double threads = 1;  ///< with which a worker computes; each keeps a core busy where it has one
   /// Measured seconds of an exchange over one stream by its bytes; in the place of the formulas
   /// over inter and intra, which then have no effect.
   ExchangeSeconds measured{};
@@ -64,6 +69,7 @@ void validate(const Cluster& cluster);
 struct ExchangeCost {
   double fixed_s = 0;
   double shared_s = 0;
+  double cpu_s = 0;  ///< of a worker's processor, while it goes on
 };
 
 /// Of one exchange in which every worker contributes B bytes. Zero for one worker. P workers, L of
@@ -77,6 +83,9 @@ struct ExchangeCost {
 /// With L > 1 the first three run in two levels: a ring's reduce-scatter and all-gather inside, 2
 /// (L-1) messages of B / L, around what is between machines. Inside, two_shot sends 2 (L-1)
 /// messages of B / P and gather L-1 of B; a parameter server has nothing inside.
+///
+/// cpu_s is of the messages that one worker sends: those above, of which the first three have an
+/// L-th of the bytes on each worker of a machine; to K servers 2 K of B / K.
 ExchangeCost exchange_cost(const Cluster& cluster, double bytes);
 
 /// The most of inter's rate that one stream gets, in (0, 1].

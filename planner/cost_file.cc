@@ -90,6 +90,15 @@ void read_table(LineReader& line, LinkCost& link) {
   line.require(added, "a second table of ", exchange, " over ", streams, " streams, expected one");
 }
 
+void read_cpu(LineReader& line, LinkCost& link) {
+  line.require(link.bytes_per_s > 0, "processor time stands before its link");
+  line.require(link.message_cpu_s == 0 && link.cpu_bytes_per_s == 0,
+               "a second processor time, expected one");
+  link.message_cpu_s = line.number("processor time of a message");
+  link.cpu_bytes_per_s = line.number("processor rate");
+  validate(link);
+}
+
 void read_codec(LineReader& line, Costs& costs) {
   const std::string_view spec = line.word("spec");
   CodecCost cost;
@@ -117,11 +126,13 @@ void read_line(std::string_view text, size_t number, CostFile& file) {
     link = read_link(line);
   } else if (word == "table" || word == "node_table") {
     read_table(line, word == "table" ? file.costs.link : file.costs.node_link);
+  } else if (word == "cpu" || word == "node_cpu") {
+    read_cpu(line, word == "cpu" ? file.costs.link : file.costs.node_link);
   } else if (word == "codec") {
     read_codec(line, file.costs);
   } else {
     line.require(false, "unknown word '", word,
-                 "', known: machine, link, node_link, table, node_table, codec");
+                 "', known: machine, link, node_link, table, node_table, cpu, node_cpu, codec");
   }
   if (!line.at_end()) {
     line.require(false, "'", line.text("rest"), "' is more than expected");
@@ -140,6 +151,10 @@ void write_link(std::string& out, const LinkCost& link, std::string_view prefix)
   out +=
       concat(prefix, "link ", text_of(link.alpha_s), " ", text_of(link.bytes_per_s), " ",
              text_of(link.efficiency), " ", text_of(link.stream_bytes_per_s), " ", link.name, "\n");
+  if (link.message_cpu_s > 0 || link.cpu_bytes_per_s > 0) {
+    out += concat(prefix, "cpu ", text_of(link.message_cpu_s), " ", text_of(link.cpu_bytes_per_s),
+                  "\n");
+  }
   for (const auto& [key, table] : link.tables) {
     check(key.exchange.find_first_of(" \r\n") == std::string::npos, "costs: exchange '",
           key.exchange, "', expected a word");

@@ -5,11 +5,12 @@
 //   line   := "machine" TEXT                            what was measured, any words
 //           | ("link" | "node_link") ALPHA_S BYTES_PER_S EFFICIENCY STREAM_BYTES_PER_S NAME
 //           | ("table" | "node_table") EXCHANGE STREAMS { BYTES SECONDS }    EXCHANGE "*": any
+//           | ("cpu" | "node_cpu") MESSAGE_CPU_S CPU_BYTES_PER_S
 //           | "codec" SPEC ENCODE_FLOOR_S ENCODE_BYTES_PER_S DECODE_FLOOR_S DECODE_BYTES_PER_S
 //           | "#" TEXT                                  no meaning
 //
 // Words are separated by one or more spaces, numbers have all their digits. A file has one "link",
-// and tables behind the link they belong to. Unknown words, missing or additional numbers, values
+// and tables and processor times behind the link they belong to. Unknown words, missing or additional numbers, values
 // that the library would refuse and another version are errors with the number of the line.
 
 #include <string>

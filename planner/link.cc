@@ -65,6 +65,10 @@ double LinkCost::message_seconds(double bytes, std::string_view exchange, int st
   return alpha_s + bytes / rate;
 }
 
+double LinkCost::cpu_seconds(double messages, double bytes) const {
+  return messages * (message_cpu_s + (cpu_bytes_per_s > 0 ? bytes / cpu_bytes_per_s : 0));
+}
+
 void validate(const LinkCost& link) {
   check(std::isfinite(link.bytes_per_s) && link.bytes_per_s > 0, "link '", link.name,
         "': bandwidth is ", link.bytes_per_s, " bytes/s, must be positive and finite");
@@ -74,6 +78,11 @@ void validate(const LinkCost& link) {
         link.efficiency, ", must be in (0, 1]");
   check(std::isfinite(link.stream_bytes_per_s) && link.stream_bytes_per_s >= 0, "link '", link.name,
         "': a stream has ", link.stream_bytes_per_s, " bytes/s, must be finite and at least 0");
+  check(std::isfinite(link.message_cpu_s) && link.message_cpu_s >= 0, "link '", link.name,
+        "': a message takes ", link.message_cpu_s,
+        " s of a processor, must be finite and at least 0");
+  check(std::isfinite(link.cpu_bytes_per_s) && link.cpu_bytes_per_s >= 0, "link '", link.name,
+        "': a processor handles ", link.cpu_bytes_per_s, " bytes/s, must be finite and at least 0");
   for (const auto& [key, table] : link.tables) {
     check(key.streams >= 1, "link '", link.name, "': a table for ", key.streams,
           " streams, expected at least 1");

@@ -62,18 +62,24 @@ struct LinkCost {
   double stream_bytes_per_s = 0;  ///< b1: what one stream can have; 0: as much as there is
   std::map<Key, SizeTable> tables = {};
   std::string source = {};  ///< where the figures are from
+  // What a rank's processor does meanwhile: copies, the TCP stack, sums. 0: others do (a card,
+  // RDMA).
+  double message_cpu_s = 0;    ///< of a message that it sends and the one that it receives with it
+  double cpu_bytes_per_s = 0;  ///< and so many of its bytes a second; 0: bytes cost nothing more
 
   /// B_eff. @throws InvalidArgument for fewer than one stream.
   double effective_bytes_per_s(int streams) const;
   /// One message of an exchange, its bytes spread over the streams. Looked up as (exchange,
   /// streams), then ("", streams), then the line. 0 bytes take a start-up.
   double message_seconds(double bytes, std::string_view exchange, int streams) const;
+  /// Processor seconds of so many messages of so many bytes each, on every rank.
+  double cpu_seconds(double messages, double bytes) const;
 
   bool operator==(const LinkCost&) const = default;
 };
 
 /// @throws InvalidArgument for a bandwidth of zero, a negative start-up, an efficiency outside
-/// (0, 1], a table for fewer than one stream.
+/// (0, 1], a table for fewer than one stream, processor time that is negative or not finite.
 void validate(const LinkCost& link);
 
 /// pcie3, pcie4, nvlink, 10gbe, 25gbe, 100gbe, infiniband: nominal figures, each with its source.

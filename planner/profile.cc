@@ -49,6 +49,7 @@ void check_layer(const LayerProfile& layer, const std::string& place) {
   check_optional(layer.ready_s, "ready_s");
   check_optional(layer.compress_s, "compress_s");
   check_optional(layer.exchange_s, "exchange_s");
+  check_optional(layer.exchange_cpu_s, "exchange_cpu_s");
   check_optional(layer.decompress_s, "decompress_s");
   check_optional(layer.update_s, "update_s");
 }
@@ -119,6 +120,7 @@ void validate(const Profile& profile, std::string_view name) {
   check_time(profile.io_s, front, "step.io_s");
   check_time(profile.host_to_device_s, front, "step.host_to_device_s");
   check_time(profile.other_s, front, "step.other_s");
+  check_time(profile.hand_over_s, front, "step.hand_over_s");
   if (profile.measured_step_s) {
     check_time(*profile.measured_step_s, front, "step.measured_s");
     check(*profile.measured_step_s > 0, front, "step.measured_s: 0 s, must be above 0 s");

@@ -28,6 +28,8 @@ struct LayerProfile {
   /// Measured exchange, copies between devices included. Where some layers of a profile have one, a
   /// layer without travels with the next one in the order of backward that has.
   std::optional<double> exchange_s{};
+  /// What the processor of each worker does of that exchange.
+  std::optional<double> exchange_cpu_s{};
   std::optional<double> decompress_s{};
   std::optional<double> update_s{};
 
@@ -46,6 +48,8 @@ struct Profile {
   double host_to_device_s = 0;  ///< copying it
   /// Computation before backward that no layer carries, e.g. a forward pass known as a whole.
   double other_s = 0;
+  /// What handing a bucket over takes of those who compute: a hook, a queue. Of each bucket.
+  double hand_over_s = 0;
   std::optional<double> measured_step_s{};
 
   std::vector<LayerProfile> layers;

@@ -28,7 +28,7 @@ std::optional<double> optional_number(const JsonNode& node, std::string_view key
 
 LayerProfile layer_of(const JsonNode& node) {
   node.expect_keys({"name", "numel", "dtype", "forward_s", "backward_s", "ready_s", "compress_s",
-                    "exchange_s", "decompress_s", "update_s"});
+                    "exchange_s", "exchange_cpu_s", "decompress_s", "update_s"});
   LayerProfile layer;
   layer.name = node.at("name").text();
   layer.numel = node.at("numel").count();
@@ -40,6 +40,7 @@ LayerProfile layer_of(const JsonNode& node) {
   layer.ready_s = optional_number(node, "ready_s");
   layer.compress_s = optional_number(node, "compress_s");
   layer.exchange_s = optional_number(node, "exchange_s");
+  layer.exchange_cpu_s = optional_number(node, "exchange_cpu_s");
   layer.decompress_s = optional_number(node, "decompress_s");
   layer.update_s = optional_number(node, "update_s");
   return layer;
@@ -78,10 +79,11 @@ Profile parse_profile(std::string_view json, std::string_view name) {
   profile.batch = root.at("batch").count();
   profile.ranks = root.at("ranks").count();
   const JsonNode step = root.at("step");
-  step.expect_keys({"io_s", "host_to_device_s", "other_s", "measured_s"});
+  step.expect_keys({"io_s", "host_to_device_s", "other_s", "hand_over_s", "measured_s"});
   profile.io_s = optional_number(step, "io_s").value_or(0);
   profile.host_to_device_s = optional_number(step, "host_to_device_s").value_or(0);
   profile.other_s = optional_number(step, "other_s").value_or(0);
+  profile.hand_over_s = optional_number(step, "hand_over_s").value_or(0);
   profile.measured_step_s = optional_number(step, "measured_s");
   const JsonNode layers = root.at("layers");
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -98,6 +100,9 @@ std::string to_json(const Profile& profile) {
   Ordered step = {{"io_s", profile.io_s},
                   {"host_to_device_s", profile.host_to_device_s},
                   {"other_s", profile.other_s}};
+  if (profile.hand_over_s > 0) {
+    step["hand_over_s"] = profile.hand_over_s;
+  }
   if (profile.measured_step_s) {
     step["measured_s"] = *profile.measured_step_s;
   }
@@ -115,6 +120,7 @@ std::string to_json(const Profile& profile) {
     set_if(row, "ready_s", layer.ready_s);
     set_if(row, "compress_s", layer.compress_s);
     set_if(row, "exchange_s", layer.exchange_s);
+    set_if(row, "exchange_cpu_s", layer.exchange_cpu_s);
     set_if(row, "decompress_s", layer.decompress_s);
     set_if(row, "update_s", layer.update_s);
     root["layers"].push_back(std::move(row));

@@ -24,7 +24,7 @@ struct Input {
   std::string unused;  // why nothing reads it here; empty: something does
 };
 
-void scale_layers(Inputs& in, std::optional<double> LayerProfile::* time, double factor) {
+void scale_layers(Inputs& in, std::optional<double> LayerProfile::*time, double factor) {
   for (LayerProfile& layer : in.profile.layers) {
     if (layer.*time) {
       *(layer.*time) *= factor;
@@ -32,7 +32,7 @@ void scale_layers(Inputs& in, std::optional<double> LayerProfile::* time, double
   }
 }
 
-double sum_layers(const Profile& profile, std::optional<double> LayerProfile::* time) {
+double sum_layers(const Profile& profile, std::optional<double> LayerProfile::*time) {
   double sum = 0;
   for (const LayerProfile& layer : profile.layers) {
     sum += (layer.*time).value_or(0);
@@ -48,11 +48,11 @@ class List {
            std::string unused = {}) {
     inputs_.push_back({std::move(name), value, std::move(scale), std::move(unused)});
   }
-  void time(std::string name, double Profile::* value) {
+  void time(std::string name, double Profile::*value) {
     add(std::move(name), in_.profile.*value,
         [value](Inputs& i, double f) { i.profile.*value *= f; });
   }
-  void layers(std::string name, std::optional<double> LayerProfile::* value,
+  void layers(std::string name, std::optional<double> LayerProfile::*value,
               std::string unused = {}) {
     add(
         std::move(name), sum_layers(in_.profile, value),
@@ -81,9 +81,36 @@ void add_profile(List& list, const Inputs& in, const std::string& not_measured) 
     scale_layers(i, &LayerProfile::ready_s, f);
   });
   list.layers("update", &LayerProfile::update_s);
+  list.time("hand_over", &Profile::hand_over_s);
   list.layers("measured exchanges", &LayerProfile::exchange_s, not_measured);
   list.layers("compress of layers", &LayerProfile::compress_s);
   list.layers("decompress of layers", &LayerProfile::decompress_s);
+}
+
+void add_processors(List& list, const Inputs& in, const std::string& formulas) {
+  const Cluster& cluster = in.cluster;
+  const std::string free = cluster.cores_per_worker == 0 ? "cores are not counted" : "";
+  const std::string of_links = free.empty() ? formulas : free;
+  list.layers("processor time of exchanges", &LayerProfile::exchange_cpu_s,
+              !free.empty()      ? free
+              : formulas.empty() ? "it is the links' messages that take it"
+                                 : "");
+  list.add(
+      "processor time of messages", cluster.inter.message_cpu_s + cluster.intra.message_cpu_s,
+      [](Inputs& i, double f) {
+        i.cluster.inter.message_cpu_s *= f;
+        i.cluster.intra.message_cpu_s *= f;
+      },
+      of_links);
+  list.add(
+      "processor rate of bytes", cluster.inter.cpu_bytes_per_s + cluster.intra.cpu_bytes_per_s,
+      [](Inputs& i, double f) {
+        i.cluster.inter.cpu_bytes_per_s *= f;
+        i.cluster.intra.cpu_bytes_per_s *= f;
+      },
+      of_links);
+  list.add("cores per worker", cluster.cores_per_worker,
+           [](Inputs& i, double f) { i.cluster.cores_per_worker *= f; });
 }
 
 void add_cluster(List& list, const Inputs& in, const std::string& measured) {
@@ -118,6 +145,7 @@ void add_cluster(List& list, const Inputs& in, const std::string& measured) {
   list.add(
       "stream bandwidth", cluster.inter.stream_bytes_per_s,
       [](Inputs& i, double f) { i.cluster.inter.stream_bytes_per_s *= f; }, measured);
+  add_processors(list, in, formulas);
   list.add("jitter", cluster.jitter, [](Inputs& i, double f) { i.cluster.jitter *= f; });
 }
 

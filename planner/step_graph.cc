@@ -11,8 +11,13 @@ namespace {
 
 // What a worker runs things on.
 struct Lines {
-  uint32_t loader, copy, compute, codec;
+  uint32_t loader, copy, compute, codec, processor;
 };
+
+bool computes(TaskKind kind) {
+  return kind == TaskKind::kForward || kind == TaskKind::kBackward || kind == TaskKind::kHandOver ||
+         kind == TaskKind::kCompress || kind == TaskKind::kDecompress || kind == TaskKind::kUpdate;
+}
 
 // Adds one step after another.
 class Builder {
@@ -28,8 +33,11 @@ class Builder {
     exchange_ = add("exchange", many ? cluster.streams : 1, many ? stream_share(cluster) : 1.0);
     for (size_t w = 0; w < out.workers.size(); ++w) {
       const uint32_t compute = add("compute");
-      lines_.push_back({add("input"), add("copy"), compute,
-                        options.codec.place == Codec::Place::kCompute ? compute : add("codec")});
+      const uint32_t input = add("input"), copy = add("copy");
+      lines_.push_back(
+          {input, copy, compute,
+           options.codec.place == Codec::Place::kCompute ? compute : add("codec"),
+           counts_cores() ? out.graph.add_processor({cluster.cores_per_worker}) : kNone});
     }
     for (uint32_t b = 0; b < out.buckets.size(); ++b) {
       costs_.push_back(cost_of(b));
@@ -73,6 +81,11 @@ class Builder {
     TaskId end = kNone;
   };
 
+  bool counts_cores() const { return cluster_.cores_per_worker > 0; }
+  bool exchanges() const {
+    return cluster_.workers > 1 || options_.exchange == StepOptions::Exchange::kMeasured;
+  }
+
   bool serial() const {
     return options_.schedule == Schedule::kNaive || options_.schedule == Schedule::kOverlappedIo;
   }
@@ -82,12 +95,19 @@ class Builder {
   }
 
   TaskId add(TaskKind kind, uint32_t worker, uint32_t item, uint32_t resource, double seconds) {
+    const bool on_cores = counts_cores() && computes(kind);
     return out_.graph.add({.kind = kind,
                            .step = step_,
                            .worker = worker,
                            .item = item,
                            .resource = resource,
-                           .seconds = seconds});
+                           .seconds = seconds,
+                           // Between two gradients: a hook of backward, which goes on behind it.
+                           .priority = kind == TaskKind::kHandOver ? -1.0 : 0.0,
+                           .processor = on_cores ? lines_[worker].processor : kNone,
+                           // The profile's times are those with as many as there are.
+                           .cores = std::min(cluster_.threads, cluster_.cores_per_worker),
+                           .threads = cluster_.threads});
   }
 
   void order(TaskId first, TaskId then) {
@@ -106,7 +126,7 @@ class Builder {
 
   BucketCost cost_of(uint32_t b) const {
     BucketCost cost;
-    double dense = 0, compress = 0, decompress = 0, exchange = 0;
+    double dense = 0, compress = 0, decompress = 0, exchange = 0, exchange_cpu = 0;
     bool own_codec = false;
     cost.priority = static_cast<double>(profile_.layers.size());
     for (const uint32_t l : out_.buckets[b]) {
@@ -115,6 +135,7 @@ class Builder {
       compress += layer.compress_s.value_or(0);
       decompress += layer.decompress_s.value_or(0);
       exchange += layer.exchange_s.value_or(0);
+      exchange_cpu += layer.exchange_cpu_s.value_or(0);
       own_codec = own_codec || layer.compress_s || layer.decompress_s;
       cost.priority = std::min(cost.priority, static_cast<double>(l));
     }
@@ -133,7 +154,7 @@ class Builder {
       cost.copy_s = payload / options_.copy_bytes_per_s;
     }
     if (options_.exchange == StepOptions::Exchange::kMeasured) {
-      cost.pieces.push_back({exchange, 0});
+      cost.pieces.push_back({exchange, 0, exchange_cpu});
       return cost;
     }
     const bool sliced = options_.schedule == Schedule::kPriority && options_.slice_bytes > 0;
@@ -141,9 +162,10 @@ class Builder {
     const ExchangeCost piece = exchange_cost(cluster_, payload / pieces);
     const bool many = options_.schedule == Schedule::kMultiStream;
     // Alone on the network nothing is shared: the one stream's own rate is all there is.
-    cost.pieces.assign(
-        static_cast<size_t>(pieces),
-        many ? piece : ExchangeCost{piece.fixed_s + piece.shared_s / stream_share(cluster_), 0});
+    cost.pieces.assign(static_cast<size_t>(pieces),
+                       many ? piece
+                            : ExchangeCost{piece.fixed_s + piece.shared_s / stream_share(cluster_),
+                                           0, piece.cpu_s});
     return cost;
   }
 
@@ -208,8 +230,10 @@ class Builder {
       return after;
     }
     const bool copies = kind == TaskKind::kCopy;
-    const TaskId task = add(kind, w, b, copies ? lines_[w].copy : lines_[w].codec,
-                            copies ? seconds : seconds * out_.workers[w].compute);
+    const uint32_t on = copies                        ? lines_[w].copy
+                        : kind == TaskKind::kHandOver ? lines_[w].compute
+                                                      : lines_[w].codec;
+    const TaskId task = add(kind, w, b, on, copies ? seconds : seconds * out_.workers[w].compute);
     order(after, task);
     return task;
   }
@@ -233,7 +257,9 @@ class Builder {
     std::vector<TaskId> at(buckets * workers);
     const auto slot = [&](uint32_t w, uint32_t b) -> TaskId& { return at[b * workers + w]; };
     const TaskId compressed = for_all([&](uint32_t w, uint32_t b) {
-      const TaskId ready = serial() ? computed : bucket_ready(gradients[w], w, b);
+      const double hand_over_s = exchanges() ? profile_.hand_over_s : 0;
+      const TaskId ready = phase(TaskKind::kHandOver, w, b, hand_over_s,
+                                 serial() ? computed : bucket_ready(gradients[w], w, b));
       return slot(w, b) = phase(TaskKind::kCompress, w, b, costs_[b].compress_s, ready);
     });
     const TaskId copied = for_all([&](uint32_t w, uint32_t b) {
@@ -271,6 +297,7 @@ class Builder {
   TaskId add_exchange(uint32_t b, std::span<const TaskId> payloads, TaskId copied) {
     std::vector<TaskId> pieces;
     for (const ExchangeCost& piece : costs_[b].pieces) {
+      const double cores = cores_of(piece);
       const TaskId task = out_.graph.add(
           {.kind = TaskKind::kExchange,
            .step = step_,
@@ -278,7 +305,9 @@ class Builder {
            .resource = exchange_,
            .seconds = piece.fixed_s,
            .shared_s = piece.shared_s,
-           .priority = options_.schedule == Schedule::kPriority ? costs_[b].priority : 0.0});
+           .priority = options_.schedule == Schedule::kPriority ? costs_[b].priority : 0.0,
+           .processor = cores > 0 ? kEvery : kNone,
+           .cores = cores});
       if (copied != kNone) {
         order(copied, task);
       } else {
@@ -289,6 +318,15 @@ class Builder {
       pieces.push_back(task);
     }
     return pieces.size() == 1 ? pieces[0] : barrier(pieces);
+  }
+
+  // That an exchange keeps busy while nothing is computed: then it takes what it takes, so it never
+  // wants more than there are.
+  double cores_of(const ExchangeCost& piece) const {
+    const double alone_s = piece.fixed_s + piece.shared_s / stream_share(cluster_);
+    return counts_cores() && alone_s > 0
+               ? std::min(piece.cpu_s / alone_s, cluster_.cores_per_worker)
+               : 0.0;
   }
 
   TaskId add_updates(const std::vector<Gradients>& gradients) {

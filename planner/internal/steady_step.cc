@@ -33,6 +33,7 @@ std::string item_name(const Profile& profile, const Task& task) {
     case TaskKind::kBackward:
     case TaskKind::kUpdate:
       return task.item == kNone ? "the rest" : profile.layers[task.item].name;
+    case TaskKind::kHandOver:
     case TaskKind::kCopy:
     case TaskKind::kCompress:
     case TaskKind::kExchange:

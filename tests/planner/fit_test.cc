@@ -100,6 +100,7 @@ constexpr const char* kFile =
     "gradwire-costs 1\n"
     "machine two hosts\n"
     "link 5e-05 1.25e+09 0.9 4e+08 eth0 of a\n"
+    "cpu 2e-05 1.5e+09\n"
     "table * 1 64 6e-05 1e+06 0.0025\n"
     "table ring 2 64 5e-05 1e+06 0.0015\n"
     "node_link 1e-06 1e+10 1 0 memory\n"
@@ -112,7 +113,9 @@ TEST(CostFiles, AreReadAsTheyWereWritten) {
   EXPECT_EQ(file.costs.link.name, "eth0 of a");
   EXPECT_EQ(file.costs.link.stream_bytes_per_s, 4e8);
   EXPECT_DOUBLE_EQ(file.costs.link.message_seconds(1e6, "ring", 2), 0.0015);
+  EXPECT_DOUBLE_EQ(file.costs.link.cpu_seconds(6, 3e6), 6 * (2e-5 + 0.002));
   EXPECT_EQ(file.costs.node_link.bytes_per_s, 1e10);
+  EXPECT_EQ(file.costs.node_link.cpu_seconds(6, 3e6), 0);
   EXPECT_EQ(file.costs.codecs.at("topk:1%").encode_floor_s, 5e-5);
   EXPECT_EQ(write_costs(file), kFile);
 }
@@ -139,6 +142,12 @@ TEST(CostFiles, NameTheLineThatIsWrong) {
             std::string::npos);
   EXPECT_NE(message(start + link + "table * 0 5 1 6 2\n").find("streams is 0"), std::string::npos);
   EXPECT_NE(message(start + "table * 1 5 1 6 2\n").find("before its link"), std::string::npos);
+  EXPECT_EQ(message(start + "cpu 1 1\n"), "costs: line 2: processor time stands before its link");
+  EXPECT_EQ(message(start + link + "cpu 1 1\ncpu 1 1\n"),
+            "costs: line 4: a second processor time, expected one");
+  EXPECT_EQ(message(start + link + "cpu -1 1\n"),
+            "costs: line 3: link 'a': a message takes -1 s of a processor, must be finite and at "
+            "least 0");
   EXPECT_NE(message(start + link + "speed 5\n").find("unknown word 'speed', known:"),
             std::string::npos);
   EXPECT_NE(message(start + link + "codec a 1 1 1 -1\n").find("decode rate (bytes/s) is -1"),

@@ -16,10 +16,12 @@ namespace {
 const std::string kText = R"({
  "format": "gradwire.profile", "version": 1, "model": "mlp", "machine": "a", "source": "hand",
  "batch": 32, "ranks": 2,
- "step": {"io_s": 0.002, "host_to_device_s": 0.001, "other_s": 0.5, "measured_s": 0.75},
+ "step": {"io_s": 0.002, "host_to_device_s": 0.001, "other_s": 0.5, "hand_over_s": 0.25,
+          "measured_s": 0.75},
  "layers": [
   {"name": "w", "numel": 1000, "dtype": "float16", "forward_s": 0.25, "backward_s": 0.125,
-   "ready_s": 0.5, "compress_s": 0.01, "exchange_s": 0.02, "decompress_s": 0.03, "update_s": 0.04},
+   "ready_s": 0.5, "compress_s": 0.01, "exchange_s": 0.02, "exchange_cpu_s": 0.0125,
+   "decompress_s": 0.03, "update_s": 0.04},
   {"name": "relu", "numel": 0, "forward_s": 0.0625, "backward_s": 0.0625},
   {"name": "b", "numel": 10, "forward_s": 0, "backward_s": 0.25, "ready_s": 0.375}
  ]})";
@@ -64,6 +66,7 @@ TEST(Profile, EveryKeyIsRead) {
   EXPECT_EQ(w.ready_s, 0.5);
   EXPECT_EQ(w.compress_s, 0.01);
   EXPECT_EQ(w.exchange_s, 0.02);
+  EXPECT_EQ(w.exchange_cpu_s, 0.0125);
   EXPECT_EQ(w.decompress_s, 0.03);
   EXPECT_EQ(w.update_s, 0.04);
   EXPECT_EQ(profile.layers[1].dtype, DType::kFloat32);
@@ -79,6 +82,8 @@ TEST(Profile, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(to_json(parse_profile(to_json(profile))), to_json(profile));
   const Profile again = parse_profile(to_json(profile));
   EXPECT_EQ(again.layers[0].exchange_s, 0.02);
+  EXPECT_EQ(again.layers[0].exchange_cpu_s, 0.0125);
+  EXPECT_EQ(again.hand_over_s, 0.25);
   EXPECT_EQ(again.measured_step_s, 0.75);
   EXPECT_EQ(again.layers[2].ready_s, 0.375);
   Profile thirds = two_layers();
@@ -124,6 +129,10 @@ TEST(Profile, WhatCannotBeRightIsRefusedWithItsPlace) {
       refusal("\"forward_s\": 0.25", "\"forward_s\": 25000"),
       "run.json: layers[0] 'w': forward_s: 25000 s, must be at most 3600 s; was it written in "
       "milliseconds or microseconds?");
+  EXPECT_EQ(refusal("\"exchange_cpu_s\": 0.0125", "\"exchange_cpu_s\": -1"),
+            "run.json: layers[0] 'w': exchange_cpu_s: -1 s, must be a time of at least 0 s");
+  EXPECT_EQ(refusal("\"hand_over_s\": 0.25", "\"hand_over_s\": -1"),
+            "run.json: step.hand_over_s: -1 s, must be a time of at least 0 s");
   EXPECT_EQ(refusal("\"forward_s\": 0.25", "\"forward_s\": \"fast\""),
             "run.json: layers[0].forward_s: \"fast\", must be a number");
   EXPECT_EQ(refusal("\"forward_s\": 0.25, ", ""),
