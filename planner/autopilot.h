@@ -29,7 +29,7 @@ struct AutopilotOptions {
 /// all-gather behind each window of steps, so that all take it alike. While cruising a step costs a
 /// clock reading more than the Reducer's; residuals stay through every change of the plan.
 ///
-/// CPU only. Of parameters whose spec keeps a momentum the guard sees no norms.
+/// CPU only. Of parameters whose spec keeps a momentum, or is ef21, the guard sees no norms.
 class Autopilot {
  public:
   /// Collective, as the Reducer's constructor. The transport outlives it, which alone uses it.

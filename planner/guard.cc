@@ -188,8 +188,12 @@ void Guard::judge_loss(const GuardWindow& window, GuardVerdict& verdict) {
       raise(verdict, Verdict::kTighten, reason);
     }
   }
-  // A collapse does not become what the next window is compared with.
-  if (verdict.overall != Verdict::kOff) {
+  // A collapse does not become what the next window is compared with. But where the job came to it
+  // without compression (other data, a loss that counts something more) nothing from before does.
+  if (verdict.overall == Verdict::kOff && window.dense) {
+    losses_.clear();
+  }
+  if (verdict.overall != Verdict::kOff || window.dense) {
     losses_.push_back(window.loss);
     if (losses_.size() > options_.loss_windows) {
       losses_.pop_front();

@@ -24,6 +24,9 @@ struct GuardNorms {
 struct GuardWindow {
   std::vector<GuardNorms> units = {};  ///< empty: not measured, nothing was compressed
   double loss = kUnknown;              ///< mean over steps and ranks
+  /// Nothing was compressed: whatever the loss is, the job itself has come to it. One that would be
+  /// a collapse is the first of those that later ones are compared with.
+  bool dense = false;
   size_t steps = 0;
   size_t skipped = 0;  ///< of them, for gradients that were not finite
   double step_s = 0;   ///< median seconds of a step; 0: not known

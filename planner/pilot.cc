@@ -65,7 +65,8 @@ Phase Pilot::phase() const { return state_->phase; }
 const PilotPlan& Pilot::plan() const { return state_->running; }
 size_t Pilot::window_steps() const { return state_->window_steps(); }
 bool Pilot::wants_norms() const {
-  return state_->phase == Phase::kCruise && !state_->running.off();
+  // Norms say what is left out: of bf16, next to nothing.
+  return state_->phase == Phase::kCruise && !is_wide(state_->running.spec);
 }
 bool Pilot::wants_costs() const { return state_->wants_costs; }
 std::span<const std::string> Pilot::specs() const { return state_->specs; }

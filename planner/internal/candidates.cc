@@ -35,8 +35,6 @@ std::vector<std::string> common_exchanges() {
   return {names.begin(), names.end()};
 }
 
-bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
-
 PilotPlan plan_of(const BucketPlan& planned, std::span<const BucketOption> options,
                   std::span<const ParamId> order, const PredictedJob& job) {
   PilotPlan made;
@@ -121,6 +119,8 @@ double end_of(const PredictedJob& job, const PlanOptions& ran,
 }
 
 }  // namespace
+
+bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
 
 std::string name_of(const PilotPlan& plan) {
   std::string name = plan.spec;

@@ -33,6 +33,8 @@ PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> 
                               size_t numel);
 /// Elements of its largest bucket of more than one parameter; 0: there is none.
 size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters);
+/// Whether it sends 16 bits of every element or all of it.
+bool is_wide(const std::string& spec);
 /// "topk:1%,int4, 3 buckets, 2 streams"
 std::string name_of(const PilotPlan& plan);
 

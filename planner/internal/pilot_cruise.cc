@@ -13,12 +13,20 @@ namespace {
 
 /// What another number of streams or bucket size must gain, of the step.
 constexpr double kTuningGain = 0.01;
-/// Complaints after which the plan complained of is not tried again.
-constexpr size_t kMostHarm = 2;
+/// Complaints after which the plan complained of is not tried again, and windows without one behind
+/// which they are forgotten: every change of the learning rate is a complaint.
+constexpr size_t kMostHarm = 2, kForgiven = 10;
+
+/// Such a plan has nothing that norms could be blamed on.
+bool sends_nearly_all(const PilotPlan& plan) { return is_wide(plan.spec); }
 
 }  // namespace
 
 void Pilot::State::choose() {
+  if (retry.timing) {
+    end_retry();
+    return;
+  }
   const std::string from = running.name;
   std::map<std::string, double> numbers;
   double fastest = 0;
@@ -27,10 +35,10 @@ void Pilot::State::choose() {
       each.out = true;
       continue;
     }
-    const double middle = median_of(each.step_s);
+    const double middle = typical_of(each.step_s);
     numbers["step_s of " + each.plan.name] = middle;
     if (each.plan.off()) {
-      dense_step_s = dense_step_s > 0 ? std::min(dense_step_s, middle) : middle;
+      dense_step_s = middle;  // in turn with the others: the machine was the same for all
     }
     if (!each.out) {
       fastest = fastest == 0 ? middle : std::min(fastest, middle);
@@ -39,7 +47,7 @@ void Pilot::State::choose() {
   // Where "none" had no turn its first window counts: it may be the least lossy of the fast ones.
   const Timed* taken = nullptr;
   for (const Timed& each : timed) {
-    const bool fast = !each.out && median_of(each.step_s) <= (1 + options.tolerance) * fastest;
+    const bool fast = !each.out && typical_of(each.step_s) <= (1 + options.tolerance) * fastest;
     if (fast && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
       taken = &each;
     }
@@ -60,7 +68,7 @@ void Pilot::State::choose() {
   }
   const PilotPlan plan = taken->plan;
   const double expected =
-      taken->exchange_s.empty() ? median_of(taken->step_s) : median_of(taken->exchange_s);
+      taken->exchange_s.empty() ? typical_of(taken->step_s) : median_of(taken->exchange_s);
   std::erase_if(ladder, [&](const PilotPlan& each) {
     return each.loss > plan.loss || (each.loss == plan.loss && each.name != plan.name);
   });
@@ -78,9 +86,9 @@ void Pilot::State::choose() {
                   : "the least lossy of those within the tolerance of the fastest",
        std::move(numbers));
   const bool worth_tuning =
-      !taken->exchange_s.empty() ? expected > options.tolerance * median_of(taken->step_s) : true;
+      !taken->exchange_s.empty() ? expected > options.tolerance * typical_of(taken->step_s) : true;
   if (worth_tuning && again == 0) {
-    const double middle = median_of(taken->step_s);
+    const double middle = typical_of(taken->step_s);
     begin_tuning();
     if (phase == Phase::kTune) {
       bandit.add(0, middle);
@@ -118,7 +126,7 @@ void Pilot::State::begin_tuning() {
 }
 
 void Pilot::State::end_tuning_turn(const PilotWindow& window) {
-  bandit.add(arm, median_of(step_s));
+  bandit.add(arm, typical_of(step_s));
   if (const std::string why = collapse_of(window); !why.empty()) {
     obey({.overall = Verdict::kOff, .reason = "while streams were tuned: " + why});
     return;
@@ -172,8 +180,8 @@ bool Pilot::State::may_probe() const {
 // True when costs are wanted: the plan goes on until they are there.
 bool Pilot::State::watch_link() {
   const bool known = !exchange_s.empty();
-  const double now = median_of(known ? exchange_s : step_s);
-  const double step = median_of(step_s);
+  const double step = typical_of(step_s);
+  const double now = known ? median_of(exchange_s) : step;
   if (expected_s <= 0) {
     expected_s = now;
   }
@@ -209,24 +217,29 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
   const GuardVerdict verdict =
       guard.judge({.units = compressed ? window.norms : std::vector<GuardNorms>{},
                    .loss = window.loss,
+                   .dense = !compressed,
                    .steps = window.step_s.size(),
                    .skipped = window.skipped});
-  if (verdict.overall == Verdict::kOff || verdict.overall == Verdict::kTighten) {
+  const bool harm_seen = verdict.overall == Verdict::kOff ||
+                         (verdict.overall == Verdict::kTighten && !sends_nearly_all(running));
+  if (compressed && harm_seen) {
     obey(verdict);
     return;
+  }
+  quiet = level == ceiling ? quiet + 1 : 0;
+  if (quiet >= kForgiven) {
+    harm = 0;
   }
   if (watch_link()) {
     return;
   }
-  const double step = median_of(step_s);
+  const double step = typical_of(step_s);
   if (compressed && dense_step_s > 0 && step >= dense_step_s) {
-    const double dense = dense_step_s;
-    const std::string from = running.name;
-    level = 0;
-    cruise(ladder[0]);
-    note("off", from, "a step with compression is not faster than one without was",
-         {{"step_s", step}, {"dense_step_s", dense}});
-    ceiling = 0;
+    not_faster(step);
+    return;
+  }
+  if (!compressed && !retry.ladder.empty() && steps >= retry.from_step && may_retry()) {
+    begin_retry("it is time to look again whether compression pays", step);
     return;
   }
   if (verdict.overall == Verdict::kLoosen) {
@@ -250,10 +263,12 @@ void Pilot::State::obey(const GuardVerdict& verdict) {
     }
     return;
   }
+  quiet = 0;
   if (level == 0) {
     return;  // nothing is compressed: whatever it is, it is not that
   }
   if (verdict.overall == Verdict::kOff || (level == ceiling && ++harm >= kMostHarm)) {
+    ruled_out = std::min(ruled_out, ladder[level].loss);
     ceiling = level - 1;
     harm = 0;
   }

@@ -137,7 +137,7 @@ void Pilot::State::cruise(const PilotPlan& plan) {
 
 void Pilot::State::end_measuring(const PilotWindow& window) {
   collapse_of(window);  // its loss is what later ones are compared with
-  dense_step_s = median_of(step_s);
+  dense_step_s = typical_of(step_s);
   dense_exchange_s = exchange_s.empty() ? 0 : median_of(exchange_s);
   if (!exchange_s.empty() && dense_exchange_s <= options.tolerance * dense_step_s) {
     ladder = {off};
@@ -165,10 +165,12 @@ bool Pilot::State::predict(const PilotCosts& costs) {
   if (rest_s == 0) {  // another link does not change it
     job.rest_s = rest_of_step(job, off.plan, dense_step_s);
   }
-  const std::vector<PilotPlan> plans = predict_candidates(job);
+  std::vector<PilotPlan> plans = predict_candidates(job);
+  std::erase_if(plans, [&](const PilotPlan& plan) { return plan.loss >= ruled_out; });
   rest_s = job.rest_s;
   wants_costs = false;
   link_changed = false;
+  retry = {};
   const std::string from = running.name;
   std::map<std::string, double> numbers{{"alpha_s", costs.alpha_s},
                                         {"bytes_per_s", costs.bytes_per_s},
@@ -181,15 +183,17 @@ bool Pilot::State::predict(const PilotCosts& costs) {
     numbers["predicted_s of " + plan.name] = plan.predicted_s;
     dense_s = plan.off() ? plan.predicted_s : dense_s;
   }
+  const auto always = [](const PilotPlan& plan) { return plan.off() || plan.spec == "bf16"; };
+  const auto hopeless = [&](const PilotPlan& plan) {
+    return plan.predicted_s > kNotWorthATurn * earliest &&
+           (!plan.off() || dense_step_s > kNotWorthATurn * earliest);
+  };
   for (const PilotPlan& plan : plans) {
-    const bool always = plan.spec == "none" || plan.spec == "bf16";
     const size_t left = options.candidates > timed.size() ? options.candidates - timed.size() : 0;
-    const auto uniform_to_come = static_cast<size_t>(std::ranges::count_if(
-        std::span(plans).subspan(static_cast<size_t>(&plan - plans.data())),
-        [](const PilotPlan& p) { return p.spec == "none" || p.spec == "bf16"; }));
-    const bool hopeless = plan.predicted_s > kNotWorthATurn * earliest &&
-                          (!plan.off() || dense_step_s > kNotWorthATurn * earliest);
-    if (!hopeless && (always || left > uniform_to_come)) {
+    const auto always_to_come = static_cast<size_t>(
+        std::ranges::count_if(std::span(plans).subspan(static_cast<size_t>(&plan - plans.data())),
+                              [&](const PilotPlan& p) { return always(p) && !hopeless(p); }));
+    if (!hopeless(plan) && (always(plan) || left > always_to_come)) {
       timed.emplace_back().plan = plan;
     }
     if (plan.off() || plan.predicted_s <= dense_s) {
@@ -205,10 +209,11 @@ bool Pilot::State::predict(const PilotCosts& costs) {
   return true;
 }
 
-// How what is tried ruins the loss; empty: it does not.
+// How what is tried ruins the loss; empty: it does not. Of steps that are left out it is not
+// blamed: a loss scaler that looks for its scale leaves out several running.
 std::string Pilot::State::collapse_of(const PilotWindow& window) {
   const GuardVerdict verdict =
-      guard.judge({.loss = window.loss, .steps = window.step_s.size(), .skipped = window.skipped});
+      guard.judge({.loss = window.loss, .dense = running.off(), .steps = window.step_s.size()});
   return verdict.overall == Verdict::kOff && !running.off() ? verdict.reason : "";
 }
 
@@ -222,6 +227,7 @@ void Pilot::State::end_turn(const PilotWindow& window) {
   if (const std::string why = collapse_of(window); !why.empty()) {
     note("drop", running.name, "while it was timed: " + why, {{"loss", window.loss}});
     now.out = true;
+    ruled_out = std::min(ruled_out, now.plan.loss);
     std::erase_if(ladder, [&](const PilotPlan& plan) { return plan.loss >= now.plan.loss; });
     if (ladder.empty()) {
       ladder = {off};
@@ -239,14 +245,19 @@ void Pilot::State::next_turn() {
     if (turn == timed.size()) {
       turn = 0;
       ++round;
-      double fastest = 0;
+      double fastest = 0, dense = 0;
       for (const Timed& each : timed) {
-        if (!each.out && (fastest == 0 || median_of(each.step_s) < fastest)) {
-          fastest = median_of(each.step_s);
+        if (!each.out && (fastest == 0 || typical_of(each.step_s) < fastest)) {
+          fastest = typical_of(each.step_s);
+        }
+        if (each.plan.off() && !each.step_s.empty()) {
+          dense = typical_of(each.step_s);
         }
       }
       for (Timed& each : timed) {
-        each.out = each.out || median_of(each.step_s) > (1 + options.hopeless) * fastest;
+        // Behind "none" by what is not worth compressing for: no turn more for it either.
+        each.out = each.out || typical_of(each.step_s) > (1 + options.hopeless) * fastest ||
+                   (dense > 0 && typical_of(each.step_s) > (1 + options.tolerance) * dense);
       }
     }
   } while (round < rounds() && timed[turn].out);

@@ -2,6 +2,7 @@
 // What a pilot knows, and its transitions.
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,9 @@ struct Pilot::State {
   size_t level = 0;    // that runs
   size_t ceiling = 0;  // that may run
   size_t harm = 0;     // times the guard complained at the ceiling
+  size_t quiet = 0;    // windows at the ceiling since
+  /// Plans that leave out as much as this have done harm for good, on whatever link.
+  double ruled_out = std::numeric_limits<double>::infinity();
 
   // Tuning: arms[0] is the chosen plan as it is.
   std::vector<PilotPlan> arms;
@@ -58,6 +62,16 @@ struct Pilot::State {
   // Cruising: seconds of the exchange (of the step, where that is not known) that are expected.
   double expected_s = 0;
   bool link_changed = false;  // and nothing was done about it yet
+
+  /// A plan that was no longer faster than "none": once in a while the two are timed anew, in turn.
+  struct Retry {
+    std::vector<PilotPlan> ladder = {};  // as it was; empty: there is none
+    size_t level = 0, ceiling = 0;
+    bool timing = false;
+    uint64_t from_step = 0;
+    uint64_t wait = 0;  // steps before the next one
+  };
+  Retry retry;
 
   size_t window_steps() const;
   void check_costs(const PilotCosts& costs) const;
@@ -76,6 +90,11 @@ struct Pilot::State {
   bool watch_link();
   void obey(const GuardVerdict& verdict);
   std::string collapse_of(const PilotWindow& window);
+  void not_faster(double step);
+  void begin_retry(const std::string& why, double step);
+  void end_retry();
+  bool may_retry() const;
+  void stay_off();
 
   void run(const PilotPlan& plan);
   void cruise(const PilotPlan& plan);

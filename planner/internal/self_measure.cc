@@ -173,7 +173,7 @@ PilotCosts agreed_costs(const PilotCosts& mine, Transport& transport, Context& c
 
 void NormMeter::before(ParamId p, std::span<const float> gradient, ConstResidual residual,
                        const CompressorSpec& spec) {
-  if (keeps_velocity(spec)) {
+  if (keeps_velocity(spec) || spec.ef21) {
     return;  // what is compressed is not g + e
   }
   std::vector<float>& a = kept_[p];

@@ -89,7 +89,9 @@ std::vector<Ran> run(const Job& job, Slowness& slowness, int ranks = 2) {
           training.step(static_cast<unsigned>(1000 * step + transport.rank()), gradients);
       ran.losses.push_back(loss);
       std::vector<std::vector<float>> others, means;
-      if (autopilot && ranks == 2 && ran.specs.back() == "none") {
+      // Behind a compressor the first dense mean has what that still owed, too.
+      const bool dense_before = step == 0 || ran.specs[static_cast<size_t>(step) - 1] == "none";
+      if (autopilot && ranks == 2 && ran.specs.back() == "none" && dense_before) {
         std::vector<std::span<float>> places;
         for (ParamId p = 0; p < count; ++p) {
           means.emplace_back(gradients[p].begin(), gradients[p].end());

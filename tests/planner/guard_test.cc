@@ -158,6 +158,23 @@ TEST(Guard, ACollapseIsNotWhatTheNextLossIsComparedWith) {
   }
 }
 
+TEST(Guard, WhateverAJobComesToWithoutCompressionIsItsLoss) {
+  Guard guard;
+  const auto judge = [&](double loss) {
+    GuardWindow window = window_of({}, loss);
+    window.dense = true;
+    return guard.judge(window).overall;
+  };
+  for (int i = 0; i < 8; ++i) {
+    judge(1);
+  }
+  EXPECT_EQ(judge(3), Verdict::kOff);
+  EXPECT_EQ(judge(3), Verdict::kKeep);
+  judge(3);
+  EXPECT_EQ(guard.judge(window_of({unit(0.5)}, 3.3)).overall, Verdict::kLoosen);
+  EXPECT_EQ(guard.judge(window_of({unit(0.5)}, 9)).overall, Verdict::kOff);
+}
+
 TEST(Guard, KnowsALossScalerFromARunThatBreaks) {
   const auto skipped = [](size_t steps) {
     GuardWindow window = window_of({unit(0.5)});

@@ -1,0 +1,98 @@
+#pragma once
+// Made-up jobs for pilots: step times are a table, so what is fastest is known beforehand.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gradwire/planner/pilot.h"
+
+namespace gradwire::test {
+
+inline std::vector<ParamInfo> pilot_model() {
+  return {
+      {"embedding", {1000, 400}}, {"body", {500, 1000}}, {"bias", {1000}}, {"head", {300, 1000}}};
+}
+
+/// A job: seconds of a step by spec, of which the exchange takes what is beyond 0.1 s of compute.
+struct PilotJob {
+  std::map<std::string, double> step_s;
+  double more_s = 0;          ///< that each step takes besides: heavier batches, a busy machine
+  double bytes_per_s = 10e6;  ///< that probe_link() would find
+  double gain = 0.5;          ///< |C(a)| / |a|
+  double loss = 1;
+  size_t skipped = 0;    ///< steps of each window, for gradients that are not finite
+  double streams_s = 0;  ///< a step's gain by more than one stream
+  int costs_given = 0;
+  std::vector<std::string> ran = {};  ///< the spec of each window
+  /// What comes between a step and the next, by its count: an evaluation, say.
+  std::function<double(uint64_t step)> pause = [](uint64_t) { return 0.0; };
+
+  planner::PilotCosts costs(const planner::Pilot& pilot) const {
+    planner::PilotCosts of{.ready_s = {0.04, 0.03, 0.02, 0.01},
+                           .alpha_s = 1e-4,
+                           .bytes_per_s = bytes_per_s,
+                           .codecs = {}};
+    for (const std::string& spec : pilot.specs()) {
+      of.codecs[spec] = {1e-5, 4e9, 1e-5, 4e9};
+    }
+    return of;
+  }
+
+  double seconds(const planner::PilotPlan& plan) const {
+    return step_s.at(plan.spec) + more_s - (plan.streams > 1 ? streams_s : 0);
+  }
+
+  /// One window, as a caller would run it. Returns whether the plan changed.
+  bool run_window(planner::Pilot& pilot) {
+    const planner::PilotPlan& plan = pilot.plan();
+    ran.push_back(plan.spec);
+    planner::PilotWindow window;
+    window.step_s.assign(pilot.window_steps(), seconds(plan));
+    window.step_s[0] *= 3;  // buffers grow
+    for (size_t i = 0; i < window.step_s.size(); ++i) {
+      window.step_s[i] += pause(pilot.steps() + i);
+    }
+    window.exchange_s.assign(pilot.window_steps(), seconds(plan) - more_s - 0.1);
+    window.loss = loss;
+    window.skipped = skipped;
+    if (pilot.wants_norms()) {
+      window.norms.assign(
+          4, {.to_send = 1, .sent = gain * gain, .residual = 0.5, .gradient = 1, .mean = 1});
+    }
+    bool changed = pilot.end_window(window);
+    if (pilot.wants_costs()) {
+      ++costs_given;
+      changed |= pilot.set_costs(costs(pilot));
+    }
+    return changed;
+  }
+
+  void run(planner::Pilot& pilot, int windows) {
+    for (int i = 0; i < windows; ++i) {
+      run_window(pilot);
+    }
+  }
+  void run_to_cruise(planner::Pilot& pilot) {
+    for (int i = 0; pilot.phase() != planner::Phase::kCruise; ++i) {
+      ASSERT_LT(i, 100) << to_string(pilot.phase());
+      run_window(pilot);
+    }
+  }
+};
+
+inline PilotJob slow_link() {
+  return {.step_s = {
+              {"none", 1.0}, {"bf16", 0.6}, {"int8", 0.4}, {"int4", 0.3}, {"topk:1%,int4", 0.15}}};
+}
+
+inline size_t count(const planner::Pilot& pilot, const std::string& what) {
+  return static_cast<size_t>(std::ranges::count(pilot.log(), what, &planner::Decision::what));
+}
+
+}  // namespace gradwire::test

@@ -1,0 +1,188 @@
+// What a pilot must not be misled by: pauses between steps, busy machines, a job that changes, harm
+// that was done before.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradwire/planner/pilot.h"
+#include "tests/planner/pilot_job.h"
+
+namespace gradwire::planner {
+namespace {
+
+using test::count;
+using test::pilot_model;
+using test::slow_link;
+using Job = test::PilotJob;
+
+constexpr const char* kFastest = "topk:1%,int4";
+
+TEST(PilotWatch, PausesBetweenStepsDecideNothing) {
+  // A job that evaluates for 2 s behind every sixth step: a turn of three meets it every other
+  // time, so that where four plans take turns it is always the same two that do.
+  for (uint64_t k = 0; k < 6; ++k) {
+    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Job job = slow_link();
+    job.pause = [k](uint64_t step) { return step % 6 == k ? 2.0 : 0.0; };
+    job.run_to_cruise(pilot);
+    EXPECT_EQ(pilot.plan().spec, kFastest) << k << "\n" << pilot.log_json_lines();
+    job.run(pilot, 5);
+    EXPECT_EQ(pilot.plan().spec, kFastest) << k << "\n" << pilot.log_json_lines();
+  }
+}
+
+TEST(PilotWatch, ComparesWithStepsWithoutCompressionOfTheSameMinutes) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
+  job.step_s = {{"none", 0.3}, {"bf16", 0.26}, {"int8", 0.29}, {"int4", 0.3}, {kFastest, 0.3}};
+  job.run(pilot, 1);
+  job.more_s = 0.1;  // the machine is busier from now on, for all alike
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, "bf16") << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
+  job.step_s = {{"none", 0.3}, {"bf16", 0.31}, {"int8", 0.31}, {"int4", 0.31}, {kFastest, 0.32}};
+  job.run_to_cruise(pilot);
+  EXPECT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  EXPECT_EQ(job.ran.size(), 1u + 4u);  // the dense window, and a turn of each
+}
+
+TEST(PilotWatch, TwoCandidatesAreEnough) {
+  Pilot pilot(pilot_model(), 4, {.candidates = 2});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, ABusyWindowDoesNotEndCompressionForGood) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  job.more_s = 3;
+  EXPECT_TRUE(job.run_window(pilot));
+  EXPECT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "off"), 1u);
+  job.more_s = 0;
+  job.run(pilot, 5 + 4);  // a wait of five windows, and two rounds of two
+  EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "retry"), 1u);
+}
+
+TEST(PilotWatch, WhereAllStepsTakeLongerItComparesAnewAtOnce) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  job.more_s =
+      0.9;  // heavier batches: 1.05 s where steps without compression took 1 s, and now 1.9
+  job.run_window(pilot);
+  EXPECT_EQ(count(pilot, "retry"), 1u) << pilot.log_json_lines();
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+  job.run(pilot, 20);
+  EXPECT_EQ(pilot.plan().spec, kFastest);
+  EXPECT_EQ(count(pilot, "retry"), 1u) << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "off"), 0u);
+}
+
+TEST(PilotWatch, LooksAgainMoreAndMoreSeldom) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0, .link_band = 100});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  const uint64_t first = pilot.probing_steps();
+  job.step_s[kFastest] = 1.5;
+  job.run(pilot, 400);
+  EXPECT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  // Waits of 100, 200, 400, ... steps: six of them are over behind 6300.
+  EXPECT_GE(count(pilot, "retry"), 5u) << pilot.log_json_lines();
+  EXPECT_LE(count(pilot, "retry"), 7u) << pilot.log_json_lines();
+  EXPECT_LE(pilot.probing_steps() - first, 7u * 12u);
+}
+
+TEST(PilotWatch, SeesTheLinkWhateverTheLossIs) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.step_s["none"] = 0.1029;
+  job.run(pilot, 6);
+  ASSERT_TRUE(pilot.plan().off());
+  job.loss = 5;  // without compression: other data, say
+  job.run(pilot, 2);
+  job.step_s = slow_link().step_s;
+  job.run(pilot, 1);
+  EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  ASSERT_EQ(pilot.plan().spec, kFastest);
+  job.run(pilot, 2);
+  job.loss = 5;
+  job.run_window(pilot);
+  ASSERT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  job.loss = 1;
+  job.run(pilot, 1);
+  job.ran.clear();
+  for (auto& [spec, seconds] : job.step_s) {
+    seconds = 0.1 + 3 * (seconds - 0.1);  // a link a third as fast
+  }
+  job.run(pilot, 60);
+  EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
+  EXPECT_EQ(std::ranges::count(job.ran, kFastest), 0) << pilot.log_json_lines();
+  EXPECT_FALSE(pilot.plan().off()) << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, ALossScalerThatLooksForItsScaleIsNotACompressorsFault) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run(pilot, 1);
+  job.skipped = 2;  // of three
+  job.run(pilot, 2);
+  job.skipped = 0;
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(count(pilot, "drop"), 0u) << pilot.log_json_lines();
+  EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, ComplaintsLongAgoAreForgiven) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  for (int complaint = 0; complaint < 4; ++complaint) {  // each time the learning rate falls, say
+    job.gain = 0.01;
+    EXPECT_TRUE(job.run_window(pilot));
+    EXPECT_NE(pilot.plan().spec, kFastest);
+    job.gain = 0.5;
+    job.run(pilot, 3 + 11);
+    EXPECT_EQ(pilot.plan().spec, kFastest) << complaint << "\n" << pilot.log_json_lines();
+  }
+}
+
+TEST(PilotWatch, HalfOfEachElementIsNotBlamed) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 1e9;
+  job.step_s = {{"none", 1.0}, {"bf16", 0.5}, {"int8", 0.9}, {"int4", 0.9}, {kFastest, 0.9}};
+  job.run_to_cruise(pilot);
+  ASSERT_EQ(pilot.plan().spec, "bf16") << pilot.log_json_lines();
+  EXPECT_FALSE(pilot.wants_norms());
+  job.run(pilot, 3);
+  job.loss = 1.5;  // 5 deviations: less is sent of nothing
+  job.run(pilot, 1);
+  EXPECT_EQ(pilot.plan().spec, "bf16") << pilot.log_json_lines();
+  job.loss = std::nan("");
+  job.run(pilot, 1);
+  EXPECT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+}
+
+}  // namespace
+}  // namespace gradwire::planner
