@@ -14,7 +14,7 @@
 
 namespace gradwire::test {
 
-/// Weights, biases and a scalar: 18 954 elements, several buckets of 16 KiB.
+/// Weights, biases and a scalar: 18 956 elements, several buckets of 16 KiB.
 inline std::vector<ParamInfo> model() {
   return {{"embed.weight", {50, 40}},  {"one.weight", {64, 33}},  {"one.bias", {33}},
           {"temperature", {}},         {"two.weight", {33, 200}}, {"two.bias", {200}},
