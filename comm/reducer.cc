@@ -195,7 +195,7 @@ std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {
   s.throw_if_finished();
   check(bucket < s.buckets.size(), "take_payloads: bucket ", bucket, " is not in the plan of ",
         s.buckets.size(), " buckets");
-  check(s.launched <= bucket, "take_payloads: bucket ", bucket, " has left in step ", s.step,
+  check(!s.may_have_left(bucket), "take_payloads: bucket ", bucket, " has left in step ", s.step,
         ", expected a call between wait() and that");
   const std::span<const GroupPayloads> payloads = s.buckets[bucket].payloads();
   check(!payloads.empty(), "take_payloads: bucket ", bucket, " has no payloads, expected ",

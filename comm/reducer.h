@@ -1,5 +1,5 @@
 #pragma once
-// The pipeline: gradients become ready during backward, buckets leave in plan order, and wait()
+// The pipeline: gradients become ready during backward, buckets leave in one order, and wait()
 // hands back the mean of all ranks and commits the residuals.
 
 #include <functional>
@@ -32,6 +32,19 @@ enum class UnusedParameters : uint8_t { kError, kZero };
 /// zero gradient does, or NaN, which a loss scaler takes for a step to be left out as well.
 enum class MeansLeftOut : uint8_t { kZero, kNaN };
 
+/// The order in which buckets leave, the same on all ranks. Results have the same bits either way.
+enum class LaunchOrder : uint8_t {
+  /// The plan's. Costs nothing; a gradient that is late on one rank holds back all buckets behind it.
+  kPlan,
+  /// That in which buckets have become ready on all ranks, on which ranks agree during backward: for
+  /// models whose gradients appear in another order from step to step, or from rank to rank. In
+  /// rounds, each an all-gather of ceil(buckets / 8) bytes a rank, on a thread and in a group of its
+  /// own: a bucket leaves one or two latencies of the line later than it might, and each rank sends
+  /// (world_size - 1) * (64 + ceil(buckets / 8)) bytes a round, at most one for every bucket of
+  /// every rank and a few more while buckets of all ranks wait. StepTrace::agreement counts them.
+  kAgreed,
+};
+
 struct ReducerOptions {
   OnNonFinite on_nonfinite = OnNonFinite::kError;
   /// This rank's own choice. On the CPU it counts under OnNonFinite::kSkip, on a GPU for every step
@@ -43,10 +56,11 @@ struct ReducerOptions {
   int threads = 1;          ///< of all the reducer's loops together, see default_threads()
   size_t trace_steps = 64;  ///< steps the trace keeps
   /// Exchanges in flight at once, the same on all ranks, 1 to 16. Bucket b travels on stream
-  /// b mod streams; buckets of one stream leave in plan order. Results have the same bits for any
+  /// b mod streams; buckets of one stream leave one by one. Results have the same bits for any
   /// number of streams. Those after the first have groups of their own, whose bytes the transport's
   /// counters() leave out: trace() has all of them.
   int streams = 1;
+  LaunchOrder launch_order = LaunchOrder::kPlan;  ///< the same on all ranks
   /// On a GPU: the stream on which backward writes gradients and the optimizer reads means, of the
   /// transport's GPU; outlives the reducer. Null on the CPU.
   Stream* stream = nullptr;
@@ -92,8 +106,8 @@ struct ReplanOptions {
 /// grad_ready() and wait() enqueue, ordered by events
 /// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
 /// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
-/// accumulate(), mark_unused(), UnusedParameters::kZero, deliver(), replan(), rebuild(), and the
-/// exchanges other than dense, gather and two_shot.
+/// accumulate(), mark_unused(), UnusedParameters::kZero, LaunchOrder::kAgreed, deliver(), replan(),
+/// rebuild(), and the exchanges other than dense, gather and two_shot.
 ///
 /// Of parameters with ef21 what gradient() gives is the estimate A_next = A + mean of what all ranks
 /// send, which is kept and committed with the residuals: A is the mean of the ranks' sums. A changed
@@ -117,7 +131,8 @@ class Reducer {
   Gradient gradient(ParamId p);
 
   /// Says that gradient(p) is complete for this step. When the last one of a bucket is, and all
-  /// earlier buckets have left, the bucket leaves. Once per parameter and step.
+  /// earlier buckets have left (LaunchOrder::kAgreed: and it is on all ranks), the bucket leaves.
+  /// Once per parameter and step.
   /// @throws InvalidArgument for an unknown parameter or one already ready in this step.
   void grad_ready(ParamId p);
 

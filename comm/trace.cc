@@ -71,6 +71,16 @@ void write_bucket(const BucketTrace& bucket, const std::string& step, Events& ev
   events.span(kExchange + bucket.stream, name, bucket.exchange_us, bucket.end_us, args.str());
 }
 
+// As further arguments of an event; none where there were no rounds.
+std::string agreement_of(const StepTrace& step) {
+  const RoundTrace& rounds = step.agreement;
+  return rounds.rounds == 0 ? ""
+                            : ",\"rounds\":" + std::to_string(rounds.rounds) +
+                                  ",\"round_bytes_sent\":" + std::to_string(rounds.bytes_sent) +
+                                  ",\"round_bytes_received\":" +
+                                  std::to_string(rounds.bytes_received);
+}
+
 int last_stream(const std::vector<StepTrace>& steps) {
   int last = 0;
   for (const StepTrace& step : steps) {
@@ -94,9 +104,11 @@ auto sum_over(const std::vector<BucketTrace>& buckets, Field BucketTrace::* fiel
 
 int64_t StepTrace::codec_us() const { return sum_over(buckets, &BucketTrace::codec_us); }
 int64_t StepTrace::transfer_us() const { return sum_over(buckets, &BucketTrace::transfer_us); }
-uint64_t StepTrace::bytes_sent() const { return sum_over(buckets, &BucketTrace::bytes_sent); }
+uint64_t StepTrace::bytes_sent() const {
+  return sum_over(buckets, &BucketTrace::bytes_sent) + agreement.bytes_sent;
+}
 uint64_t StepTrace::bytes_received() const {
-  return sum_over(buckets, &BucketTrace::bytes_received);
+  return sum_over(buckets, &BucketTrace::bytes_received) + agreement.bytes_received;
 }
 
 void Trace::add(const StepTrace& step) {
@@ -132,7 +144,7 @@ std::string Trace::to_chrome_json(int rank) const {
     const std::string args = "\"step\":" + std::to_string(step.step);
     events.span(kCaller, "backward", step.first_ready_us, step.wait_begin_us, args);
     events.span(kCaller, step.committed ? "wait" : "wait (nothing committed)", step.wait_begin_us,
-                step.wait_end_us, args);
+                step.wait_end_us, args + agreement_of(step));
     for (const BucketTrace& bucket : step.buckets) {
       write_bucket(bucket, args, events);
     }

@@ -29,6 +29,13 @@ struct BucketTrace {
   uint64_t predicted_bytes_sent = 0;
 };
 
+/// The rounds of a step in which ranks agreed on which buckets were ready (LaunchOrder::kAgreed).
+struct RoundTrace {
+  uint32_t rounds = 0;  ///< the same on all ranks
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+};
+
 struct StepTrace {
   uint64_t step = 0;           ///< counts calls of wait()
   int64_t first_ready_us = 0;  ///< the first grad_ready of the step
@@ -36,11 +43,12 @@ struct StepTrace {
   int64_t wait_end_us = 0;
   bool committed = false;  ///< on a GPU false: nobody knows yet
   std::vector<BucketTrace> buckets;
+  RoundTrace agreement;
 
   int64_t exposed_us() const { return wait_end_us - wait_begin_us; }
   int64_t codec_us() const;
   int64_t transfer_us() const;
-  uint64_t bytes_sent() const;
+  uint64_t bytes_sent() const;  ///< of buckets and of the rounds
   uint64_t bytes_received() const;
 };
 

@@ -106,8 +106,8 @@ void blame_sender(const Received& received, Context& context, Step&& step) {
 void decode(const Received& received, const ExchangeResult& result, Context& context);
 
 /// Runs `step` and adds what `traffic()` counted meanwhile to the report.
-template <class Traffic, class Step>
-void counted(const Traffic& traffic, ExchangeReport& report, Step&& step) {
+template <class Traffic, class Report, class Step>
+void counted(const Traffic& traffic, Report& report, Step&& step) {
   const TrafficCounters before = traffic();
   step();
   const TrafficCounters after = traffic();

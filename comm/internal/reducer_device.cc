@@ -17,6 +17,9 @@ void Reducer::State::check_device_options() const {
         ", because the transport carries memory of ", name_of(device));
   check(!on_gpu || options.unused == UnusedParameters::kError,
         "reducer: unused is kZero, expected kError: unused parameters are not there on a GPU yet");
+  check(!on_gpu || options.launch_order == LaunchOrder::kPlan,
+        "reducer: launch_order is agreed, expected plan: on a GPU nobody waits for what other ranks "
+        "say");
 }
 
 void Reducer::State::refuse_on_gpu(std::string_view call) const {

@@ -75,6 +75,7 @@ void Reducer::State::check_all_ready() const {
 }
 
 // On the first lane, once its buckets have left on every rank: the calls of a lane have one order.
+// Behind the rounds, which enqueue buckets there.
 void Reducer::State::compare_unused() {
   const auto own = static_cast<size_t>(transport->rank());
   const size_t bytes = (given.size() + 7) / 8;
@@ -88,8 +89,15 @@ void Reducer::State::compare_unused() {
     mine[p / 8] |= std::byte(reached[p] << p % 8);
   }
   reached_bits.length(own) = bytes;
-  compression.stream->enqueue(
-      [this] { lanes[0].worker->stream->enqueue([this] { exchange_unused(); }); });
+  const auto enqueue = [this] {
+    compression.stream->enqueue(
+        [this] { lanes[0].worker->stream->enqueue([this] { exchange_unused(); }); });
+  };
+  if (rounds == nullptr) {
+    enqueue();
+  } else {
+    rounds->enqueue(enqueue);
+  }
 }
 
 void Reducer::State::exchange_unused() {

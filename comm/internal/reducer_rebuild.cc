@@ -84,8 +84,7 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   State& s = *state_;
   s.refuse_on_gpu("rebuild");
   if (s.launched > 0 && !s.failed) {
-    s.transport->abort(
-        concat("rank ", s.transport->rank(), "'s reducer is rebuilt in step ", s.step));
+    s.fail_step(concat("rank ", s.transport->rank(), "'s reducer is rebuilt in step ", s.step), -1);
   }
   s.drain();
   s.launched = 0;
@@ -106,6 +105,7 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   plan.ranks_per_node = 1;  // nodes are not whole any more
   s.check_everywhere(plan, survivors);
   std::vector<Lane> lanes = s.make_lanes(survivors);
+  std::unique_ptr<ReadyRounds> rounds = s.make_rounds(survivors);
   std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed, nullptr);
 
   const auto estimates = newest_estimates(s.plan, s.buckets, s.parity, survivors, newest,
@@ -128,6 +128,7 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   s.replace_buckets(std::move(buckets));
   s.plan = std::move(plan);
   s.lanes = std::move(lanes);
+  s.rounds = std::move(rounds);
   s.transport = &survivors;
   s.residual_ranks = survivors.world_size();
   s.failure.reset();

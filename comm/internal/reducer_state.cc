@@ -29,7 +29,9 @@ std::string agreement_text(const Plan& plan, const ReducerOptions& options) {
   return concat(plan.describe(), "on_nonfinite: ",
                 options.on_nonfinite == OnNonFinite::kSkip ? "skip" : "error",
                 "\nunused: ", options.unused == UnusedParameters::kZero ? "zero" : "error",
-                "\nstreams: ", options.streams, "\n");
+                "\nstreams: ", options.streams,
+                "\nlaunch order: ", options.launch_order == LaunchOrder::kAgreed ? "agreed" : "plan",
+                "\n");
 }
 
 }  // namespace
@@ -48,6 +50,7 @@ Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions th
   check_device_options();
   check_everywhere(plan, *transport);
   lanes = make_lanes(*transport);
+  rounds = make_rounds(*transport);
   if (device.type == DeviceType::kCuda) {
     gpu = std::make_unique<DevicePipeline>(*options.stream, plan.buckets.size(), lanes.size());
   }
@@ -78,6 +81,18 @@ std::vector<Lane> Reducer::State::make_lanes(Transport& over) {
     lane.worker = std::make_unique<Worker>(device, pool, concat("gw-exchange-", s));
   }
   return made_lanes;
+}
+
+std::unique_ptr<ReadyRounds> Reducer::State::make_rounds(Transport& over) {
+  if (options.launch_order == LaunchOrder::kPlan) {
+    return nullptr;
+  }
+  return std::make_unique<ReadyRounds>(
+      over.split(0), pool,
+      ReadyRounds::Callbacks{
+          .leave = [this](BucketId b) { launch(b); },
+          .fail = [this](std::string_view missing, std::string_view what,
+                         int peer) { fail_round(missing, what, peer); }});
 }
 
 int64_t Reducer::State::now_us() const {
@@ -124,6 +139,9 @@ void Reducer::State::begin_step() {
     progress[b].trace.bucket = static_cast<BucketId>(b);
     progress[b].trace.stream = static_cast<int>(b % lanes.size());
   }
+  if (rounds != nullptr) {
+    rounds->begin_step(buckets.size());
+  }
 }
 
 void Reducer::State::throw_if_finished() const {
@@ -139,24 +157,36 @@ void Reducer::State::note_ready(BucketId b, int64_t now) {
   }
   if (progress[b].missing == 0) {
     progress[b].trace.ready_us = now;
-    launch_full_buckets();
+    if (rounds != nullptr) {
+      ++launched;
+      rounds->tell(b);
+    } else {
+      launch_full_buckets();
+    }
   }
 }
 
-// The order of leaving is the plan's on every rank, whatever the order of readiness. One worker
-// compresses; each lane takes its buckets (every streams-th one) in that same order. Where no
-// bucket of the plan has anything to compress they go to their lanes at once: a thread less to
-// wake.
+// The order of leaving is the plan's on every rank, whatever the order of readiness.
 void Reducer::State::launch_full_buckets() {
   while (launched < buckets.size() && progress[launched].missing == 0) {
-    const size_t b = launched++;
-    if (gpu != nullptr) {
-      compress_bucket(b);  // which enqueues
-    } else {
-      Stream& first = compresses_first ? *compression.stream : *lane_of(b).worker->stream;
-      first.enqueue([this, b] { compress_bucket(b); });
-    }
+    launch(launched++);
   }
+}
+
+// The order of calls is the same on every rank. One worker compresses; each lane takes its buckets
+// (those of every streams-th number) in that same order. Where no bucket of the plan has anything
+// to compress they go to their lanes at once: a thread less to wake.
+void Reducer::State::launch(size_t b) {
+  if (gpu != nullptr) {
+    compress_bucket(b);  // which enqueues
+  } else {
+    Stream& first = compresses_first ? *compression.stream : *lane_of(b).worker->stream;
+    first.enqueue([this, b] { compress_bucket(b); });
+  }
+}
+
+bool Reducer::State::may_have_left(size_t b) const {
+  return rounds == nullptr ? b < launched : progress[b].missing == 0;
 }
 
 void Reducer::State::compress_bucket(size_t b) {
@@ -196,25 +226,42 @@ void Reducer::State::exchange_bucket(size_t b) {
 // The first failure of any bucket ends the group for everyone, with the words of the rank that saw
 // it: a reason that came from there already names its bucket.
 void Reducer::State::fail(size_t b, std::string_view what, int peer) {
+  const std::string& label = buckets[b].label();
+  const bool labelled = what.find(label) != std::string_view::npos;
+  const auto elapsed_ms = (now_us() - progress[b].trace.begin_us) / 1000;
+  fail_step(labelled ? std::string(what)
+                     : concat(label, ", step ", step, ", rank ", transport->rank(), ", after ",
+                              elapsed_ms, " ms: ", what),
+            peer);
+}
+
+void Reducer::State::fail_round(std::string_view missing, std::string_view what, int peer) {
+  const std::string where = concat(", step ", step, ", rank ");
+  const bool told = what.find(where) != std::string_view::npos;  // by a rank that saw it
+  const auto elapsed_ms = (now_us() - first_ready_us) / 1000;
+  fail_step(told ? std::string(what)
+                 : concat("ready buckets", where, transport->rank(), ", after ", elapsed_ms, " ms: ",
+                          missing.empty() ? "" : concat("waits for ", missing, "; "), what),
+            peer);
+}
+
+void Reducer::State::fail_step(std::string reason, int peer) {
   std::lock_guard lock(failing);
   if (failure) {
     return;  // what followed from it
   }
-  const std::string& label = buckets[b].label();
-  const bool labelled = what.find(label) != std::string_view::npos;
-  const auto elapsed_ms = (now_us() - progress[b].trace.begin_us) / 1000;
-  failure.emplace(labelled ? std::string(what)
-                           : concat(label, ", step ", step, ", rank ", transport->rank(),
-                                    ", after ", elapsed_ms, " ms: ", what),
-                  peer);
+  failure.emplace(std::move(reason), peer);
   failed = true;
+  if (rounds != nullptr) {
+    rounds->stop();
+  }
   transport->abort(failure->what());
 }
 
 void Reducer::State::drain() {
-  const auto empty = [this](Worker& worker) {
+  const auto empty = [this](auto& queue) {
     try {
-      worker.stream->wait();
+      queue.wait();
     } catch (const std::exception& error) {
       std::lock_guard lock(failing);
       if (!failure) {
@@ -222,9 +269,12 @@ void Reducer::State::drain() {
       }
     }
   };
-  empty(compression);  // first: it feeds the lanes
+  if (rounds != nullptr) {
+    empty(*rounds);  // first: they feed the compression, which feeds the lanes
+  }
+  empty(*compression.stream);
   for (Lane& lane : lanes) {
-    empty(*lane.worker);
+    empty(*lane.worker->stream);
   }
 }
 
@@ -232,6 +282,7 @@ void Reducer::State::record() {
   const auto since_wait = [this](int64_t begin_us, int64_t end_us) {
     return std::max<int64_t>(0, end_us - std::max(begin_us, times.wait_begin_us));
   };
+  times.agreement = rounds == nullptr ? RoundTrace{} : rounds->trace();
   times.buckets.clear();
   for (size_t b = 0; b < buckets.size(); ++b) {
     const ExchangeReport& report = buckets[b].report();

@@ -14,6 +14,8 @@
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/internal/bucket.h"
 #include "gradwire/comm/internal/device_pipeline.h"
+#include "gradwire/comm/internal/ready_rounds.h"
+#include "gradwire/comm/internal/worker.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
 
@@ -28,29 +30,6 @@ struct Progress {
   size_t members = 0;  ///< parameters of the bucket
   Gradient gradient;   ///< the bucket's own, or the caller's
   BucketTrace trace;
-};
-
-/// A queue of work with its scratch memory. All workers of a reducer on the CPU share one pool of
-/// threads.
-struct Worker {
-  Worker(Device device, const std::shared_ptr<ThreadPool>& pool, const std::string& name)
-      : stream(device.type == DeviceType::kCpu ? make_cpu_stream({.name = name, .shared_pool = pool})
-                                               : cuda::make_stream(device.index)),
-        workspace(device.type == DeviceType::kCpu ? std::make_unique<Workspace>()
-                                                  : std::make_unique<Workspace>(*stream)),
-        context{*stream, *workspace} {}
-  // A queue runs dry before what its tasks use goes; memory in a GPU's stream order goes on it.
-  ~Worker() {
-    if (stream->device().type == DeviceType::kCpu) {
-      stream.reset();
-    }
-  }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<Workspace> workspace;
-  Context context;
 };
 
 /// One exchange in flight. The first lane uses the caller's transport, the others one split from
@@ -70,6 +49,8 @@ struct Reducer::State {
   void check_everywhere(const Plan& candidate, Transport& over);
   /// Collective: one lane for each exchange in flight.
   std::vector<Lane> make_lanes(Transport& over);
+  /// Collective: where buckets leave as ranks agree; null in plan order.
+  std::unique_ptr<ReadyRounds> make_rounds(Transport& over);
   /// `device_state`: of all of them on a GPU, null on the CPU.
   std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
                                   uint64_t committed_steps,
@@ -94,6 +75,10 @@ struct Reducer::State {
   void throw_if_finished() const;
   void note_ready(BucketId b, int64_t now);
   void launch_full_buckets();
+  /// On the caller's thread, or on that of the rounds.
+  void launch(size_t b);
+  /// Whether bucket `b` may be on its way in this step.
+  bool may_have_left(size_t b) const;
   void check_not_ready(std::string_view call, ParamId p) const;
   void set_ready(ParamId p);
   /// Ready with a zero gradient, or with what was accumulated.
@@ -136,6 +121,8 @@ struct Reducer::State {
   template <class Work>
   void guarded(size_t b, const Work& work);
   void fail(size_t b, std::string_view what, int peer);
+  void fail_round(std::string_view missing, std::string_view what, int peer);
+  void fail_step(std::string reason, int peer);
   void exchange_unused();
 
   Plan plan;
@@ -157,7 +144,7 @@ struct Reducer::State {
   std::optional<TransportError> finished;  // as reported to the caller
 
   uint64_t step = 0;
-  size_t launched = 0;  // buckets on their way or done
+  size_t launched = 0;  // buckets on their way or done, or told of to the other ranks
   bool compresses_first = true;  // some bucket of the plan
   int no_sync = 0;         // scopes that live
   bool begun = false;      // something was accumulated or is ready
@@ -183,6 +170,7 @@ struct Reducer::State {
   std::shared_ptr<ThreadPool> pool;
   std::vector<Lane> lanes;
   Worker compression;
+  std::unique_ptr<ReadyRounds> rounds;  // null where buckets leave in plan order
   std::unique_ptr<DevicePipeline> gpu;  // null on the CPU; goes first, and waits
 };
 

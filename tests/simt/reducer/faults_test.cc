@@ -232,6 +232,10 @@ TEST_F(DeviceReducers, SayWhatIsNotThereOnAGpu) {
                     .options = {.unused = UnusedParameters::kZero}}, &self.stream()),
               "reducer: unused is kZero, expected kError: unused parameters are not there on a GPU "
               "yet");
+    EXPECT_EQ(made({.spec = "none", .exchange = "dense",
+                    .options = {.launch_order = LaunchOrder::kAgreed}}, &self.stream()),
+              "reducer: launch_order is agreed, expected plan: on a GPU nobody waits for what "
+              "other ranks say");
     EXPECT_EQ(made({"topk:1%", "gtopk"}, &self.stream()),
               "exchange 'gtopk': is not there on a GPU, expected dense, gather, two_shot");
     EXPECT_TRUE(contains(made({"topk:1%", "two_shot"}, &self.stream()),
