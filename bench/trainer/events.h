@@ -39,6 +39,9 @@ class JsonLine {
     return value.has_value() ? add(key, *value) : raw(key, "null");
   }
 
+  /// `json` is the text of a JSON value, taken as it is.
+  JsonLine& add_json(std::string_view key, std::string_view json) { return raw(key, json); }
+
   /// The object, without a newline.
   std::string text() const { return text_ + "}"; }
 

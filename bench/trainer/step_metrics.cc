@@ -3,6 +3,10 @@
 namespace trainer {
 namespace {
 
+double milliseconds(StepMoments::Time::duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
 void add_times(const StepMetrics& m, JsonLine& line) {
   line.add("step_ms", m.step_ms)
       .add("compute_ms", m.compute_ms)
@@ -18,6 +22,13 @@ std::optional<uint64_t> whole(const std::optional<double>& bytes) {
 }
 
 }  // namespace
+
+void StepMetrics::add_times(const StepMoments& at) {
+  step_ms = milliseconds(at.end - at.begin);
+  backward_ms = milliseconds(at.backward - at.forward);
+  compute_ms = milliseconds((at.prepared - at.begin) + (at.updated - at.exchanged));
+  exposed_exchange_ms = milliseconds((at.exchanged - at.prepared) + (at.end - at.updated));
+}
 
 void StepMetrics::add_trace(const gradwire::StepTrace& trace) {
   compression_ms = static_cast<double>(trace.codec_us()) / 1000;

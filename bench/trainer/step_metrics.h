@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bench/trainer/events.h"
+#include "bench/trainer/step_timeline.h"
 #include "gradwire/comm/trace.h"
 
 namespace trainer {
@@ -22,6 +23,8 @@ struct StepMetrics {
   double predicted_bytes_sent = 0;
   std::optional<double> interface_bytes_sent;  ///< empty without an interface of the rank's own
 
+  /// Takes the times of the caller's thread.
+  void add_times(const StepMoments& at);
   /// Takes codec and transport times and bytes from the reducer's trace of the step.
   void add_trace(const gradwire::StepTrace& trace);
   StepMetrics& operator+=(const StepMetrics& other);

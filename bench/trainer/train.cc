@@ -22,10 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using gradwire::ParamId;
 
-double milliseconds(Clock::duration d) {
-  return std::chrono::duration<double, std::milli>(d).count();
-}
-
 NetworkShape shape_of(const Options& options, const DataFolder& data) {
   return {.image = {.rows = data.train.rows, .columns = data.train.columns},
           .convolutions = options.convolutions,
@@ -199,7 +195,7 @@ bool Training::together() const {
 void Training::begin_step() {
   const auto begin = Clock::now();
   if (updates_.begin_step()) {
-    seconds_ += milliseconds(Clock::now() - begin) / 1000;
+    seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
     write_plan();
   }
 }
@@ -227,13 +223,14 @@ void Training::step() {
     updates_.outer_step();
   }
   const auto end = Clock::now();
+  const gradwire::StepTrace* trace = nullptr;
   if (updates_.reducer() != nullptr && together()) {
-    metrics.add_trace(updates_.reducer()->trace().last());
+    metrics.add_trace(*(trace = &updates_.reducer()->trace().last()));
   }
-  metrics.step_ms = milliseconds(end - begin);
-  metrics.backward_ms = milliseconds(backward_end - forward_end);
-  metrics.compute_ms = milliseconds((prepare_end - begin) + (local_end - exchange_end));
-  metrics.exposed_exchange_ms = milliseconds((exchange_end - prepare_end) + (end - local_end));
+  const auto waited = updates_.has_local_steps() ? end : exchange_end;
+  const StepMoments at{begin,        forward_end, backward_end, prepare_end,
+                       exchange_end, local_end,   end,          waited};
+  metrics.add_times(at);
   metrics.cpu_ms = process_cpu_ms() - cpu_before;
   if (!interface_.empty()) {
     metrics.interface_bytes_sent = static_cast<double>(interface_bytes() - interface_before);
@@ -241,6 +238,9 @@ void Training::step() {
   seconds_ += metrics.step_ms / 1000;
   metrics_.add(metrics);
   write_step(metrics, loss);
+  if (rank_zero()) {
+    in_.events.write(timeline(steps_, at, trace));
+  }
 }
 
 void Training::after_step() {

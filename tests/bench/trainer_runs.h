@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,6 +51,23 @@ inline std::vector<std::string> events_named(const std::string& text, const std:
     }
   }
   return found;
+}
+
+// A field that is a list of lists of whole numbers, {} when it is not there.
+inline std::vector<std::vector<int64_t>> rows_of_numbers(const std::string& line,
+                                                         const std::string& key) {
+  std::vector<std::vector<int64_t>> rows;
+  const size_t begin = line.find("\"" + key + "\": [");
+  const size_t end = begin == std::string::npos ? 0 : line.find("]]", begin);
+  for (size_t row = line.find('[', line.find('[', begin) + 1); row < end;
+       row = line.find('[', row + 1)) {
+    std::istringstream text(line.substr(row + 1, line.find(']', row) - row - 1));
+    rows.emplace_back();
+    for (std::string number; std::getline(text, number, ',');) {
+      rows.back().push_back(std::stoll(number));
+    }
+  }
+  return rows;
 }
 
 class Trainer : public testing::Test {

@@ -1,5 +1,7 @@
 // gradwire-trainer as a program: what it learns, refuses and leaves behind.
 
+#include <algorithm>
+
 #include "tests/bench/trainer_runs.h"
 
 namespace trainer_runs {
@@ -89,6 +91,26 @@ TEST_F(Trainer, WritesTheTraceOfEachRank) {
   for (const char* name : {"trace.json", "trace.rank1.json"}) {
     EXPECT_NE(subprocess::read_file(folder_.file(name)).find("traceEvents"), std::string::npos)
         << name;
+  }
+}
+
+TEST_F(Trainer, TellsOfEveryStepWhatWentOnAtTheSameTime) {
+  const auto run = start(
+      "run", {"--world-size", "2", "--max-steps", "4", "--bucket-kib", "1", "--method", "int4"});
+  ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+  const auto steps = events_named(run->output(), "step");
+  const auto timelines = events_named(run->output(), "timeline");
+  ASSERT_EQ(timelines.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(field(timelines[i], "step"), field(steps[i], "step"));
+    const auto end = static_cast<int64_t>(1000 * std::stod(field(steps[i], "step_ms"))) + 1;
+    const auto buckets = rows_of_numbers(timelines[i], "buckets_us");
+    ASSERT_GE(buckets.size(), 3u) << timelines[i];  // 8 kB of parameters and more, 1 KiB each
+    for (const auto& b : buckets) {
+      ASSERT_EQ(b.size(), 6u);
+      const std::vector<int64_t> times{0, b[0], b[1], b[2], b[3], end};
+      EXPECT_TRUE(std::is_sorted(times.begin(), times.end())) << timelines[i];
+    }
   }
 }
 
