@@ -38,14 +38,36 @@ def machine() -> Document:
         "load_at_start": load(),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "system": _system(),
+        "memory_gib": _memory_gib(),
+        "torch": _version_of("torch"),
     }
 
 
-def version() -> Optional[str]:
+def _system() -> str:
     try:
-        return importlib.metadata.version("gradwire")
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "not said")
+    except (OSError, AttributeError):  # no such file, or Python 3.9
+        return "not said"
+
+
+def _memory_gib() -> Optional[float]:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (OSError, ValueError):
+        return None
+
+
+def _version_of(package: str) -> Optional[str]:
+    """Without importing it."""
+    try:
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def version() -> Optional[str]:
+    return _version_of("gradwire")
 
 
 def commit() -> Optional[str]:

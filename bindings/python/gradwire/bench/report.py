@@ -36,10 +36,19 @@ class Report:
             "settings": settings,
         }
 
-    def add(self, row: Row, curve: List[Event], decisions: Sequence[Event] = ()) -> None:
-        """decisions: of a method that chooses what it sends, as it says them; kept in its row."""
+    def add(
+        self,
+        row: Row,
+        curve: List[Event],
+        decisions: Sequence[Event] = (),
+        timeline: Optional[Document] = None,
+    ) -> None:
+        """decisions: of a method that chooses what it sends, as it says them; timeline: one step of
+        rank 0. Both are kept in the row; of a training, link and method the first seed has the step."""
         if decisions:
             row["decisions"] = list(decisions)
+        if timeline and not any("timeline" in other and _alike(row, other) for other in self.rows):
+            row["timeline"] = timeline
         self.rows.append(row)
         key = {name: row[name] for name in ("link", "method", "seed")}
         self.curves.append(dict(key, points=curve))
@@ -66,10 +75,18 @@ class Report:
         assert isinstance(document, dict)
         return document
 
+    def text(self) -> str:
+        return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False)
+
     def write(self, path: Optional[Path]) -> None:
         if path is not None:
-            text = json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False)
-            write_whole(path, text + "\n")
+            write_whole(path, self.text() + "\n")
+
+
+def _alike(row: Row, other: Row) -> bool:
+    """But for the seed."""
+    names = ("workload", "variant", "link", "method")
+    return all(row.get(name) == other.get(name) for name in names)
 
 
 def _finite(value: Any) -> Any:

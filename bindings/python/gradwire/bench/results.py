@@ -9,6 +9,7 @@ from gradwire.bench import local
 from gradwire.bench.intervals import mean, mean_interval
 from gradwire.bench.job import Case, Job
 from gradwire.bench.links import Network
+from gradwire.bench.timeline import Steps
 from gradwire.bench.types import Event, Row
 
 _TIMES = (
@@ -40,6 +41,7 @@ class Recorder:
         self.target: Optional[Event] = None
         self.epochs: List[Event] = []
         self.decisions: List[Event] = []  # of 'auto'
+        self.timelines = Steps()
         self._done: Dict[int, Event] = {}
         self._sent = 0
 
@@ -50,6 +52,8 @@ class Recorder:
         elif kind == "step":
             self.steps.append(event)
             self._sent += event.get(self._job.curve_bytes) or 0
+        elif kind == "timeline" and rank == 0:
+            self.timelines.observe(event, self.steps[-1].get("step_ms") if self.steps else None)
         elif kind == "evaluate":
             self.evaluations.append(dict(event, bytes=self._sent))
         elif kind == "target":
