@@ -79,6 +79,27 @@ def row(link, bits, method, seed, workers=4, speed=1.0):
     }
 
 
+def timeline(one, buckets=5):
+    """A step of the row's times: buckets leave during backward, the last exchange ends waiting."""
+    compute, step = one["compute_ms"], one["step_ms"]
+    ends = [0.0, compute / 3, compute * 0.95, compute * 0.95 + step - compute, step]
+    names = ("forward", "backward", "wait", "update")
+
+    def span(name, begin, end):
+        return {"name": name, "begin_ms": round(begin, 3), "ms": round(end - begin, 3)}
+
+    leave = [ends[1] + (ends[2] - ends[1]) * (b + 1) / (buckets + 1) for b in range(buckets)]
+    tracks = [{"name": "caller", "spans": [span(*each) for each in zip(names, ends, ends[1:])]}]
+    if not one["peer"]:
+        lasts = one["compression_ms"] / buckets
+        coding = [span(f"bucket {b}", begin, begin + lasts) for b, begin in enumerate(leave)]
+        tracks.append({"name": "compression", "spans": coding})
+        begin, each = leave[0] + lasts, (ends[3] - leave[0] - lasts) / buckets
+        exchanges = [(f"bucket {b}", begin + each * b, begin + each * (b + 1)) for b in range(buckets)]
+        tracks.append({"name": "exchange", "spans": [span(*each) for each in exchanges]})
+    return {"step": one["steps"] * 3 // 4, "step_ms": round(step, 3), "tracks": tracks}
+
+
 def curve(one):
     """From a tenth to the accuracy the row ends with."""
     count = max(2, one["steps"] // 10)
@@ -99,6 +120,9 @@ def curve(one):
 
 def document(links=LINKS, methods=METHODS, seeds=(1, 2, 3), workers=4, speed=1.0, **others):
     rows = [row(*link, m, s, workers, speed) for link in links for s in seeds for m in methods]
+    for one in rows:
+        if one["seed"] == seeds[0]:
+            one["timeline"] = timeline(one)
     made = {
         "schema": "gradwire-bench/1",
         "gradwire_version": "0.1.0",

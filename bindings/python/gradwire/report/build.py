@@ -8,9 +8,10 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from gradwire.bench.differences import estimate, mean_of
 from gradwire.bench.summary import Cell, cells
 from gradwire.bench.types import Document, Event, Row
+from gradwire.report import timeline
 from gradwire.report.compare import comparisons
 from gradwire.report.document import Curve, Link, Method, Report, Run, Study, Timeline
-from gradwire.report.log import decisions
+from gradwire.report.log import decisions, trials
 from gradwire.report.runs import grouped, workload_of
 from gradwire.report.scaling import predictions, scaling
 from gradwire.report.sources import Source
@@ -28,10 +29,11 @@ def build(sources: Sequence[Source], timelines: Sequence[Timeline] = ()) -> Repo
     labelled = list(zip(labels, groups))
     studies = [study for label, group in labelled for study in _studies(label, group)]
     scales, unsimulated = scaling(labelled)
-    predicted = predictions(labelled)
+    predicted = predictions(labelled) + trials(labelled)
     chosen = decisions(labelled)
     missing = [line for source in sources for line in _left_out(source)]
-    missing += unsimulated + _missing(studies, bool(predicted), bool(chosen), bool(timelines))
+    traced = bool(timelines) or any(link.timelines for each in studies for link in each.links)
+    missing += unsimulated + _missing(studies, bool(predicted), bool(chosen), traced)
     return Report(
         runs=[_run(label, group) for label, group in labelled],
         studies=studies,
@@ -125,11 +127,12 @@ def _link(name: str, bits: Optional[float], at_link: List[Cell], curves: Curves)
     dense = dense_of(at_link)
     made = [_method(cell, dense, curves) for cell in at_link]
     front = _front(made)
+    advice = verdict(where, at_link)
     return Link(
         name=name,
         where=where,
         bits_per_s=bits,
-        verdict=verdict(where, at_link),
+        verdict=advice,
         methods=[Method(**{**vars(m), "on_front": m.method in front}) for m in made],
         curves=[
             Curve(row["method"], row["seed"], curves[(name, row["method"], row["seed"])])
@@ -137,6 +140,7 @@ def _link(name: str, bits: Optional[float], at_link: List[Cell], curves: Curves)
             for row in cell.rows
             if curves.get((name, row["method"], row["seed"]))
         ],
+        timelines=timeline.of_link(at_link, advice),
     )
 
 
@@ -236,5 +240,5 @@ def _missing(studies: Sequence[Study], predicted: bool, chosen: bool, traced: bo
     if not chosen:
         found.append("Choices of auto: no run of method auto left a log of them.")
     if not traced:
-        found.append("The timeline of a step: no trace was given (--trace FILE).")
+        found.append("The timeline of a step: no row has one, and no trace was given (--trace FILE).")
     return found

@@ -72,6 +72,30 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Span:
+    name: str
+    begin_ms: float
+    ms: float
+
+
+@dataclass(frozen=True)
+class Track:
+    name: str
+    spans: List[Span]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of one rank, milliseconds since it began; of a trace since its first gradient."""
+
+    source: str  # a trace's file; of a row the method
+    step: Optional[int]
+    tracks: List[Track]
+    step_ms: Optional[float] = None  # None: of a trace, which has the exchange alone
+    seed: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class Link:
     name: str
     where: str  # "50 Mbit/s"
@@ -79,6 +103,7 @@ class Link:
     verdict: Verdict
     methods: List[Method]
     curves: List[Curve]
+    timelines: List[Timeline] = field(default_factory=list)  # of dense, auto and the best method
 
 
 @dataclass(frozen=True)
@@ -131,34 +156,13 @@ class Decision:
     """One choice of method "auto"; chosen and why as the log has them, the rest in details."""
 
     run: str
+    workload: str  # "" where a log stands beside rows and not in one
     where: str
     seed: int
     step: Optional[int]
     chosen: str
     why: str
     details: Dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Span:
-    name: str
-    begin_ms: float
-    ms: float
-
-
-@dataclass(frozen=True)
-class Track:
-    name: str
-    spans: List[Span]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """One step of one rank, milliseconds since its first gradient was there."""
-
-    source: str
-    step: Optional[int]
-    tracks: List[Track]
 
 
 @dataclass(frozen=True)

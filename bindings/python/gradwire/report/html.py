@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from gradwire.report import plots, sources, tables
+from gradwire.report import plots, sources, steps, tables
 from gradwire.report.compare import QUANTITIES
-from gradwire.report.document import Comparison, Link, Report, Study
+from gradwire.report.document import Comparison, Link, Report, Study, Timeline
 from gradwire.report.forest import forest
+from gradwire.report.log import in_force
 from gradwire.report.markup import Markup, join, tag
 from gradwire.report.plots import Styles
 from gradwire.report.sources import Source
 from gradwire.report.tables import Table
-from gradwire.report.verdict import label
+from gradwire.report.verdict import at, label
 from gradwire.report.words import HOW_TO_READ, facts, heading, run_lines, settings_lines, subtitle
 
 # The page may load nothing at all, whatever stands in it.
@@ -152,8 +153,19 @@ def _link(study: Study, link: Link, drawn: Styles) -> Markup:
         tag("p", link.verdict.text, class_="says"),
         tag("div", *(_figure(title, plot) for title, plot in found), class_="plots"),
         _table(tables.link_table(link, target)),
+        *_timelines(f"{at(link.where)}, one step: what goes on at the same time", link.timelines),
         class_="link",
     )
+
+
+def _timelines(name: str, found: Sequence[Timeline]) -> List[Markup]:
+    """The picture, and the same in numbers for those who cannot see it."""
+    if not found:
+        return []
+    drawn = tag("div", steps.picture(name, found), class_="scroll wide", tabindex="0", role="region",
+                aria_label=name)  # fmt: skip
+    numbers = _folded("The same in numbers", _table(tables.timeline_table(name, found), sortable=False))
+    return [tag("h4", name), drawn, numbers]
 
 
 def _figure(title: str, plot: Optional[Markup]) -> Markup:
@@ -256,16 +268,12 @@ def _rest(report: Report, drawn: Styles) -> List[Markup]:
             )
         )
     if report.decisions:
-        shown_log = _table(tables.decision_table(report.decisions))
-        parts.append(tag("section", tag("h2", "What auto chose and why"), shown_log))
-    for step in report.timelines:
-        name = f"One step, as {step.source} recorded it"
-        if step.step is not None:
-            name += f" (step {step.step})"
-        drawn_step = tag("div", plots.timeline(step), class_="scroll wide", tabindex="0")
-        parts.append(
-            tag("section", tag("h2", "What overlaps in a step"), tag("p", name), drawn_step)
-        )
+        ends = tag("ul", *(tag("li", line) for line in in_force(report.decisions)))
+        shown_log = _folded("Every decision", _table(tables.decision_table(report.decisions)))
+        parts.append(tag("section", tag("h2", "What auto chose and why"), ends, shown_log))
+    if report.timelines:
+        shown_steps = _timelines("Steps of traces: what goes on at the same time", report.timelines)
+        parts.append(tag("section", tag("h2", "What overlaps in a step"), *shown_steps))
     parts.append(_origin(report))
     return parts
 

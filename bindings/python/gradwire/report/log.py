@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from gradwire.bench.types import Document, Row
-from gradwire.report.document import Decision
+from gradwire.report.document import Decision, Prediction
+from gradwire.report.runs import workload_of
 from gradwire.report.sources import Source
-from gradwire.report.units import rate
+from gradwire.report.units import UNSHAPED, digits, rate
+from gradwire.report.verdict import at
 
 # What logs call the choice, its reason and its step, the first that is there.
 _CHOSEN = ("chosen", "plan", "choice", "spec", "to", "method", "decision")
@@ -15,13 +17,83 @@ _WHY = ("why", "reason", "because", "text")
 _STEP = ("step", "at_step")
 
 
-def decisions(labelled: Sequence[Tuple[str, Sequence[Source]]]) -> List[Decision]:
+Labelled = Sequence[Tuple[str, Sequence[Source]]]
+
+# Of the numbers of a decision: what a plan was predicted to take, and what it took when it was tried.
+_PREDICTED, _TRIED = "predicted_s of ", "step_s of "
+TRIALS = "auto, before it tried "
+
+
+def decisions(labelled: Labelled) -> List[Decision]:
     return [
-        _decision(label, row, entry)
+        _decision(label, source.document, row, entry)
         for label, group in labelled
         for source in group
         for row, entry in _entries(source.document)
     ]
+
+
+def in_force(found: Sequence[Decision]) -> List[str]:
+    """A sentence for each run: the plan with which it ended, and why."""
+    runs: Dict[Tuple[str, str, str, int], List[Decision]] = {}
+    for each in found:
+        runs.setdefault((each.run, each.workload, each.where, each.seed), []).append(each)
+    several = len({key[:2] for key in runs}) > 1
+    said = []
+    for (run, workload, where, seed), log in runs.items():
+        last = log[-1]
+        # It may have been confirmed since.
+        since = next(i for i, each in enumerate(log) if all(d.chosen == last.chosen for d in log[i:]))
+        first = log[since]
+        step = "" if first.step is None else f" from step {first.step} on"
+        of = " ".join(part for part in (run and f"{run}:", workload) if part)
+        prefix = f"{of}: " if several and of else ""
+        said.append(f"{prefix}{at(where)}, seed {seed}: {last.chosen}{step}: {first.why}.")
+    return said
+
+
+def trials(labelled: Labelled) -> List[Prediction]:
+    """What auto predicted of a plan beside what that took when it was tried, as its log has both."""
+    found = []
+    for label, group in labelled:
+        for source in group:
+            predicted: Dict[Tuple[int, str], float] = {}
+            for row, entry in _entries(source.document):
+                numbers = entry.get("numbers")
+                for name, value in numbers.items() if isinstance(numbers, dict) else ():
+                    if not _positive(value):
+                        continue
+                    plan = name.partition(" of ")[2]
+                    if name.startswith(_PREDICTED):
+                        predicted[id(row), plan] = value
+                    elif name.startswith(_TRIED) and (id(row), plan) in predicted:
+                        found.append(
+                            Prediction(
+                                label, workload_of(source.document, row),
+                                int(row.get("world_size") or 0), _where(row, row.get("link")),
+                                str(row.get("method")), "step time, ms",
+                                1e3 * predicted[id(row), plan], 1e3 * value, TRIALS + plan,
+                            )
+                        )  # fmt: skip
+    return found
+
+
+def numbers_of(details: Dict[str, Any]) -> str:
+    """The numbers of a decision as people read them: seconds as milliseconds."""
+    found = details.get("numbers")
+    said = []
+    for name, value in found.items() if isinstance(found, dict) else ():
+        quantity, of, plan = name.partition(" of ")
+        if quantity.endswith("_s") and _positive(value):
+            said.append(f"{quantity[:-2].replace('_', ' ')}{of}{plan} {digits(1e3 * value)} ms")
+        else:
+            said.append(f"{name.replace('_', ' ')} {_text(value)}")
+    rest = {name: value for name, value in details.items() if name not in ("numbers", "what", "from")}
+    return "; ".join(said + [f"{name}: {_text(value)}" for name, value in rest.items()])
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def _entries(document: Document) -> Iterator[Tuple[Row, Dict[str, Any]]]:
@@ -41,15 +113,19 @@ def _as_entry(item: Any) -> Dict[str, Any]:
     return item if isinstance(item, dict) else {"why": str(item)}
 
 
-def _decision(label: str, row: Row, entry: Dict[str, Any]) -> Decision:
-    link = entry.get("link") or row.get("link")
+def _where(row: Row, link: Any) -> str:
     mbit = row.get("link_mbit_per_s")
+    return rate(mbit * 1e6) if mbit else UNSHAPED if link == "none" else str(link or "")
+
+
+def _decision(label: str, document: Document, row: Row, entry: Dict[str, Any]) -> Decision:
     step = _first(entry, _STEP)
     seed = entry.get("seed", row.get("seed"))
     used = {next((n for n in names if n in entry), "") for names in (_CHOSEN, _WHY, _STEP)}
     return Decision(
         run=label,
-        where=rate(mbit * 1e6) if mbit else "unshaped links" if link == "none" else str(link or ""),
+        workload=workload_of(document, row) if "workload" in row else "",
+        where=_where(row, entry.get("link") or row.get("link")),
         seed=seed if isinstance(seed, int) else 0,
         step=step if isinstance(step, int) else None,
         chosen=_text(_first(entry, _CHOSEN)),

@@ -7,7 +7,9 @@ from typing import List, Sequence
 
 from gradwire.report import tables
 from gradwire.report.document import Report, Study
+from gradwire.report.log import in_force
 from gradwire.report.tables import Table
+from gradwire.report.verdict import at
 from gradwire.report.words import HOW_TO_READ, heading, run_lines, settings_lines, subtitle
 
 # Whatever Markdown or the HTML in it would take for more than a letter.
@@ -40,6 +42,9 @@ def _study(study: Study) -> List[str]:
     for link in study.links:
         lines += ["", f"### {escaped(link.where)}", ""]
         lines += table(tables.link_table(link, study.target_accuracy))
+        if link.timelines:
+            name = f"{at(link.where)}, one step: what goes on at the same time"
+            lines += ["", *table(tables.timeline_table(name, link.timelines))]
     return [*lines, ""]
 
 
@@ -67,9 +72,15 @@ def _rest(report: Report) -> List[str]:
         lines += [
             "## What auto chose and why",
             "",
+            *_items(in_force(report.decisions)),
+            "",
             *table(tables.decision_table(report.decisions)),
             "",
         ]
+    if report.timelines:
+        name = "Steps of traces: what goes on at the same time"
+        lines += ["## What overlaps in a step", ""]
+        lines += [*table(tables.timeline_table(name, report.timelines)), ""]
     lines += ["## Where the numbers are from", "", *table(tables.run_table(report.runs)), ""]
     lines += ["## To repeat it", ""]
     for run in report.runs:

@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from gradwire.report import axes
 from gradwire.report.axes import Axis, Scale, Style
-from gradwire.report.document import Curve, Link, Method, Prediction, Scaling, Timeline
+from gradwire.report.document import Curve, Link, Method, Prediction, Scaling
 from gradwire.report.markup import Markup, join, tag
 from gradwire.report.units import digits, percent, plus_minus, size
 from gradwire.report.verdict import label
@@ -253,42 +253,6 @@ def predicted(rows: Sequence[Prediction], drawn: Styles) -> Optional[Markup]:
         parts.append(tag("g", tag("title", told), mark, data_method=row.method))
     name = "Predicted against measured time of a step"
     return axes.figure("predicted", name, join(*parts), _SIZE, **axes.scale_data(x, y))
-
-
-def timeline(step: Timeline) -> Markup:
-    """One row for each thread."""
-    last = max(span.begin_ms + span.ms for track in step.tracks for span in track.spans)
-    width, height = 820.0, _ROW * len(step.tracks) + 46
-    x = Scale(0.0, max(last, 1e-6), 110.0, width - 20, False)
-    parts: List[Markup] = []
-    for value in x.ticks(9):
-        parts += [
-            tag("line", x1=x(value), x2=x(value), y1=4, y2=height - 40, class_="grid"),
-            tag("text", f"{value:g} ms", x=x(value), y=height - 24, class_="tick mid"),
-        ]
-    for i, track in enumerate(step.tracks):
-        top = 6 + _ROW * i
-        parts.append(tag("text", _shortened(track.name), x=104, y=top + 14, class_="tick end"))
-        for j, span in enumerate(track.spans):
-            told = (
-                f"{track.name}: {span.name}, {digits(span.ms)} ms from {digits(span.begin_ms)} ms"
-            )
-            kind = (
-                "wait" if span.name.startswith("wait") else f"t{i % 3}" + (" odd" if j % 2 else "")
-            )
-            parts.append(
-                tag(
-                    "rect",
-                    tag("title", told),
-                    x=x(span.begin_ms),
-                    y=top,
-                    width=max(x(span.begin_ms + span.ms) - x(span.begin_ms), 0.6),
-                    height=20.0,
-                    class_=f"span {kind}",
-                )
-            )
-    name = f"One step of {step.source}: what went on at the same time"
-    return axes.figure("timeline", name, join(*parts), (width, height))
 
 
 def strip(link: Link, target: Optional[float], drawn: Styles) -> Optional[Markup]:

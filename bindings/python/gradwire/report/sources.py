@@ -11,7 +11,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Tuple
+from typing import Any, Dict, List, NoReturn, Sequence, Tuple
 
 from gradwire.bench.errors import UsageError
 from gradwire.bench.report import SCHEMA as BENCH_SCHEMA
@@ -186,7 +186,34 @@ def _row(where: str, row: Any) -> Document:
         value = found.setdefault(name, None)
         if not _is_number(value) and (needed or value is not None):
             raise UsageError(f"{where}.{name}: {_short(value)}, expected a finite number")
+    if found.get("timeline") is not None:
+        _timeline(f"{where}.timeline", found["timeline"])
     return found
+
+
+def _timeline(where: str, value: Any) -> None:
+    """One step: numbers step and step_ms, and tracks with a name and spans of a name and two times."""
+
+    def refuse(place: str, wrong: Any, expected: str) -> NoReturn:
+        raise UsageError(f"{where}{place}: {_short(wrong)}, expected {expected}")
+
+    def named(place: str, item: Any, numbers: Sequence[str], lists: Sequence[str]) -> None:
+        if not isinstance(item, dict):
+            refuse(place, item, "an object")
+        for name in numbers:
+            if not _is_number(item.get(name)) or item[name] < 0:
+                refuse(f"{place}.{name}", item.get(name), "a number of at least 0")
+        for name in lists:
+            if not isinstance(item.get(name), list) or not item[name]:
+                refuse(f"{place}.{name}", item.get(name), "a list that is not empty")
+        if place and not isinstance(item.get("name"), str):
+            refuse(f"{place}.name", item.get("name"), "a text")
+
+    named("", value, ("step", "step_ms"), ("tracks",))
+    for i, track in enumerate(value["tracks"]):
+        named(f".tracks[{i}]", track, (), ("spans",))
+        for j, span in enumerate(track["spans"]):
+            named(f".tracks[{i}].spans[{j}]", span, ("begin_ms", "ms"), ())
 
 
 def _curve(where: str, curve: Any) -> Document:

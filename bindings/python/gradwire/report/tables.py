@@ -15,7 +15,11 @@ from gradwire.report.document import (
     Report,
     Run,
     Scaling,
+    Timeline,
 )
+from gradwire.report.log import numbers_of
+from gradwire.report.steps import heading as step_heading
+from gradwire.report.steps import parts
 from gradwire.report.units import MISSING, digits, estimated, percent, plus_minus, size, times
 from gradwire.report.verdict import label
 from gradwire.report.words import heading
@@ -128,6 +132,18 @@ def _size(value: Optional[float]) -> Cell:
     return Cell(MISSING if value is None else size(value), value)
 
 
+def timeline_table(caption: str, steps: Sequence[Timeline]) -> Table:
+    """The parts of steps, one line each."""
+    head = ["step", "forward", "backward", "waiting", "update", "compression", "exchange"]
+    head += ["exchange beside computing", "decoding"]
+    rows = []
+    for step in steps:
+        each = vars(parts(step))
+        cells = [Cell("–" if ms is None else digits(ms), ms) for ms in each.values()]
+        rows.append([Cell(step_heading(step), step.source), *cells])
+    return Table(f"{caption}, ms", head, rows)
+
+
 def scaling_table(series: Sequence[Scaling]) -> Table:
     rows = [
         [
@@ -183,23 +199,28 @@ def _off(p: Prediction) -> str:
 def decision_table(found: Sequence[Decision]) -> Table:
     rows = [
         [
-            Cell(d.run or "-", d.run),
+            Cell(" ".join(part for part in (d.run, d.workload) if part) or "–", d.workload),
             Cell(d.where, d.where),
             Cell(str(d.seed), d.seed),
             Cell("not said" if d.step is None else str(d.step), d.step),
+            Cell(_plain(d.details.get("what", "–"))),
+            Cell(_plain(d.details.get("from", "–"))),
             Cell(d.chosen, d.chosen),
             Cell(d.why, d.why),
-            Cell("; ".join(f"{k}: {_plain(v)}" for k, v in d.details.items()) or "–"),
+            Cell(_cut(numbers_of(d.details), 600) or "–"),
         ]
         for d in found
     ]
-    head = ["run", "link", "seed", "step", "chosen", "why", "besides"]
+    head = ["run", "link", "seed", "step", "what", "before", "chosen", "why", "on which numbers"]
     return Table("What method auto chose, in order, and why", head, rows)
 
 
 def _plain(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 200 else text[:199] + "…"
+    return _cut(f"{value:.4g}" if isinstance(value, float) else str(value), 200)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 _BASES = {

@@ -1,4 +1,5 @@
-"""One step out of a trace for Perfetto, as Reducers and `gradwire simulate --trace` write it."""
+"""Steps as they went: of a result's rows, or of a trace for Perfetto, as Reducers and `gradwire simulate
+--trace` write it."""
 
 from __future__ import annotations
 
@@ -6,11 +7,46 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from gradwire.bench.differences import estimate
 from gradwire.bench.errors import UsageError
-from gradwire.report.document import Span, Timeline, Track
+from gradwire.bench.summary import Cell
+from gradwire.report.document import Span, Timeline, Track, Verdict
+from gradwire.report.verdict import DENSE, dense_of, quantity
 
 _EXPECTED = "expected a trace for Perfetto (an object with traceEvents)"
 _MOST_SPANS = 2000
+
+
+def of_link(at_link: List[Cell], verdict: Verdict) -> List[Timeline]:
+    """Those of dense, of auto and of the best that is neither: what the verdict takes, else the first
+    at the target, else that of the shortest step."""
+    found = {cell.method: step for cell in at_link for step in [_of_cell(cell)] if step}
+    dense = dense_of(at_link)
+    first = [dense.method] if dense else []
+    first += [name for name in found if name.partition(":")[0] == "auto"]
+    others = [c for c in at_link if c.method in found and c.method not in (*first, *DENSE)]
+    name = quantity(at_link[0].rows[0]["target_accuracy"])
+
+    def rank(cell: Cell) -> Any:
+        known = estimate(cell.reached(), name) if cell.reached_always() else None
+        known = known or estimate(cell.rows, "step_ms")
+        advised = cell.method in verdict.methods
+        return (not advised, not cell.reached_always(), known.mean if known else float("inf"))
+
+    best = [min(others, key=rank).method] if others else []
+    return [found[method] for method in first + best if method in found]
+
+
+def _of_cell(cell: Cell) -> Optional[Timeline]:
+    row = next((row for row in cell.rows if row.get("timeline")), None)
+    if row is None:
+        return None
+    step = row["timeline"]
+    tracks = [
+        Track(each["name"], [Span(s["name"], s["begin_ms"], s["ms"]) for s in each["spans"]])
+        for each in step["tracks"]
+    ]
+    return Timeline(cell.method, step["step"], tracks, step["step_ms"], row["seed"])
 
 
 def read(path: Path) -> Timeline:

@@ -12,6 +12,8 @@ HOW_TO_READ = (
     "Seconds are training time of one worker: start-up and evaluation are left out.",
     "A step is computing plus waiting for exchanges that nothing hid. Compression goes on beside both, "
     "on threads of its own, so that it is no third part of the sum.",
+    "One step drawn is rank 0's of median time, of the second half of its run. An exchange holds what it "
+    "waits for other workers; what of it was decoding and summing is drawn at its end, wherever it was.",
     "Bytes are those that one worker sends, as the transport counts them; interface: as its network "
     "interface does, with all headers.",
     "± is a 95% interval: over seeds by Student's t; with one seed, of the step time alone.",
