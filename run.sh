@@ -61,11 +61,7 @@ install_packages() {
   done
   [ -n "$missing" ] || return 0
   line="apt-get update && apt-get install -y --no-install-recommends$missing"
-  if [ "$(id -u)" = 0 ]; then
-    as_root="env DEBIAN_FRONTEND=noninteractive"
-  elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
-    as_root="sudo -n env DEBIAN_FRONTEND=noninteractive"
-  else
+  if ! may_install; then
     say "these system packages are missing; run this line as root, then start again:"
     printf '  %s\n' "$line" >&2
     exit 1
@@ -74,6 +70,37 @@ install_packages() {
   $as_root apt-get update -qq
   # shellcheck disable=SC2086
   $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+# Whether packages can be installed without asking; $as_root is then how.
+may_install() {
+  as_root="env DEBIAN_FRONTEND=noninteractive"
+  [ "$(id -u)" != 0 ] || return 0
+  as_root="sudo -n $as_root"
+  command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null
+}
+
+# A browser for the test that looks at reports in one, and for nothing else. Where the system has no
+# such package (Ubuntu's is a snap), or it cannot be installed, that test is skipped and says so.
+add_browser() {
+  for browser in "${GRADWIRE_CHROMIUM:-}" chromium-headless-shell chromium chromium-browser \
+    google-chrome chrome; do
+    [ -z "$browser" ] || ! command -v "$browser" >/dev/null 2>&1 || return 0
+  done
+  browser=chromium-headless-shell
+  why="this system has no package of that name"
+  if ! command -v apt-get >/dev/null 2>&1 || ! may_install; then
+    why="no package can be installed here without asking"
+  else
+    # A machine on which nothing was missing may never have fetched the lists.
+    apt-cache show "$browser" >/dev/null 2>&1 || $as_root apt-get update -qq || true
+    if apt-cache show "$browser" >/dev/null 2>&1; then
+      stage "installing a browser for the report's test: $browser"
+      $as_root apt-get install -y -qq --no-install-recommends "$browser" >/dev/null && return 0
+      why="it could not be installed"
+    fi
+  fi
+  say "no $browser: $why; the tests of reports in a browser will be skipped"
 }
 
 # The package and the C++ tests compile the same files with the same flags in two folders: with ccache
@@ -243,6 +270,7 @@ esac
 case ${1:-bench} in
   test)
     install_packages $packages $test_packages
+    add_browser
     share_compilations
     set_up bench,dev
     run_tests

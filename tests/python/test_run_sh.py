@@ -77,3 +77,68 @@ def test_words_that_are_too_many_are_refused(fakes):
     done = run(fakes, "--help")
     assert done.returncode == 0 and "./run.sh install [DIR]" in done.stdout
     assert done.stdout.rstrip().endswith("for the virtual environment.")
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture
+def bare(fakes, tmp_path):
+    """PATH of a machine like this one, without a browser; apt-get notes how it was called."""
+    tools, calls = tmp_path / "tools", tmp_path / "calls"
+    tools.mkdir()
+    calls.touch()
+    hidden = {*BROWSERS, "sudo", "apt-get", "apt-cache"}
+    for folder in os.environ["PATH"].split(":"):
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if name not in hidden and not os.path.lexists(tools / name):
+                (tools / name).symlink_to(Path(folder) / name)
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    fake(venv / "bin" / "python", f'case "$2" in pip) ;; *) exec {sys.executable} "$@" ;; esac')
+    fake(fakes / "apt-cache", "exit 0")
+    fake(fakes / "apt-get", f'echo "apt-get $*" >> {calls}')
+    fake(fakes / "id", "echo 0")
+    # The tests themselves stop before they begin.
+    fake(fakes / "cmake", "exit 3")
+    return {"PATH": f"{fakes}:{tools}", "GRADWIRE_VENV": str(venv), "GRADWIRE_CHROMIUM": "",
+            "GRADWIRE_PRESET": "none"}
+
+
+def fake(path, body):
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def asked_of_apt(tmp_path):
+    lines = (tmp_path / "calls").read_text().splitlines()
+    return [line for line in lines if line.startswith("apt-get")]
+
+
+INSTALLED = "apt-get install -y -qq --no-install-recommends chromium-headless-shell"
+
+
+@pytest.mark.parametrize("name, body, calls, says", [
+    ("apt-cache", "exit 0", [INSTALLED], None),
+    ("apt-cache", "exit 100", ["apt-get update -qq"], "this system has no package of that name"),
+    ("apt-get", 'echo "apt-get $*" >> "$CALLS"; exit 100', [INSTALLED], "it could not be installed"),
+    ("id", "echo 1000", [], "no package can be installed here without asking"),
+    *((browser, "exit 0", [], None) for browser in BROWSERS),
+])
+def test_the_tests_take_a_browser_where_there_is_a_package(
+    bare, fakes, tmp_path, name, body, calls, says
+):
+    fake(fakes / name, body)
+    done = run(fakes, "test", **bare, CALLS=str(tmp_path / "calls"))
+    assert asked_of_apt(tmp_path) == calls
+    assert "configuring failed" in done.stderr, done.stderr  # it went on, whatever became of that
+    if says:
+        assert f"no chromium-headless-shell: {says}; the tests of reports" in done.stderr
+    else:
+        assert "skipped" not in done.stderr.replace("the tests that need torch will be skipped", "")
+
+
+def test_nobody_but_the_tests_installs_a_browser(bare, fakes, tmp_path):
+    done = run(fakes, "setup", **bare)
+    assert done.returncode == 0, done.stderr
+    assert asked_of_apt(tmp_path) == []
