@@ -4,14 +4,13 @@ Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted (docs/ben
 """
 
 import argparse
-import json
 import os
 import sys
 from typing import Any, Callable, Dict, Optional, Sequence
 
 import gradwire
 
-from . import completion, doctor, facts, paths, registries, starting, streams
+from . import completion, doctor, facts, json_output, paths, registries, starting, streams
 
 __all__ = ["main"]
 
@@ -42,12 +41,15 @@ def _run(args: argparse.Namespace) -> int:
         if args.debug:
             raise
         print(f"gradwire {args.command}: {_one_line(error)}", file=sys.stderr)
-        return 2 if isinstance(error, gradwire.InvalidArgument) else 1
+        # Those of the benchmark, its files among them, say it themselves.
+        code = 2 if isinstance(error, gradwire.InvalidArgument) else 1
+        return int(getattr(error, "exit_code", code))
 
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if text and isinstance(error, gradwire.Error) else f"{type(error).__name__}: {text}"
+    ours = isinstance(error, gradwire.Error) or hasattr(error, "exit_code")
+    return text if text and ours else f"{type(error).__name__}: {text}"
 
 
 # What one would try first; below the help of each command.
@@ -117,7 +119,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="show what this build can do, and why not the rest")
     _add_debug(info)
     form = info.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object")
+    _add_json(form)
     form.add_argument("--markdown", choices=sorted(_TABLES), help="one registry as a table")
     info.set_defaults(run=_info)
 
@@ -125,7 +127,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         "doctor", help="see whether this installation works, and what mends the rest"
     )
     _add_debug(examined)
-    examined.add_argument("--json", action="store_true", help="one JSON object")
+    _add_json(examined)
     examined.set_defaults(run=_doctor)
 
     planned = commands.add_parser("plan", help="say how a profiled step's gradients should travel")
@@ -151,6 +153,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _add_json(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--json", nargs="?", const=json_output.STDOUT, metavar="FILE",
+        help="one JSON object, there or (-, or no FILE) alone on standard output",
+    )  # fmt: skip
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -195,29 +204,30 @@ def _completion(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
+    json_output.check(args.json)
     if args.markdown:
         print(_TABLES[args.markdown]())
-    elif args.json:
-        print(json.dumps(facts.all_facts(), indent=2))
-    else:
+    elif args.json != json_output.STDOUT:
         print(_as_text(facts.all_facts()))
+    json_output.put(facts.all_facts() if args.json else {}, args.json, indent=2)
     return 0
 
 
 def _doctor(args: argparse.Namespace) -> int:
+    json_output.check(args.json)
+    shown = args.json != json_output.STDOUT
     found = []
     for finding in doctor.examine():
         found.append(finding)
-        if not args.json:
+        if shown:
             print("\n".join(doctor.lines(finding)), flush=True)
     well = doctor.is_well(found)
-    if args.json:
-        print(json.dumps(doctor.document(found), indent=2))
-    elif well:
+    broken = ", ".join(f.name for f in found if f.status == "failed")
+    if shown and well:
         print("All that is needed works; what is off is optional.")
-    else:
-        broken = ", ".join(f.name for f in found if f.status == "failed")
+    elif shown:
         print(f"Broken: {broken}. What is off is optional.")
+    json_output.put(doctor.document(found), args.json, indent=2)
     return 0 if well else 1
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations  # in a build without the planner its classes are missing
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from . import drawing, effects, planner, planner_plots
+from . import drawing, effects, json_output, planner, planner_plots
 from .errors import InvalidArgument
 from .simulating import add_profile_format, aligned
 
@@ -103,16 +102,14 @@ def _put(args: argparse.Namespace, document: Dict[str, Any], text: str,
          plot: Callable[[str, Dict[str, Any]], None]) -> int:
     if args.plot:
         plot(args.plot, document)
-    if args.json == "-":
-        print(json.dumps(document, indent=2))
-        return 0
-    print("\n".join([*document["without_effect"], text]))
-    if args.json:
-        Path(args.json).write_text(json.dumps(document, indent=2) + "\n")
+    if args.json != json_output.STDOUT:
+        print("\n".join([*document["without_effect"], text]))
+    json_output.put(document, args.json, indent=2)
     return 0
 
 
 def _plan(args: argparse.Namespace) -> int:
+    json_output.check(args.json)
     if args.plot:
         drawing.need_matplotlib(args.plot)
     link = _link(args)
@@ -219,6 +216,7 @@ def _priced(path: str) -> List[planner.Instance]:
 
 
 def _recommend(args: argparse.Namespace) -> int:
+    json_output.check(args.json)
     if args.plot:
         drawing.need_matplotlib(args.plot)
     plans = _plans(args.plans)

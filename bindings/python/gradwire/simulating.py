@@ -1,12 +1,11 @@
 """`gradwire simulate`: what a training step would take, as a table and JSON."""
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import drawing, effects, planner, planner_plots
+from . import drawing, effects, json_output, planner, planner_plots
 from .cnns import CNNS
 from .errors import InvalidArgument
 from .models import MODELS
@@ -82,6 +81,7 @@ def add_profile_format(group: argparse._ActionsContainer) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
+    json_output.check(args.json)
     if args.plot:
         drawing.need_matplotlib(args.plot)
     measured = planner.read_text(args.measured) if args.measured else None
@@ -105,12 +105,9 @@ def run(args: argparse.Namespace) -> int:
         "predictions": answers,
         "simulated_in_s": time.perf_counter() - began,
     }
-    if args.json == "-":
-        print(json.dumps(document, indent=1))
-    else:
+    if args.json != json_output.STDOUT:
         print("\n".join(_lines(document, args)))
-        if args.json:
-            Path(args.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    json_output.put(document, args.json)
     if args.trace:
         text = planner.trace(profile, cluster, answers[0]["schedule"])
         if measured is not None:

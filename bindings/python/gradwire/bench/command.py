@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Callable, List, Optional, Tuple
 
+from gradwire import json_output
 from gradwire.bench import arguments, budget, config, links, measure, resume, torch_job
-from gradwire.bench.ending import check_folder, check_json, conclude, keeper
+from gradwire.bench.ending import STDOUT, check_folder, check_json, conclude, keeper
 from gradwire.bench.errors import BenchError, Interrupted, UsageError
 from gradwire.bench.files import scratch_folder
 from gradwire.bench.job import Trial, cores
@@ -145,10 +146,12 @@ def _mode(args: argparse.Namespace, sweep: Sweep) -> str:
 
 def _outputs(args: argparse.Namespace) -> Tuple[Optional[Path], Path]:
     named = args.json or args.resume
-    if args.resume == "" and not args.json:
+    if args.resume == "" and args.json in (None, "", json_output.STDOUT):
         raise UsageError("--resume: names no file, expected --resume FILE or --json FILE beside it")
     json_file = Path(named) if named else None
-    if json_file is not None:
+    if named == json_output.STDOUT:
+        json_file = STDOUT
+    elif json_file is not None:
         check_json(json_file)
     output = Path(args.output)
     check_folder(output)

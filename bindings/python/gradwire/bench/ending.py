@@ -16,6 +16,9 @@ from gradwire.bench.types import Document
 from gradwire.report.write import write_report
 from gradwire.streams import note, try_output
 
+# Where JSON is to go instead of a file: told from one of this name by being this very object.
+STDOUT = Path("-")
+
 
 def check_json(path: Path, option: str = "json") -> None:
     """Refuses, before anything runs, a file that could not be written at the end."""
@@ -92,7 +95,9 @@ def keeper(report: Report, json_file: Optional[Path]) -> Callable[[], None]:
     told: List[str] = []
 
     def keep() -> None:
-        if json_file is None or (json_file.exists() and not json_file.is_file()):
+        if json_file is None or json_file is STDOUT:
+            return
+        if json_file.exists() and not json_file.is_file():
             return
         try:
             report.write(json_file)
@@ -107,6 +112,11 @@ def keeper(report: Report, json_file: Optional[Path]) -> Callable[[], None]:
     return keep
 
 
+def _note(text: str) -> Optional[str]:
+    note(text)
+    return None
+
+
 def _note_unwritten(unwritten: List[str]) -> None:
     for each in unwritten:
         note(f"gradwire bench: could not write {each}")
@@ -118,14 +128,20 @@ def tell(
     output: Optional[Path],
     page: Optional[Path] = None,
 ) -> List[str]:
-    """Prints first, since that needs no disk; 'name: reason' of each result it could not write."""
+    """Prints first, since that needs no disk; 'name: reason' of each result it could not write.
+
+    Where the JSON is to be on standard output, all else is on standard error."""
     document = report.document()
+    say = _note if json_file is STDOUT else try_output
     unwritten = []
     if report.rows:
-        reason = try_output(_text(report, document))
+        reason = say(_text(report, document))
         unwritten += [f"standard output: {reason}"] if reason else []
     written = []
-    if json_file:
+    if json_file is STDOUT:
+        reason = try_output(report.text())
+        unwritten += [f"standard output: {reason}"] if reason else []
+    elif json_file:
         try:
             report.write(json_file)
             written.append(json_file)
@@ -135,12 +151,13 @@ def tell(
     unwritten += failed
     if page and report.rows:
         try:
-            write_report(document, page, json_file.name if json_file else "this run")
+            named = json_file.name if json_file and json_file is not STDOUT else "this run"
+            write_report(document, page, named)
             written.append(page)
         except OSError as error:
             unwritten.append(f"{page}: {error.strerror or error}")
     if report.rows:
-        try_output("\n".join(f"wrote {path}" for path in plots + written))
+        say("\n".join(f"wrote {path}" for path in plots + written))
     return unwritten
 
 

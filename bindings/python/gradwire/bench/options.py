@@ -255,7 +255,10 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
 def _output_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--json", metavar="FILE", help="rows, curves and settings, written after every run"
+        "--json",
+        metavar="FILE",
+        help="rows, curves and settings, written after every run; -: at the end, alone on standard "
+        "output, all else on standard error",
     )
     group.add_argument(
         "--report",

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+from gradwire import json_output
 from gradwire.bench.arguments import Link, parse_link
 from gradwire.bench.digits import IDX_NAMES, digits_folder
 from gradwire.bench.ending import check_json
@@ -95,12 +96,9 @@ def _run(args: argparse.Namespace, scratch: Path) -> int:
 
     found = measure(asked, scratch, note, keep)
     document = _document(asked, found)
-    if args.json == "-":
-        print(json.dumps(document, indent=1))
-    else:
+    if args.json != json_output.STDOUT:
         print("\n".join(_lines(asked, found, args.output)))
-        if args.json:
-            write_whole(Path(args.json), json.dumps(document, indent=1) + "\n")
+    json_output.put(document, args.json)
     if args.plot:
         write_plot(document, Path(args.plot))
     return 0

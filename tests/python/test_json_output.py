@@ -1,0 +1,135 @@
+"""`--json` of every command that has it: the same object alone on standard output, or whole in a file."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from bench_support import FAKE
+from rank_processes import HAS_TORCH
+
+gradwire = pytest.importorskip("gradwire", reason="the compiled module is not built")
+cli = pytest.importorskip("gradwire.cli", reason="the compiled module is not built")
+
+PROFILE = {
+    "format": "gradwire.profile", "version": 1, "model": "two", "batch": 8, "ranks": 1,
+    "step": {"measured_s": 0.03},
+    "layers": [
+        {"name": f"w{i}", "numel": 300_000, "forward_s": 0.005, "backward_s": 0.01} for i in range(2)
+    ],
+}  # fmt: skip
+
+# What each command needs besides, a key of its object, and words of what it else says.
+ROWS = {
+    "info": ([], "version", "compressors"),
+    "doctor": ([], "findings", "package"),
+    "simulate": (["--model", "gpt2"], "predictions", "wfbp"),
+    "plan": (["--profile", "{folder}/in.json", "--workers", "4", "--specs", "int8"], "buckets", "int8"),
+    "recommend": (
+        ["--step", "V100=210ms", "--gradient", "102MB", "--samples", "1e6", "--batch", "64",
+         "--budget", "9h"],
+        "configurations", "recommended",
+    ),
+    "bench": (
+        ["--trainer", str(FAKE), "--workers", "2", "--links", "none", "--methods", "none", "--link-mode",
+         "pacing", "--output", "{folder}/plots"],
+        "rows", "ms/step",
+    ),
+    "profile": (
+        ["cnn", "--workers", "2", "--steps", "1", "--warmup", "1", "--rounds", "1", "--link", "none",
+         "--output", "{folder}/profile.json"],
+        "stalls", "stall",
+    ),
+}  # fmt: skip
+
+
+def with_json():
+    """The commands whose parsers have --json."""
+    every = list(cli._EXAMPLES)
+    (commands,) = [a for a in cli._parser(every)._actions if a.dest == "command"]
+    return {
+        name
+        for name, made in commands.choices.items()
+        if any("--json" in action.option_strings for action in made._actions)
+    }
+
+
+def test_the_law_is_over_every_command():
+    assert with_json() == set(ROWS)
+
+
+def run(folder, command, *more, **options):
+    if command == "profile" and not HAS_TORCH:
+        pytest.skip("no torch here")
+    if command == "bench":
+        pytest.importorskip("sklearn", reason="the digits come from scikit-learn")
+    words = [word.format(folder=folder) for word in ROWS[command][0]]
+    (folder / "in.json").write_text(json.dumps(PROFILE))
+    options = {"stdout": subprocess.PIPE, **options}
+    return subprocess.run(
+        [sys.executable, "-m", "gradwire", command, *words, *map(str, more)],
+        stderr=subprocess.PIPE, text=True, timeout=300, cwd=folder, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Runs each command once: its object on standard output."""
+    done = {}
+
+    def of(command):
+        if command not in done:
+            done[command] = run(tmp_path_factory.mktemp(command), command, "--json", "-")
+        return done[command]
+
+    return of
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_json_is_alone_on_standard_output(shown, command):
+    done = shown(command)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict) and found[ROWS[command][1]]
+    assert done.stdout.endswith("}\n")
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_a_file_has_the_same_object_and_standard_output_the_words(shown, command, tmp_path):
+    done = run(tmp_path, command, "--json", tmp_path / "out.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert set(found) == set(json.loads(shown(command).stdout))
+    assert ROWS[command][2] in done.stdout and not done.stdout.lstrip().startswith("{")
+    assert not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(command, tmp_path):
+    done = run(tmp_path, command, "--json", tmp_path / "no" / "out.json")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith(f"gradwire {command}: --json {tmp_path}/no/out.json: ")
+    assert "expected a file name in a writable folder" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [name for name in ROWS if name != "profile"])
+def test_a_standard_output_that_is_full_is_a_run_error(command, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = run(tmp_path, command, "--json", "-", stdout=full)
+    assert done.returncode == 1, done.stderr
+    assert "could not write standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_benchmarks_words_go_to_standard_error(shown):
+    done = shown("bench")
+    assert "ms/step" in done.stderr and "none has the fastest step" not in done.stdout.split("{")[0]
+    found = json.loads(done.stdout)
+    assert found["ended"] == "complete" and found["command_line"][-2:] == ["--json", "-"]
+
+
+def test_resuming_needs_a_file(tmp_path):
+    done = run(tmp_path, "bench", "--json", "-", "--resume")
+    assert done.returncode == 2 and "--resume: names no file" in done.stderr
