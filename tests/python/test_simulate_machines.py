@@ -208,6 +208,8 @@ def test_pictures_are_drawn_of_all_three_commands(one_layer, tmp_path, timed, ca
     first = drawn.read_bytes()
     assert cli.main([*words, "--plot", str(drawn)]) == 0
     assert drawn.read_bytes() == first  # the same numbers, the same picture
+    assert cli.main([*words, "--links", "1mbit,1gbit", "--compression", "4", "--plot", str(drawn)]) == 0
+    assert "wfbp, not compressed" in drawn.read_text() and "link, Gbit/s" in drawn.read_text()
     planned = tmp_path / "plan.svg"
     assert cli.main(["plan", *one_layer[1:3], "--workers", "2", "--specs", "", "--plot", str(planned)]) == 0
     assert "backward ends" in planned.read_text() and "bf16, dense for all" in planned.read_text()
@@ -215,6 +217,35 @@ def test_pictures_are_drawn_of_all_three_commands(one_layer, tmp_path, timed, ca
     assert cli.main(["recommend", "--step", "V100=200ms", "--gradient", "100MB", "--samples", "1e6",
                      "--batch", "64", "--budget", "1h", "--plot", str(rented)]) == 0
     assert rented.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_timeline_has_computing_and_messages_of_every_schedule(one_layer, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    drawn = tmp_path / "timeline.svg"
+    words = [*one_layer, "--workers", "2", "--schedule", "bsp,wfbp"]
+    assert cli.main([*words, "--timeline", str(drawn)]) == 0
+    text = drawn.read_text()
+    rows = ("bsp: computing", "bsp: exchange", "wfbp: computing", "wfbp: exchange")
+    for part in (*rows, "forward", "backward"):
+        assert f">{part}<" in text, part
+    # 2 s of computing, then 2 messages of 1 s and half of 4 MB at 4 MB/s each
+    assert len(re.findall(">5000 ms<", text)) == 2
+    assert cli.main([*one_layer, "--timeline", "a.gif"]) == 2
+    assert "--timeline: 'a.gif', expected" in capsys.readouterr().err
+
+
+def test_other_links_beside_the_one_asked_for(one_layer, capsys):
+    words = [*one_layer, "--workers", "2", "--alpha", "1s", "--links", "32mbit,64mbit"]
+    points = answer(capsys, words)["predictions"][0]["links"]
+    # 2 s of computing, 2 messages of 1 s each, and 4 MB over 4 and 8 MB/s
+    assert [(p["link"], p["bytes_per_s"], p["step_s"]) for p in points] == [
+        ("32mbit", 4e6, pytest.approx(5)), ("64mbit", 8e6, pytest.approx(4.5))]
+    assert all("dense_step_s" not in p for p in points)
+    points = answer(capsys, [*words, "--compression", "4"])["predictions"][0]["links"]
+    assert [p["step_s"] for p in points] == [pytest.approx(4.25), pytest.approx(4.125)]
+    assert [p["dense_step_s"] for p in points] == [pytest.approx(5), pytest.approx(4.5)]
+    assert "--links has no effect: one worker exchanges nothing" in answer(
+        capsys, [*one_layer, "--workers", "1", "--links", "1gbit"])["without_effect"]
 
 
 def test_without_matplotlib_a_picture_is_refused_before_the_work(one_layer, monkeypatch, capsys):

@@ -24,15 +24,15 @@ SETTINGS: Any = {
 _ENDINGS = (".svg", ".png", ".pdf")
 
 
-def need_matplotlib(path: str) -> None:
+def need_matplotlib(path: str, option: str = "--plot") -> None:
     """Raises InvalidArgument where `path` cannot be drawn: better before the work than after it."""
     if Path(path).suffix.lower() not in _ENDINGS:
-        raise InvalidArgument(f"--plot: '{path}', expected a file that ends in {', '.join(_ENDINGS)}")
+        raise InvalidArgument(f"{option}: '{path}', expected a file that ends in {', '.join(_ENDINGS)}")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise InvalidArgument(
-            f"--plot: {path} needs matplotlib ({error}): pip install 'gradwire[bench]', or matplotlib"
+            f"{option}: {path} needs matplotlib ({error}): pip install 'gradwire[bench]', or matplotlib"
         ) from None
 
 

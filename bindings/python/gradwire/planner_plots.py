@@ -1,20 +1,23 @@
 """What `gradwire simulate`, `plan` and `recommend` draw with --plot."""
 
-from typing import Any, Dict, List
+import json
+from typing import Any, Dict, List, Sequence, Tuple
 
 from .drawing import COLOURS, HATCHES, STYLES, draw
 
-__all__ = ["plot_plan", "plot_recommendation", "plot_steps"]
+__all__ = ["plot_plan", "plot_recommendation", "plot_steps", "plot_timeline"]
 
 Document = Dict[str, Any]
 
 
 def plot_steps(path: str, document: Document) -> None:
-    """The parts of a step per schedule; the scaling curve and the sensitivities where there are any."""
+    """The parts of a step per schedule; scaling, other links and sensitivities where there are any."""
     steps = document["predictions"]
     panels = [lambda axes: _parts(axes, steps)]
     if "scaling" in steps[0]:
         panels.append(lambda axes: _scaling(axes, steps))
+    if "links" in steps[0]:
+        panels.append(lambda axes: _links(axes, steps))
     if "sensitivities" in steps[0]:
         panels.append(lambda axes: _sensitivities(axes, steps[0]))
     title = f"{document['model']}, {document['workers']} workers: predicted step"
@@ -27,6 +30,8 @@ def _parts(axes: Any, steps: List[Document]) -> None:
     for i, (key, label) in enumerate(
             (("compute_s", "computing"), ("exposed_s", "exposed exchange"), ("input_s", "input"))):
         widths = [1e3 * step[key] for step in steps]
+        if i > 0 and not any(widths):
+            continue
         axes.barh(names, widths, left=left, label=label, color=COLOURS[i + 1], hatch=HATCHES[i],
                   edgecolor="white", linewidth=0.5)
         left = [a + b for a, b in zip(left, widths)]
@@ -55,6 +60,26 @@ def _scaling(axes: Any, steps: List[Document]) -> None:
     axes.legend(frameon=False)
 
 
+def _links(axes: Any, steps: List[Document]) -> None:
+    for i, step in enumerate(steps):
+        points = sorted(step["links"], key=lambda point: float(point["bytes_per_s"]))
+        rates = [8e-9 * point["bytes_per_s"] for point in points]
+        look = dict(color=COLOURS[(i + 1) % len(COLOURS)], markersize=3.5, linewidth=1.3)
+        axes.plot(rates, [1e3 * point["step_s"] for point in points], marker="osv^Dx+"[i % 7],
+                  label=step["schedule"], **look)
+        if "dense_step_s" in points[0]:
+            axes.plot(rates, [1e3 * point["dense_step_s"] for point in points], linestyle="--",
+                      label=f"{step['schedule']}, not compressed", **look)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("link, Gbit/s")
+    axes.set_ylabel("a step, ms")
+    axes.grid(True, color="#eeeeee", linewidth=0.8)
+    axes.legend(frameon=False)
+
+
 def _sensitivities(axes: Any, step: Document) -> None:
     rows = [row for row in step["sensitivities"] if not row["no_effect"]]
     values = [row["elasticity"] for row in rows]
@@ -64,6 +89,67 @@ def _sensitivities(axes: Any, step: Document) -> None:
     axes.axvline(0, color=COLOURS[0], linewidth=0.8)
     axes.invert_yaxis()
     axes.set_xlabel(f"{step['schedule']}: % of a step for 1% more of it")
+
+
+# What a task's name begins with, in the order of the palette.
+_KINDS = ("update", "backward", "exchange", "decompress", "compress", "forward", "copy", "io",
+          "host_to_device")
+
+
+def plot_timeline(path: str, document: Document, traces: Sequence[str]) -> None:
+    """What runs when, from the traces of planner.trace(): of every schedule a row of computing and one of
+    messages. Layers of one pass are one bar; a message begins at a white line."""
+    def panel(axes: Any) -> None:
+        rows: List[str] = []
+        seen: List[str] = []
+        for step, trace in zip(document["predictions"], traces):
+            spans = _spans(trace)
+            for row in ("computing", "exchange"):
+                place = len(rows)
+                rows.append(f"{step['schedule']}: {row}")
+                for i, kind in enumerate(_KINDS):
+                    if kind in spans and (kind == "exchange") == (row == "exchange"):
+                        axes.broken_barh(_joined(spans[kind]), (place - 0.4, 0.8), edgecolor="none",
+                                         facecolor=COLOURS[i % len(COLOURS)],
+                                         label="" if kind in seen else kind)
+                        seen.append(kind)
+            starts = [x for begin, _ in spans.get("exchange", []) for x in (begin, begin, float("nan"))]
+            edges = [len(rows) - 1.4, len(rows) - 0.6, float("nan")] * (len(starts) // 3)
+            axes.plot(starts, edges, color="white", linewidth=0.4)  # one line, so that the file stays small
+            end = 1e3 * step["step_s"]
+            axes.annotate(f"{end:.4g} ms", (end, len(rows) - 1.5), xytext=(4, 0), va="center",
+                          textcoords="offset points")
+        axes.set_yticks(range(len(rows)), rows)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("since the step began, ms")
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+
+    title = f"{document['model']}, {document['workers']} workers: one predicted step"
+    draw(path, [panel], title, (8, 0.9 + 0.75 * len(traces)))
+
+
+def _spans(trace: str) -> Dict[str, List[Tuple[float, float]]]:
+    """(begin, length) in milliseconds of every task, by the first word of its name."""
+    spans: Dict[str, List[Tuple[float, float]]] = {}
+    for event in json.loads(trace)["traceEvents"]:
+        if event["ph"] == "X":
+            kind = event["name"].split()[0]
+            spans.setdefault(kind, []).append((event["ts"] / 1e3, event["dur"] / 1e3))
+    return spans
+
+
+def _joined(spans: Sequence[Tuple[float, float]]) -> List[Tuple[float, float]]:
+    """Spans that follow one another without a gap as one."""
+    joined: List[Tuple[float, float]] = []
+    for begin, length in sorted(spans):
+        if joined and begin - sum(joined[-1]) < 1e-6:
+            first, before = joined[-1]
+            joined[-1] = (first, max(before, begin + length - first))
+        else:
+            joined.append((begin, length))
+    return joined
 
 
 def plot_plan(path: str, document: Document) -> None:

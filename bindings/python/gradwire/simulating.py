@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -62,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      help="the profile's own exchange times instead of the link")
     out = parser.add_argument_group("what is shown")
     out.add_argument("--scaling", action="store_true", help="also for 1, 2, 4, .. workers")
+    out.add_argument("--links", metavar="RATE,..",
+                     help="also over these links; where fewer bytes are sent, without that too: 1gbit,10gbit")
     out.add_argument("--sensitivity", action="store_true", help="also what each input changes")
     out.add_argument("--critical-path", action="store_true", help="also the tasks that decide")
     out.add_argument("--json", metavar="FILE", help="all of it as JSON, - for the terminal")
@@ -70,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      help="a trace of the Reducer or of torch.profiler, beside it in --trace")
     out.add_argument("--measured-step", type=int, metavar="N", help="which step of it, from 0 (the last)")
     out.add_argument("--plot", metavar="FILE",
-                     help="the parts of a step, and what --scaling and --sensitivity say (.svg, .png, .pdf)")
+                     help="the parts of a step, and what --scaling, --links and --sensitivity say "
+                          "(.svg, .png, .pdf)")
+    out.add_argument("--timeline", metavar="FILE",
+                     help="what runs when in a step, one schedule below the other (.svg, .png, .pdf)")
 
 
 def add_profile_format(group: argparse._ActionsContainer) -> None:
@@ -82,8 +88,9 @@ def add_profile_format(group: argparse._ActionsContainer) -> None:
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     json_output.check(args.json)
-    if args.plot:
-        drawing.need_matplotlib(args.plot)
+    for option, file in (("--plot", args.plot), ("--timeline", args.timeline)):
+        if file:
+            drawing.need_matplotlib(file, option)
     measured = planner.read_text(args.measured) if args.measured else None
     profile = _profile(args)
     cluster = _cluster(args)
@@ -92,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         answer = planner.simulate(profile, cluster, schedule.strip())
         if args.scaling:
             answer["scaling"] = planner.scaling(profile, cluster, answer["schedule"])
+        if args.links:
+            answer["links"] = _over_links(profile, cluster, answer["schedule"], args.links.split(","))
         if args.sensitivity:
             answer["sensitivities"] = planner.sensitivities(profile, cluster, answer["schedule"])
         answers.append(answer)
@@ -115,7 +124,26 @@ def run(args: argparse.Namespace) -> int:
         Path(args.trace).write_text(text, encoding="utf-8")
     if args.plot:
         planner_plots.plot_steps(args.plot, document)
+    if args.timeline:
+        planner_plots.plot_timeline(args.timeline, document, [
+            planner.trace(profile, cluster, answer["schedule"]) for answer in answers])
     return 0
+
+
+def _over_links(profile: str, cluster: planner.Cluster, schedule: str,
+                links: Sequence[str]) -> List[Dict[str, Any]]:
+    """The step over links of these rates; dense_step_s, where fewer bytes are sent, by a ring without."""
+    points = []
+    for link in map(str.strip, links):
+        there = replace(cluster, link=link, bytes_per_s=None)
+        answer = planner.simulate(profile, there, schedule)
+        point = {"link": link, "bytes_per_s": planner.PlannedLink(link).bytes_per_s,
+                 "step_s": answer["step_s"], "exposed_s": answer["exposed_s"]}
+        if cluster.compression != 1 or cluster.codec is not None:
+            dense = replace(there, compression=1.0, codec=None, exchange="ring")
+            point["dense_step_s"] = planner.simulate(profile, dense, schedule)["step_s"]
+        points.append(point)
+    return points
 
 
 def _profile(args: argparse.Namespace) -> str:
@@ -201,10 +229,10 @@ def _rules(args: argparse.Namespace, cluster: planner.Cluster) -> List[effects.R
     between = ("--link", "--alpha", "--bandwidth", "--efficiency", "--stream-bandwidth")
     costs = (*between, "--intra", "--exchange", "--servers", "--compression", "--codec")
     alone, by_profile = "one worker exchanges nothing", "--measured-exchanges takes the profile's own times"
-    exchanging = (*costs, "--streams", "--bucket", "--gpus-per-node", "--worker-links")
+    exchanging = (*costs, "--links", "--streams", "--bucket", "--gpus-per-node", "--worker-links")
     return [
         *effects.of_all(exchanging, cluster.workers == 1, alone),
-        *effects.of_all(costs, cluster.measured_exchanges, by_profile),
+        *effects.of_all((*costs, "--links"), cluster.measured_exchanges, by_profile),
         *effects.of_all(between, cluster.workers <= cluster.gpus_per_node,
                         "all workers are in one machine"),
         ("--intra", cluster.gpus_per_node == 1, "each machine has one worker (--gpus-per-node)"),
@@ -251,6 +279,11 @@ def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
             lines += aligned([["workers", "step", "exposed", "speedup", "efficiency"]] + [
                 [str(p["workers"]), _ms(p["step_s"]), _ms(p["exposed_s"]), f"{p['speedup']:.1f}",
                  f"{p['efficiency']:.1%}"] for p in one["scaling"]])
+        if args.links:
+            lines += ["", f"{one['schedule']}: over other links"]
+            lines += aligned([["link", "step", "exposed", "without compression"]] + [
+                [p["link"], _ms(p["step_s"]), _ms(p["exposed_s"]),
+                 _ms(p["dense_step_s"]) if "dense_step_s" in p else ""] for p in one["links"]])
         if args.sensitivity:
             lines += ["", f"{one['schedule']}: 1% more of it changes the step by"]
             lines += aligned([[s["input"], s["no_effect"] and f"nothing: {s['no_effect']}"
