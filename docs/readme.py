@@ -1,8 +1,9 @@
-"""Fills the marked parts of README.md and docs/*.md: example regions, tables from the registries.
+"""Fills the marked parts of README.md and docs/*.md: example regions, tables from registries and programs.
 
 `python docs/readme.py` rewrites them; `--check` only says whether they are up to date (exit 1).
 A part begins with `<!-- region NAME of FILE -->` before a code block, or with
-`<!-- gradwire info --markdown TABLE -->` and ends at `<!-- end -->`. Needs the installed package.
+`<!-- gradwire info --markdown TABLE -->` or `<!-- output of PROGRAM.py -->` and ends at `<!-- end -->`.
+Needs the installed package.
 """
 
 import re
@@ -30,11 +31,23 @@ def table(name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def output(name: str) -> str:
+    """What a Python program of the tree prints."""
+    command = [sys.executable, str(ROOT / name)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def filled(text: str) -> str:
     """`text` with every marked part made anew."""
     text = re.sub(
         r"(<!-- region (\S+) of (\S+) -->\n```(\w+)\n).*?(```)",
         lambda m: m[1] + region(ROOT / m[3], m[2]) + "\n" + m[5],
+        text,
+        flags=re.DOTALL,
+    )
+    text = re.sub(
+        r"(<!-- output of (\S+) -->\n).*?(<!-- end -->)",
+        lambda m: m[1] + output(m[2]) + "\n" + m[3],
         text,
         flags=re.DOTALL,
     )

@@ -71,6 +71,11 @@ def test_numpy_ranks_under_torchrun():
     assert "4 ranks" in torchrun("numpy_ranks.py")
 
 
+def test_payloads_read_by_hand():
+    rows = run([sys.executable, str(EXAMPLES / "read_payload.py")]).splitlines()[2:]
+    assert len(rows) >= 20 and all(re.fullmatch(r"\| `\S+` \| [\d,]+ \| [\d.]+ \|", row) for row in rows)
+
+
 def test_numpy_alone():
     environment = {key: value for key, value in os.environ.items() if key != "RANK"}
     out = subprocess.run([sys.executable, str(EXAMPLES / "numpy_ranks.py")], env=environment,
