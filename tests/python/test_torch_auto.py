@@ -16,60 +16,16 @@ if not gradwire.build_info()["features"]["planner"]:
 if HAS_TORCH:
     import torch
     import torch.distributed as dist
+    from auto_case import scripted
     from ddp_case import Net, assert_ranks_agree, ddp, flat, loss_of, parameters, registered, sgd, train
 
     import gradwire.torch
-    from gradwire.torch import auto
     from gradwire.torch.auto import AutoOptions, parse_auto
 
 
 def check(world_size, body, folder, **options):
     ends = run_ranks("torch_world", world_size, body, folder=folder, deadline=240.0, **options)
     return [end.result() for end in ends]
-
-
-class Scripted:
-    """In place of _core.Pilot: a spec per window, whatever is measured, and what it was told."""
-
-    script = ()
-    steps_each = 4
-
-    def __init__(self, parameters, world_size, *, specs, **how):
-        assert world_size == dist.get_world_size()
-        self._shapes, self._how = parameters, how
-        self.windows, self.costs = [], None
-        self.window_steps = self.steps_each
-        self.wants_norms, self.wants_costs = True, False
-        self.specs = ["bf16", *specs]
-
-    @property
-    def spec(self):
-        return self.script[min(len(self.windows), len(self.script) - 1)]
-
-    @property
-    def plan(self):
-        words = {k: self._how[k] for k in ("dtype", "exempt_1d", "seed", "rules") if k in self._how}
-        return gradwire.make_plan(self._shapes, self.spec, bucket_bytes=2000, **words)
-
-    def end_window(self, step_s, **rest):
-        before = self.spec
-        self.windows.append((step_s, rest))
-        self.wants_costs = len(self.windows) == 1
-        return self.spec != before
-
-    def set_costs(self, ready_s, link, codecs):
-        self.costs, self.wants_costs = (ready_s, link, codecs), False
-        return False
-
-    def log(self):
-        return [{"step": 4 * i + 5, "what": "choose", "from": "a", "to": "b", "reason": f"window {i}",
-                 "numbers": {}} for i in range(len(self.windows))]
-
-
-def scripted(*specs, steps=4):
-    """Behind this every pilot of this process goes through these specs."""
-    Scripted.script, Scripted.steps_each = specs, steps
-    auto._core.Pilot = Scripted
 
 
 # What is asked for.
@@ -160,30 +116,30 @@ def test_plans_change_behind_the_same_step_on_all_ranks(tmp_path, world_size):
 
 
 def _norms(world):
-    """Norms of a window's last step, and the same from what autograd and residual() give; of means
-    those of all its steps."""
+    """Norms of a window's last step, and the same from what autograd and residual() give; of gradients
+    and means those of four of its steps, here all."""
     scripted("none", "topk:10%")
     model = ddp()
     exchange = gradwire.torch.register(model, "auto", timeout=30.0, exempt_1d="never")
     optimizer, own = sgd(model), Net()
     names = [name for name, _ in own.named_parameters()]
     train(model, optimizer, 0, 7)
-    squares = 0
-    for step in range(7, 10):
+    squares, own_squares = 0, 0
+    for step in range(7, 11):  # three have settled; the last one is that of the second window
+        before = [exchange.residual(name).reshape(-1).double() for name in names] if step > 7 else []
+        own.load_state_dict(model.module.state_dict())
+        own.zero_grad()
+        loss_of(own, world.rank, step).backward()
+        own_squares += torch.stack([p.grad.double().square().sum() for p in own.parameters()])
         train(model, optimizer, step, step + 1)
         squares += torch.stack([p.grad.double().square().sum() for p in model.parameters()])
-    before = [exchange.residual(name).reshape(-1).double() for name in names]
-    own.load_state_dict(model.module.state_dict())
-    loss_of(own, world.rank, 10).backward()
-    train(model, optimizer, 10, 11)  # three have settled, this is the last one of the second window
     _, (_, rest) = exchange._auto._pilot.windows
     after = [exchange.residual(name).reshape(-1).double() for name in names]
     gradients = [p.grad.reshape(-1).double() for p in own.parameters()]
-    squares += torch.stack([p.grad.double().square().sum() for p in model.parameters()])
     mine = []
-    for g, e, kept, mean in zip(gradients, before, after, squares / 4):
+    for g, e, kept, norm, mean in zip(gradients, before, after, own_squares / 4, squares / 4):
         mine += [(g + e).square().sum(), (g + e - kept).square().sum(), kept.square().sum(),
-                 g.square().sum(), mean / world.world_size]
+                 norm, mean / world.world_size]
     expected = torch.stack(mine)
     dist.all_reduce(expected)
     found = torch.tensor([x for row in rest["norms"] for x in row], dtype=torch.float64)

@@ -142,10 +142,12 @@ class Attached(GradientExchange):
         try:
             with self._work.behind_backward():
                 committed = self._reducer.wait() is not False  # None: nobody knows, means may be NaN
-        except (NonFiniteGradient, TransportError):
+        except (NonFiniteGradient, TransportError) as error:
             self._work.before_caller()
             self._end_step()
             self._fill_with_nan()
+            if self._auto is not None and isinstance(error, NonFiniteGradient):
+                self._auto.end_step(False)  # on all ranks: a step, but one that was left out
             raise
         except InvalidArgument as error:
             self._tell_peers(error)
@@ -188,6 +190,8 @@ class Attached(GradientExchange):
         with contextlib.suppress(NonFiniteGradient):
             self._reducer.synchronize()
         self._fill_with_nan()
+        if self._auto is not None:
+            self._auto.forget_step()
 
     def detach(self) -> None:
         """Removes the hooks: gradients are the rank's own again. Then close() leaves the group."""

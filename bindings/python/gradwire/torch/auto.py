@@ -2,10 +2,9 @@
 
 import json
 import logging
-import math
-import statistics
 import struct
 import time
+import zlib
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -13,7 +12,8 @@ import torch
 from .. import _core
 from .._core import make_plan, parse_spec, probe_link
 from ..errors import Error, InvalidArgument
-from .norms import StepNorms, square
+from .norms import specs_of
+from .window import Window
 
 if TYPE_CHECKING:
     from .exchange import GradientExchange
@@ -24,6 +24,7 @@ _log = logging.getLogger("gradwire")
 
 _SETTLING_STEPS = 3  # DDP makes its buckets anew behind the first, and plans follow behind the second
 _KEPT_STEPS = 200  # with the plan of a checkpoint, before anything is measured
+_MOST_SAID = 1000  # decisions that are kept, as many as the pilot's
 _CODECS_BYTES = 1 << 16  # that rank 0 may say of compressors
 _LINK_SHARE = 0.1  # of the budget: three exchanges of a size longer than that are the last ones
 _UNPRICED = (1e3, 0.0, 1e3, 0.0)  # of a compressor that was not timed: not worth a trial
@@ -91,25 +92,22 @@ class Auto:
         self._exchange = exchange
         self._pilot = self._make_pilot()
         self._kept: Optional[_core.Plan] = None  # of a checkpoint
+        self._kept_choice = False  # and it was chosen, not a trial
         self._settling = _SETTLING_STEPS  # left before anything is measured
         self._began = 0  # steps before that
         self._codecs: Dict[str, Any] = {}  # by canonical spec, as of measure_codecs()
         self._said: List[Dict[str, Any]] = []  # decisions that are not the pilot's
-        self._told = 0  # of the pilot's
-        self._losses: List[float] = []
+        self._told: Tuple[Any, ...] = ()  # the pilot's last that was written
         self._last_end = 0.0
-        self._step_s: List[float] = []
-        self._skipped = 0
-        self._norms: Optional[StepNorms] = None  # of the step in progress
-        self._window_norms: List[float] = []
-        self._means: Dict[int, float] = {}  # squared norms, added up over the window
+        self._window = Window(exchange)
 
     @property
     def plan(self) -> Optional[_core.Plan]:
-        """What it wants to run; None: no compression, in the buckets that there are."""
+        """What it wants to run; None: the exchange's own spec, in the buckets that there are."""
         if self._kept is not None:
             return self._kept
-        if self._settling > 0 or (self._pilot.spec == "none" and self._exchange._given_buckets):
+        wide = self._pilot.spec in ("none", "bf16")  # of all parameters alike
+        if self._settling > 0 or (wide and self._exchange._given_buckets):
             return None  # which costs no copies
         plan: _core.Plan = self._pilot.plan
         return plan
@@ -119,15 +117,13 @@ class Auto:
         return sorted(self._said + own, key=lambda row: int(row["step"]))
 
     def note_loss(self, loss: float) -> None:
-        self._losses.append(float(loss))
+        self._window.note_loss(float(loss))
 
     def state(self) -> Dict[str, Any]:
         """What a checkpoint keeps of it: the plan in force, in words that JSON has."""
         plan = self._exchange.plan
-        specs: Dict[int, str] = {}
-        for row in plan.layout:
-            for group in row["groups"]:
-                specs.update(dict.fromkeys(group["parameters"], group["spec"]))
+        specs = specs_of(plan)
+        kept = self._kept is not None
         return {
             "spec": self._exchange.spec,
             "buckets": [
@@ -135,10 +131,12 @@ class Auto:
             ],
             "exchanges": [row["exchange"] for row in plan.layout],
             "specs": [specs[i] for i in range(len(plan.parameters))],
+            "chosen": self._kept_choice if kept else self._settling == 0 and self._pilot.phase == "cruise",
         }
 
     def resume(self, state: Optional[Dict[str, Any]]) -> None:
-        """Goes on with the plan of a checkpoint, and measures anew some steps later."""
+        """Goes on with the plan of a checkpoint, and measures anew some steps later: at once where that
+        was on trial."""
         exchange = self._exchange
         if state is None:  # of a run with a spec of its own
             return
@@ -149,54 +147,51 @@ class Auto:
             rules=[{"name": n, "spec": s} for (n, _), s in zip(shapes, state["specs"])],
         )
         self._kept = make_plan(shapes, "none", **how)
-        self._pilot, self._settling, self._told = self._make_pilot(), _KEPT_STEPS, 0
-        self._begin_window()
+        self._kept_choice = bool(state.get("chosen", True))
+        steps = _KEPT_STEPS if self._kept_choice else _SETTLING_STEPS
+        self._pilot, self._settling, self._told = self._make_pilot(), steps, ()
+        self._window = Window(exchange)
         exchange._spec = state["spec"]
         exchange._plan_to_set = self._kept
-        self._say("resume", f"a checkpoint's plan, kept for {_KEPT_STEPS} steps")
+        self._say("resume", f"a checkpoint's plan, kept for {steps} steps")
 
     # What a step tells.
 
     def begin_step(self) -> None:
-        pilot, self._norms = self._pilot, None
-        last = len(self._step_s) + 1 == pilot.window_steps
-        if pilot.wants_norms and last and self._settling == 0:
-            self._norms = StepNorms(self._exchange)
+        pilot = self._pilot
+        wanted = pilot.wants_norms and self._settling == 0
+        self._window.begin_step(
+            pilot.window_steps - len(self._window.step_s) - 1 if wanted else None)
 
     def sees(self, parameters: Sequence[int], values: torch.Tensor) -> None:
         """Gradients of this rank, one after another, before they leave."""
-        if self._norms is not None:
-            self._norms.add(parameters, values)
+        self._window.sees(parameters, values)
 
     def sees_means(self, parameters: Sequence[int], values: torch.Tensor) -> None:
-        """Means of all ranks, likewise: of all steps of a window, since those of one are noisy."""
-        if self._settling > 0 or not self._pilot.wants_norms:
-            return
-        begin, scale = 0, self._exchange._scale.value
-        flat = values.detach().reshape(-1)
-        for i in parameters:
-            end = begin + self._exchange._named[i][1].numel()
-            self._means[i] = self._means.get(i, 0.0) + square(flat[begin:end]) / scale**2
-            begin = end
+        """Means of all ranks, likewise."""
+        self._window.sees_means(parameters, values)
 
     def end_step(self, committed: bool) -> None:
-        """When the means are there. Collective where a window ends."""
+        """When the means are there, or all ranks know that there are none. Collective where a window
+        ends."""
         now = time.perf_counter()
         if self._settling > 0:
             self._settling -= 1
             if self._settling == 0:
                 self._began = self._exchange._begun_steps
+                self._window = Window(self._exchange)
                 if self._kept is not None:
                     self._kept = None
                     self._adopt()
         else:
-            self._step_s.append(now - self._last_end)
-            self._skipped += int(not committed)
-            if self._norms is not None:
-                self._window_norms, self._norms = self._norms.found(), None
-            if len(self._step_s) == self._pilot.window_steps:
+            self._window.end_step(now - self._last_end, committed)
+            if len(self._window.step_s) == self._pilot.window_steps:
                 self._collective(self._end_window)
-        self._last_end = time.perf_counter()  # what it took is no part of a step
+        self.forget_step()  # what it took is no part of a step
+
+    def forget_step(self) -> None:
+        """The next one begins now: that in progress was none."""
+        self._last_end = time.perf_counter()
 
     def _collective(self, call: Any) -> None:
         try:
@@ -230,15 +225,16 @@ class Auto:
     def _end_window(self) -> None:
         pilot, transport = self._pilot, self._exchange._transport
         assert transport is not None
-        shared = self._agreed(transport)
+        window, self._window = self._window, Window(self._exchange)
+        # Ranks that were asked for something else would decide otherwise.
+        shared = window.shared(transport, zlib.crc32(repr(self.asked).encode()))
         changed = pilot.end_window(
             shared.step_s,
             exchange_s=shared.exchange_s,
             loss=shared.loss,
-            skipped=self._skipped,
+            skipped=window.skipped,
             norms=shared.norms,
         )
-        self._begin_window()
         if pilot.wants_costs:
             costs = {spec: self._codecs_of(transport).get(spec, _UNPRICED) for spec in pilot.specs}
             link = self._link(transport)
@@ -284,10 +280,6 @@ class Auto:
         )
         return link
 
-    def _begin_window(self) -> None:
-        self._step_s, self._losses, self._window_norms, self._skipped = [], [], [], 0
-        self._means = {}
-
     def _adopt(self) -> None:
         """The pilot's plan, from the next step on."""
         exchange, pilot = self._exchange, self._pilot
@@ -296,23 +288,6 @@ class Auto:
         plan = exchange._make_plan()
         if exchange._plan_to_set is not None or str(plan) != str(exchange._reducer.plan):
             exchange._plan_to_set = plan
-
-    def _agreed(self, transport: _core.Transport) -> "_Shared":
-        count = len(self._step_s)
-        rows = self._exchange._reducer.trace()[-count:] if self._exchange._reducer else []
-        transfers = [row["transfer_us"] * 1e-6 for row in rows]
-        if len(transfers) != count:
-            transfers = [math.nan] * count
-        norms = self._window_norms or [math.nan] * (4 * len(self._exchange._named))
-        loss = statistics.fmean(self._losses) if self._losses else math.nan
-        values = [*self._step_s, *transfers, float(len(self._losses)), loss, *norms]
-        words = struct.pack(f"<{len(values)}d", *values)
-        told = [
-            struct.unpack(f"<{len(values)}d", bytes(each))
-            for each in transport.all_gather(words, what="auto: a window")
-        ]
-        means = [self._means.get(i, 0.0) / count for i in range(len(self._exchange._named))]
-        return _Shared(told, count, means)
 
     def _ready(self, transport: _core.Transport) -> List[float]:
         """When gradients are there, on the slowest rank; one that never was: with the last one."""
@@ -336,14 +311,18 @@ class Auto:
             "reason": reason,
             "numbers": numbers,
         }
-        self._said.append(row)
+        # Another list: a load that fails goes back to the one before.
+        self._said = [*self._said, row][-_MOST_SAID:]
         self._write(row)
 
     def _tell(self) -> None:
-        rows = self._pilot.log()
-        for row in rows[self._told :]:
+        rows = self._pilot.log()  # the last thousand: their count does not say which are new
+        new = len(rows)
+        while new > 0 and _words_of(rows[new - 1]) != self._told:
+            new -= 1
+        for row in rows[new:]:
             self._write({**row, "step": row["step"] + self._began})
-        self._told = len(rows)
+        self._told = _words_of(rows[-1]) if rows else ()
 
     def _write(self, row: Dict[str, Any]) -> None:
         transport = self._exchange._transport
@@ -352,25 +331,5 @@ class Auto:
             _log.info("gradwire: auto, step %d, %s: %s: %s", row["step"], row["what"], way, row["reason"])
 
 
-class _Shared:
-    """What all ranks' windows say together."""
-
-    def __init__(self, told: List[Tuple[float, ...]], steps: int, means: List[float]) -> None:
-        columns = list(zip(*told))
-        self.step_s = [max(each) for each in columns[:steps]]
-        exchange_s = [min(each) for each in columns[steps : 2 * steps]]
-        unknown = any(math.isnan(x) for rank in told for x in rank[steps : 2 * steps])
-        self.exchange_s = [] if unknown else exchange_s
-        counts, losses = columns[2 * steps], columns[2 * steps + 1]
-        known = [loss for count, loss in zip(counts, losses) if count > 0]
-        self.loss = statistics.fmean(known) if known else None
-        flat = columns[2 * steps + 2 :]
-        # A step whose gradients were not finite tells nothing of what compressors leave out.
-        if any(not math.isfinite(x) for each in flat for x in each):
-            flat = []
-        sums = [math.fsum(column) for column in flat]
-        # A window with steps that were left out has no mean norm either: 0 says so.
-        self.norms: List[Any] = [
-            (*sums[4 * i : 4 * i + 4], means[i] if math.isfinite(means[i]) else 0.0)
-            for i in range(len(flat) // 4)
-        ]
+def _words_of(row: Dict[str, Any]) -> Tuple[Any, ...]:
+    return row["step"], row["what"], row["from"], row["to"], row["reason"]

@@ -18,7 +18,7 @@ Buckets = Optional[List[List[int]]]
 Lookup = Callable[[int], Optional[State]]
 
 _FORMAT = 1
-_AUTO = ("spec", "buckets", "exchanges", "specs")  # of a plan
+_AUTO = ("spec", "buckets", "exchanges", "specs")  # of a plan; "chosen" may be there
 
 
 def state_of(
@@ -89,7 +89,7 @@ def agreed_words(lookup: Lookup, transport: _core.Transport) -> Optional[Dict[st
         words = None if state is None else state.get("auto")
         if words is None:
             return None
-        if not isinstance(words, Mapping) or set(words) != set(_AUTO):
+        if not isinstance(words, Mapping) or set(words) - {"chosen"} != set(_AUTO):
             raise InvalidArgument(f"states: 'auto' is {words!r}, must have {', '.join(_AUTO)}")
         return dict(words)
 

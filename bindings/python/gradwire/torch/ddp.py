@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .._core import Plan, parse_spec
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, NonFiniteGradient
 from .exchange import DTYPES, GradientExchange, RefusedByAll
+from .norms import specs_of
 
 __all__ = ["DDPHook", "after_backward", "register"]
 
@@ -260,7 +261,12 @@ class DDPHook(GradientExchange):
 
     def _end_step(self, waiting: List[_Waiting]) -> None:
         assert self._reducer is not None
-        committed = self._reducer.wait() is not False  # None: nobody knows, and means may be NaN
+        try:
+            committed = self._reducer.wait() is not False  # None: nobody knows, and means may be NaN
+        except NonFiniteGradient:  # on all ranks: a step, but one that was left out
+            if self._auto is not None:
+                self._auto.end_step(False)
+            raise
         started = time.perf_counter()
         for each in waiting:
             if not committed:
@@ -308,13 +314,7 @@ class DDPHook(GradientExchange):
 
 def _with_feedback(plan: Plan) -> Set[int]:
     """Ids of the parameters of which ranks keep what they have not sent."""
-    return {
-        p
-        for row in plan.layout
-        for group in row["groups"]
-        if parse_spec(group["spec"]).error_feedback
-        for p in group["parameters"]
-    }
+    return {p for p, spec in specs_of(plan).items() if parse_spec(spec).error_feedback}
 
 
 def _throw(error: BaseException) -> None:

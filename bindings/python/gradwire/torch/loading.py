@@ -26,9 +26,10 @@ def load_states(exchange: "GradientExchange", states: States) -> None:
             exchange._auto.resume(agreed_words(lookup, transport))
         exchange._set_waiting_plan()
         reducer.load(lambda rank: bytes_of(lookup(rank), rank))
-    except RefusedByAll as refused:
+    except RefusedByAll as refused:  # its plan: the reducer has the one before
+        exchange._auto = auto
         raise refused.error from None
     except InvalidArgument:  # on all ranks
-        exchange._auto, exchange._spec = auto, spec
-        exchange._travel_in(before)
+        exchange._auto, exchange._spec, exchange._buckets = auto, spec, before
+        exchange._plan_to_set = exchange._make_plan()  # the reducer may have that of the states by now
         raise

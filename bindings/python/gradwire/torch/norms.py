@@ -1,13 +1,19 @@
 """What compression leaves out of one step, parameter by parameter."""
 
-from typing import TYPE_CHECKING, Dict, List, Sequence
+from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Tuple
 
 import torch
+
+from .._core import CompressorSpec, Plan, parse_spec
+from ..feedback import Feedback
 
 if TYPE_CHECKING:
     from .exchange import GradientExchange
 
-__all__ = ["StepNorms", "square"]
+__all__ = ["StepNorms", "specs_of", "square"]
+
+_NONE = torch.zeros(())
+_SEND_ALL = ("none", "fp16", "bf16")
 
 
 def square(values: torch.Tensor) -> float:
@@ -16,13 +22,24 @@ def square(values: torch.Tensor) -> float:
     return float(torch.dot(flat, flat) if flat.dtype == torch.float32 else flat.float().square().sum())
 
 
+def specs_of(plan: Plan) -> Dict[int, str]:
+    """By parameter."""
+    return {
+        p: group["spec"] for row in plan.layout for group in row["groups"] for p in group["parameters"]
+    }
+
+
 class StepNorms:
     """Made at the begin of a step; copies this rank's gradients as they leave."""
 
     def __init__(self, exchange: "GradientExchange") -> None:
+        assert exchange._reducer is not None
         self._exchange = exchange
         self._scale = exchange._scale.value
         self._own: Dict[int, torch.Tensor] = {}
+        texts = specs_of(exchange._reducer.plan)
+        parsed = {text: parse_spec(text) for text in set(texts.values())}
+        self._specs = [(texts[i], parsed[texts[i]]) for i in range(len(exchange._named))]
         self._before = [self._residual(i) for i in range(len(exchange._named))]
 
     def add(self, parameters: Sequence[int], values: torch.Tensor) -> None:
@@ -33,18 +50,36 @@ class StepNorms:
             self._own[i] = flat[begin:end].float() / self._scale
             begin = end
 
-    def found(self) -> List[float]:
+    def found(self, gradients: Mapping[int, float]) -> List[float]:
         """Behind the step. For each parameter four squares: |a|^2 of gradient plus residual, |C(a)|^2 of
-        what was sent, |a - C(a)|^2 and |g|^2 of the gradient."""
+        what was sent, |a - C(a)|^2 and |g|^2, as it is given, of gradients. All 0 where a velocity or an
+        estimate takes the gradient's place: what is compressed there is not a."""
         squares: List[float] = []
-        for i in range(len(self._exchange._named)):
-            before, after = self._before[i], self._residual(i)
-            own = self._own.get(i, torch.zeros(()))
-            wanted = own + before
-            squares += map(square, (wanted, wanted - after, after, own))
+        for i, (text, spec) in enumerate(self._specs):
+            if spec.keeps_velocity or spec.ef21:
+                squares += [0.0] * 4
+                continue
+            wanted = self._own.get(i, _NONE) + spec.decay * self._before[i]
+            sent, left = self._sent(wanted, text, spec, self._residual(i))
+            squares += [*map(square, (wanted, sent, left)), gradients.get(i, 0.0)]
         return squares
 
+    def _sent(
+        self, wanted: torch.Tensor, text: str, spec: CompressorSpec, after: torch.Tensor
+    ) -> Tuple[torch.Tensor, torch.Tensor]:
+        if spec.error_feedback:
+            return wanted - after, after
+        if spec.name in _SEND_ALL or wanted.ndim == 0:
+            return wanted, _NONE
+        # Nobody keeps what a spec without feedback leaves out: it is encoded once more.
+        again = Feedback(text, wanted.numel(), threads=self._exchange._threads)
+        decoded = torch.empty_like(wanted)
+        again.decompress([again.compress(wanted.numpy())], 1.0, out=decoded.numpy())
+        return decoded, wanted - decoded
+
     def _residual(self, i: int) -> torch.Tensor:
+        if not self._specs[i][1].error_feedback:
+            return _NONE
         assert self._exchange._reducer is not None
         kept = self._exchange._reducer.residual(i)
-        return torch.zeros(()) if kept is None else torch.from_numpy(kept).reshape(-1)
+        return _NONE if kept is None else torch.from_numpy(kept).reshape(-1)
