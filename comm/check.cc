@@ -7,7 +7,10 @@
 #include <array>
 #include <charconv>
 #include <iostream>
+#include <optional>
+#include <stdexcept>
 
+#include "gradwire/comm/internal/json_text.h"
 #include "gradwire/comm/verify.h"
 
 namespace gradwire {
@@ -16,18 +19,19 @@ namespace {
 constexpr std::string_view kUsage =
     R"(Usage: gradwire-check [--transport gloo|mpi|nccl] [--timeout SECONDS] [--largest BYTES]
                       [--interface NAME] [--store ADDRESS] [--plugin PATH]
-                      [--device GPU] [--max-ctas COUNT]
+                      [--device GPU] [--max-ctas COUNT] [--json -]
 
 Run it on every rank, by torchrun --no-python, mpirun or srun, or with GRADWIRE_RANK,
 GRADWIRE_WORLD_SIZE and GRADWIRE_STORE set by hand. Each rank joins the group, checks every
 verb of the transport with known bytes, measures a shift (rank r to rank r + 1) of 8 bytes and
-of 4 MiB, and prints a line. Exit status: 0 when all is well, 1 with the reason, 2 for bad usage.
+of 4 MiB, and prints a line, with --json - a JSON object. Exit status: 0 when all is well, 1 with the reason, 2 for bad usage.
 )";
 
 struct Arguments {
   std::string transport = "gloo";
   VerifyOptions verify{};
   TransportOptions options{};
+  bool json = false;
 };
 
 struct Range {
@@ -61,7 +65,7 @@ struct Word {
   void (*take)(Arguments&, std::string_view name, const std::string& value);
 };
 
-constexpr std::array<Word, 8> kWords{{
+constexpr std::array<Word, 9> kWords{{
     {"--transport",
      [](Arguments& a, auto, const auto& value) { a.transport = transport_name(value); }},
     {"--timeout",
@@ -82,6 +86,12 @@ constexpr std::array<Word, 8> kWords{{
     {"--max-ctas",
      [](Arguments& a, auto name, const auto& value) {
        a.options.nccl.max_ctas = static_cast<int>(number(name, value));
+     }},
+    {"--json",
+     [](Arguments& a, auto name, const auto& value) {
+       check(value == "-", name, ": is '", value,
+             "', expected -: every rank prints its own on standard output");
+       a.json = true;
      }},
 }};
 
@@ -143,7 +153,12 @@ std::string host() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
 }
 
-std::string examine(const Arguments& arguments) {
+struct Shift {
+  int latency_us = 0;  // of 8 bytes
+  int mbit_per_s = 0;  // of 4 MiB
+};
+
+Shift examine(const Arguments& arguments) {
   constexpr size_t kLong = size_t{4} << 20;
   const auto transport = make_transport(arguments.transport, arguments.options);
   const Device device = transport->traits().device;
@@ -156,8 +171,31 @@ std::string examine(const Arguments& arguments) {
   const double seconds = shift_seconds(*transport, kLong, 5, context);
   transport->barrier({0, "the end"}, context);
   finish(*transport, context);
-  return concat("OK, shift of 8 bytes ", static_cast<int>(latency * 1e6), " us, of 4 MiB ",
-                static_cast<int>(8e-6 * static_cast<double>(kLong) / seconds), " Mbit/s");
+  return {.latency_us = static_cast<int>(latency * 1e6),
+          .mbit_per_s = static_cast<int>(8e-6 * static_cast<double>(kLong) / seconds)};
+}
+
+// What a rank has found: a shift, or the reason why there is none.
+std::string to_json(const Arguments& arguments, const std::optional<Shift>& shift,
+                    std::string_view error) {
+  const auto text = [](std::string_view value) { return concat('"', json_text(value), '"'); };
+  const auto number = [&](int Shift::*field) {
+    return shift.has_value() ? std::to_string((*shift).*field) : "null";
+  };
+  return concat("{\"transport\": ", text(arguments.transport),
+                ", \"rank\": ", arguments.options.rank,
+                ", \"world_size\": ", arguments.options.world_size, ", \"host\": ", text(host()),
+                ", \"ok\": ", shift.has_value() ? "true" : "false",
+                ", \"shift_of_8_bytes_us\": ", number(&Shift::latency_us),
+                ", \"shift_of_4_mib_mbit_per_s\": ", number(&Shift::mbit_per_s),
+                ", \"error\": ", shift.has_value() ? "null" : text(error), "}");
+}
+
+void print(std::string_view line) {
+  std::cout << concat(line, "\n") << std::flush;
+  if (!std::cout.good()) {
+    throw std::runtime_error("standard output: cannot be written to");
+  }
 }
 
 int run(std::span<char* const> words) {
@@ -175,11 +213,18 @@ int run(std::span<char* const> words) {
   }
   const std::string self = concat(arguments.transport, ": rank ", arguments.options.rank, " of ",
                                   arguments.options.world_size, " on ", host(), ": ");
+  std::optional<Shift> shift;
   try {
-    std::cout << concat(self, examine(arguments), "\n") << std::flush;
+    shift = examine(arguments);
+    print(arguments.json ? to_json(arguments, shift, {})
+                         : concat(self, "OK, shift of 8 bytes ", shift->latency_us,
+                                  " us, of 4 MiB ", shift->mbit_per_s, " Mbit/s"));
     return 0;
   } catch (const std::exception& error) {
     std::cerr << concat(self, "FAILED: ", error.what(), "\n");
+    if (arguments.json && !shift.has_value()) {
+      std::cout << concat(to_json(arguments, {}, error.what()), "\n") << std::flush;
+    }
     return 1;
   }
 }

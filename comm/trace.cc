@@ -1,30 +1,13 @@
 #include "gradwire/comm/trace.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <sstream>
 #include <string_view>
 
+#include "gradwire/comm/internal/json_text.h"
+
 namespace gradwire {
 namespace {
-
-// The inside of a JSON string.
-std::string escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 // Streams of exchanges follow the last one.
 enum Track { kCaller = 0, kCompression = 1, kExchange = 2 };
@@ -36,13 +19,13 @@ class Events {
 
   void name(std::string_view kind, int track, std::string_view name) {
     begin() << "{\"ph\":\"M\",\"name\":\"" << kind << "\",\"pid\":" << rank_ << ",\"tid\":" << track
-            << ",\"args\":{\"name\":\"" << escape(name) << "\"}}";
+            << ",\"args\":{\"name\":\"" << json_text(name) << "\"}}";
   }
 
   // `args` is the inside of a JSON object.
   void span(int track, std::string_view name, int64_t begin_us, int64_t end_us,
             std::string_view args) {
-    begin() << "{\"ph\":\"X\",\"name\":\"" << escape(name) << "\",\"pid\":" << rank_
+    begin() << "{\"ph\":\"X\",\"name\":\"" << json_text(name) << "\",\"pid\":" << rank_
             << ",\"tid\":" << track << ",\"ts\":" << begin_us << ",\"dur\":" << end_us - begin_us
             << ",\"args\":{" << args << "}}";
   }

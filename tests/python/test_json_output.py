@@ -133,3 +133,53 @@ def test_a_benchmarks_words_go_to_standard_error(shown):
 def test_resuming_needs_a_file(tmp_path):
     done = run(tmp_path, "bench", "--json", "-", "--resume")
     assert done.returncode == 2 and "--resume: names no file" in done.stderr
+
+
+def ranks_of_check(folder, ranks, *more, started=None, **options):
+    """`gradwire check` on ranks of one job: exit code, standard output and error of each."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("GRADWIRE_", "RANK"))}
+    job = {"GRADWIRE_WORLD_SIZE": str(ranks), "GRADWIRE_STORE": f"file:{folder}/store"}
+    words = [sys.executable, "-m", "gradwire", "check", "--interface", "lo", "--json", "-", *more]
+    options = {"stdout": subprocess.PIPE, **options}
+    processes = [
+        subprocess.Popen(words, env={**environment, **job, "GRADWIRE_RANK": str(rank)}, text=True,
+                         stderr=subprocess.PIPE, **options)
+        for rank in range(started or ranks)
+    ]  # fmt: skip
+    try:
+        told = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *each) for process, each in zip(processes, told)]
+
+
+needs_gloo = pytest.mark.skipif(
+    not gradwire.build_info()["features"]["gloo"], reason="built without gloo"
+)
+
+
+@needs_gloo
+def test_every_rank_of_a_check_prints_its_object(tmp_path):
+    for rank, (code, out, err) in enumerate(ranks_of_check(tmp_path, 2, "--timeout", "20")):
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        assert (found["transport"], found["rank"], found["world_size"]) == ("gloo", rank, 2)
+        assert found["ok"] is True and found["error"] is None and found["host"]
+        assert found["shift_of_8_bytes_us"] >= 0 and found["shift_of_4_mib_mbit_per_s"] > 0
+
+
+@needs_gloo
+def test_a_check_that_fails_says_so_in_its_object_too(tmp_path):
+    ((code, out, err),) = ranks_of_check(tmp_path, 2, "--timeout", "2", started=1)
+    found = json.loads(out)
+    assert code == 1 and found["ok"] is False and found["shift_of_8_bytes_us"] is None
+    assert found["error"] and err.endswith(f"FAILED: {found['error']}\n")
+
+
+@needs_gloo
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_check_whose_result_nobody_can_read_has_failed(tmp_path):
+    with open("/dev/full", "w") as full:
+        ((code, _, err),) = ranks_of_check(tmp_path, 1, "--timeout", "20", stdout=full)
+    assert code == 1 and err.endswith("FAILED: standard output: cannot be written to\n")

@@ -26,6 +26,7 @@ CHECKER = [
     (["--timeout", "-3"], "--timeout: is '-3', expected a whole number from 1 to 1000000"),
     (["--timeout", "0"], "--timeout: is '0', expected a whole number from 1 to 1000000"),
     (["--timeout", "3s"], "--timeout: is '3s', expected a whole number"),
+    (["--json", "out.json"], "--json: is 'out.json', expected -: every rank prints its own"),
     (["--largest", "2000000000"], "--largest: is '2000000000', expected a whole number from 0 to"),
     (["--transport", "pigeon"], "--transport: unknown name 'pigeon', known: in_process, gloo"),
 ]
