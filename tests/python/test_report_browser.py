@@ -1,7 +1,8 @@
 """Reports in a real browser, where there is one: no error, every plot drawn, nothing too wide or too small.
 
 Needs Chromium: chromium, or chromium-headless-shell (`apt-get install --no-install-recommends
-chromium-headless-shell`, 100 MB), or the path of one in GRADWIRE_CHROMIUM.
+chromium-headless-shell`, as ./run.sh test does: 96 MB to fetch, 290 MB besides its libraries), or the
+path of one in GRADWIRE_CHROMIUM.
 """
 
 import json
