@@ -55,6 +55,11 @@ Question question_of(const std::string& profile_json, const std::string& schedul
   set("bytes_per_s", cluster.inter.bytes_per_s);
   set("efficiency", cluster.inter.efficiency);
   set("stream_bytes_per_s", cluster.inter.stream_bytes_per_s);
+  set("message_cpu_s", cluster.inter.message_cpu_s);
+  set("cpu_bytes_per_s", cluster.inter.cpu_bytes_per_s);
+  set("cores_per_worker", cluster.cores_per_worker);
+  set("threads", cluster.threads);
+  set("hand_over_s", question.profile.hand_over_s);
   if (!settings["intra"].is_none()) {
     cluster.intra = planner::find_link(py::cast<std::string>(settings["intra"]));
   }

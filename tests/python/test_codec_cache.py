@@ -12,7 +12,7 @@ if not gradwire.build_info()["features"]["planner"]:
     pytest.skip("this build has no planner", allow_module_level=True)
 
 from gradwire import codec_cache, planner
-from gradwire.codec_cache import cache_file, cached_codecs
+from gradwire.codec_cache import cache_file, cached_codecs, needed_codecs
 
 _COSTS = (1e-5, 2e9, 3e-6, 4e9)
 
@@ -120,6 +120,18 @@ def test_times_that_follow_no_law_are_measured_twice_and_left_out(tmp_path, monk
         assert cached_codecs(["int8"], file=tmp_path / "costs") == {}
     assert len(calls) == 2 and "does not grow" in caplog.text
     assert not (tmp_path / "costs").exists()
+
+
+def test_whoever_needs_all_is_told_which_follows_no_law(tmp_path, monkeypatch):
+    def measure(specs, threads=1, repeats=5):
+        if specs == ["int4"]:
+            raise gradwire.InvalidArgument("no law")
+        return dict.fromkeys(specs, _COSTS)
+
+    monkeypatch.setattr(codec_cache, "measure_codecs", measure)
+    assert needed_codecs(["int8"], 2, file=tmp_path / "a") == {"int8": _COSTS}
+    with pytest.raises(gradwire.InvalidArgument, match="codec int4: what it takes followed no law"):
+        needed_codecs(["int8", "int4"], file=tmp_path / "a")
 
 
 def test_an_unknown_compressor_is_refused_before_anything_is_measured(measured, tmp_path):

@@ -14,6 +14,12 @@ if not gradwire.build_info()["features"]["planner"]:
     pytest.skip("this build has no planner", allow_module_level=True)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """What is timed here is not kept in the user's folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def command(*arguments, **options):
     return subprocess.run([sys.executable, "-m", "gradwire", *map(str, arguments)],
                           capture_output=True, text=True, timeout=120, **options)

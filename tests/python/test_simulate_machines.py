@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire import cli, planner
+from gradwire import cli
 from gradwire.cnns import CNNS
 
 if not gradwire.build_info()["features"]["planner"]:
     pytest.skip("this build has no planner", allow_module_level=True)
+
+from gradwire import codec_cache
 
 DATA = Path(__file__).parent.parent / "planner" / "data"
 
@@ -30,15 +32,16 @@ def one_layer(tmp_path):
 
 
 @pytest.fixture
-def timed(monkeypatch):
-    """What compressors take here, without a clock; the specs that were asked for."""
+def timed(monkeypatch, tmp_path):
+    """What compressors take here, without a clock; the specs that were timed."""
     asked = []
 
     def measure(specs, *_):
         asked.append(list(specs))
         return dict.fromkeys(specs, (0.125, 8e6, 0.25, 16e6))
 
-    monkeypatch.setattr(planner, "measure_codecs", measure)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(codec_cache, "measure_codecs", measure)
     return asked
 
 
@@ -84,11 +87,50 @@ def test_a_codec_costs_time_and_saves_bytes(one_layer, capsys):
 
 
 def test_a_codec_without_rates_is_timed_here(one_layer, timed, capsys):
-    found = answer(capsys, [*one_layer, "--workers", "2", "--codec", "int8,block=128"])
-    assert timed == [["int8,block=128"]] and found["codec"] == [0.125, 8e6, 0.25, 16e6]
+    for _ in range(2):  # the second time it is known
+        found = answer(capsys, [*one_layer, "--workers", "2", "--codec", "int8,block=128"])
+        assert timed == [["int8,block=128"]] and found["codec"] == [0.125, 8e6, 0.25, 16e6]
+    answer(capsys, ["plan", *one_layer[1:3], "--workers", "2", "--specs", "int8,block=128", "--json", "-"])
+    assert timed[1:] == [["bf16"]]
+
+
+def test_processors_that_exchanges_take_from_computing(tmp_path, capsys):
+    """A gradient of 4 MB that leaves 3 s before backward ends."""
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps({
+        "format": "gradwire.profile", "version": 1, "model": "two", "batch": 1, "ranks": 4,
+        "step": {"hand_over_s": 0.25}, "layers": [
+            {"name": "rest", "numel": 0, "forward_s": 1.0, "backward_s": 3.0},
+            {"name": "sent", "numel": 1_000_000, "forward_s": 1.0, "backward_s": 1.0}]}))
+    words = ["simulate", "--profile", str(path), "--schedule", "wfbp", "--workers", "4", "--alpha", "0.1s",
+             "--bandwidth", "10MB/s", "--json", "-"]
+    usual = 6 + 0.25
+    assert step_of(capsys, words) == pytest.approx(usual)
+    assert step_of(capsys, [*words, "--hand-over", "1s"]) == pytest.approx(7)
+    # Six messages of 1 MB: 0.01 s and a fiftieth of a second each, in six times 0.2 s.
+    costs = [*words, "--message-cpu", "10ms", "--cpu-bandwidth", "50MB/s"]
+    assert step_of(capsys, costs) == pytest.approx(usual)
+    assert step_of(capsys, [*costs, "--cores-per-worker", "0.5"]) == pytest.approx(usual + 2 * 0.18)
+    assert step_of(capsys, [*costs, "--cores-per-worker", "1"]) == pytest.approx(usual + 0.18)
+    assert step_of(capsys, [*costs, "--cores-per-worker", "2"]) == pytest.approx(usual)
+    wide = [*costs, "--cores-per-worker", "2", "--threads", "2"]
+    assert step_of(capsys, wide) == pytest.approx(usual + 0.09)
+    named = {row["input"]: row for row in answer(
+        capsys, [*costs, "--cores-per-worker", "0.5", "--sensitivity"])["predictions"][0]["sensitivities"]}
+    whole = usual + 0.36
+    assert named["processor time of messages"]["elasticity"] == pytest.approx(2 * 0.06 / whole, rel=1e-3)
+    assert named["processor rate of bytes"]["elasticity"] == pytest.approx(-2 * 0.12 / whole, rel=1e-3)
+    assert named["cores per worker"]["elasticity"] == pytest.approx(-0.36 / whole, rel=1e-3)
+    assert named["hand_over"]["elasticity"] == pytest.approx(0.25 / whole, rel=1e-3)
+    assert named["processor time of exchanges"]["no_effect"] == "it is the links' messages that take it"
 
 
 @pytest.mark.parametrize("words, message", [
+    ("--cores-per-worker -1", "cores_per_worker: -1, must be above 0, or 0 for enough"),
+    ("--threads 0", "threads: 0, must be at least 1"),
+    ("--message-cpu 3", "'3'"),
+    ("--cpu-bandwidth 0GB/s", "0GB/s"),
+    ("--hand-over 2h", "step.hand_over_s: 7200 s, must be at most 3600 s"),
     ("--exchange star", "exchange: unknown name 'star', known: ring, tree"),
     ("--exchange ring --codec topk:1%=1GB/s,1GB/s",
      "ring does not carry 'topk:1%', expected one of two_shot, gather, parameter_server"),
@@ -131,6 +173,13 @@ def test_a_file_of_workers_that_cannot_be_names_the_place(one_layer, tmp_path, t
     ("--workers 4 --stream-bandwidth 5MB/s",
      ["--stream-bandwidth has no effect: the link carries no more than that"]),
     ("--workers 4 --stream-bandwidth 2MB/s", []),
+    ("--workers 4 --message-cpu 1ms --threads 2",
+     ["--message-cpu has no effect: there are enough cores (--cores-per-worker)",
+      "--threads has no effect: there are enough cores (--cores-per-worker)"]),
+    ("--workers 4 --cores-per-worker 0.5",
+     ["--cores-per-worker has no effect: exchanges take nothing of the processors (--message-cpu, "
+      "--cpu-bandwidth)"]),
+    ("--workers 4 --cores-per-worker 0.5 --message-cpu 1ms", []),
     ("--workers 4 --link nvlink", ["--link has no effect: --alpha and --bandwidth say all of it"]),
     ("--workers 4 --seed 3 --tflops 9 --batch 2 --step 1 --servers 2",
      ["--servers has no effect: ring has no servers",
@@ -270,7 +319,7 @@ def test_plan_and_recommend_say_what_has_no_effect(one_layer, timed, capsys):
 
 
 def test_plan_refuses_bad_counts_before_it_times_anything(one_layer, monkeypatch, capsys):
-    monkeypatch.setattr(planner, "measure_codecs", lambda *_: pytest.fail("timed first"))
+    monkeypatch.setattr(codec_cache, "measure_codecs", lambda *_: pytest.fail("timed first"))
     for words, message in (("--workers 0", "--workers: 0"), ("--workers 2 --streams 0", "--streams: 0")):
         assert cli.main(["plan", *one_layer[1:3], *words.split()]) == 2
         assert f"{message}, must be at least 1" in capsys.readouterr().err

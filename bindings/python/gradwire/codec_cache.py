@@ -14,7 +14,7 @@ from . import _core
 from .errors import InvalidArgument
 from .planning import Codec, measure_codecs
 
-__all__ = ["cache_file", "cached_codecs"]
+__all__ = ["cache_file", "cached_codecs", "needed_codecs"]
 
 _FORMAT, _VERSION = "gradwire.codecs", 1
 _log = logging.getLogger("gradwire")
@@ -65,6 +65,24 @@ def cached_codecs(
         _write(path, machine, measured)
     found_by_name = {**known, **measured}
     return {spec: found_by_name[name] for spec, name in names.items() if name in found_by_name}
+
+
+def needed_codecs(
+    specs: Sequence[str], threads: int = 1, *, file: "Optional[os.PathLike[str]]" = None
+) -> Dict[str, Codec]:
+    """cached_codecs() of all of the specs, however long it takes.
+
+    Raises:
+        InvalidArgument: a spec is none, or its times followed no law in two measurements.
+    """
+    found = cached_codecs(specs, threads, budget_s=math.inf, file=file)
+    missing = [spec for spec in specs if spec not in found]
+    if missing:
+        raise InvalidArgument(
+            f"codec {missing[0]}: what it takes followed no law in two measurements on this machine, "
+            "expected a floor and a rate: try again when less runs here"
+        )
+    return found
 
 
 def cache_file() -> Optional[Path]:

@@ -21,7 +21,8 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Says how the gradients of a profiled step should travel: buckets, compressor, exchange and "
         "streams of each, and how much every other plan that was considered loses. Compressors are "
-        "timed on this machine for some seconds, links are as given.")
+        "timed on this machine for some seconds when they are first asked for (kept in "
+        "~/.cache/gradwire/codecs.json), links are as given.")
     effects.remember_given(parser)
     parser.add_argument("--profile", required=True, metavar="FILE", help="a step's measured profile")
     add_profile_format(parser)
@@ -122,7 +123,9 @@ def _plan(args: argparse.Namespace) -> int:
     gradients = planner.gradients_of_profile(
         planner.read_profile(args.profile, args.format, args.step, args.batch))
     specs = [spec.strip().replace("+", ",") for spec in args.specs.split(";") if spec.strip()]
-    codecs = planner.measure_codecs(["bf16", *specs], args.threads)
+    from .codec_cache import needed_codecs  # there is none in a build without the planner
+
+    codecs = needed_codecs(["bf16", *specs], args.threads)
     plan = planner.plan_buckets(
         gradients, link=link, world_size=args.workers, codecs=codecs, specs=specs,
         streams=streams, tolerance=args.tolerance)

@@ -98,6 +98,13 @@ class Cluster:
     #: ring, tree, rabenseifner, two_shot, gather (every worker decodes all payloads), parameter_server
     exchange: str = "ring"
     servers: int = 1  #: of parameter_server: machines of their own, each with a part of all bytes
+    #: cores of a machine over the workers on it, which exchanges and computing share; 0: enough
+    cores_per_worker: float = 0.0
+    threads: float = 1.0  #: with which a worker computes
+    #: a worker's processor time of a message it sends and the one it receives; None: the link's, 0
+    message_cpu_s: Optional[float] = None
+    cpu_bytes_per_s: Optional[float] = None  #: and so many of their bytes a second; 0: no time
+    hand_over_s: Optional[float] = None  #: of computing, for each bucket; None: the profile's
     #: of a compressor, as measure_codecs() has them; None: compressing takes no time
     codec: Optional[Tuple[float, float, float, float]] = None
     #: () or one per worker: how many times longer than in the profile its (computing, input, messages)

@@ -40,6 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--efficiency", type=float, help="share of the bandwidth that can be had")
     where.add_argument("--stream-bandwidth", metavar="RATE", help="the most one stream gets")
     where.add_argument("--streams", type=int, default=2, help="of the schedule multi-stream (2)")
+    where.add_argument("--cores-per-worker", type=float, default=0.0, metavar="N",
+                       help="of a machine's cores, shared by exchanges and computing (enough)")
+    where.add_argument("--threads", type=float, default=1.0,
+                       help="with which a worker computes (1)")
+    where.add_argument("--message-cpu", metavar="TIME",
+                       help="of a worker's processor, for a message it sends and the one it receives (0)")
+    where.add_argument("--cpu-bandwidth", metavar="RATE",
+                       help="and so many of their bytes a second (no time)")
+    where.add_argument("--hand-over", metavar="TIME",
+                       help="of computing, for each bucket that leaves (what the profile says)")
     where.add_argument("--jitter", type=float, default=0.0,
                        help="standard deviation of computing times over their mean (0)")
     where.add_argument("--seed", type=int, default=1, help="of the jitter (1)")
@@ -54,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--servers", type=int, default=1, help="of parameter_server (1)")
     how.add_argument("--codec", metavar="SPEC[=RATE,RATE]",
                      help="a compressor: its bytes, and what encoding and decoding take, either as given "
-                          "(of dense bytes: topk:1%%=2GB/s,8GB/s) or timed on this machine")
+                          "(of dense bytes: topk:1%%=2GB/s,8GB/s) or timed on this machine, once")
     how.add_argument("--schedule", default=",".join(planner.SCHEDULES),
                      help="some of " + ", ".join(planner.SCHEDULES) + " (all)")
     how.add_argument("--compression", type=float, default=1.0, help="dense bytes over sent bytes (1)")
@@ -168,17 +178,25 @@ def _cluster(args: argparse.Namespace) -> planner.Cluster:
     def rate(text: Optional[str]) -> Optional[float]:
         return None if text is None else planner.parse_rate(text)
 
+    def seconds(text: Optional[str]) -> Optional[float]:
+        return None if text is None else planner.parse_seconds(text)
+
     exchange, compression, codec = _compressor(args)
     return planner.Cluster(
         workers=args.workers,
         link=args.link,
         gpus_per_node=args.gpus_per_node,
         intra=args.intra,
-        alpha_s=None if args.alpha is None else planner.parse_seconds(args.alpha),
+        alpha_s=seconds(args.alpha),
         bytes_per_s=rate(args.bandwidth),
         efficiency=args.efficiency,
         stream_bytes_per_s=rate(args.stream_bandwidth),
         streams=args.streams,
+        cores_per_worker=args.cores_per_worker,
+        threads=args.threads,
+        message_cpu_s=seconds(args.message_cpu),
+        cpu_bytes_per_s=rate(args.cpu_bandwidth),
+        hand_over_s=seconds(args.hand_over),
         jitter=args.jitter,
         seed=args.seed,
         compression=compression,
@@ -211,7 +229,9 @@ def _compressor(args: argparse.Namespace) -> Tuple[str, float, Optional[Tuple[fl
         raise InvalidArgument(f"--exchange: {exchange} does not carry '{spec}', "
                               f"expected one of {', '.join(e for e in planner.EXCHANGES if e in fits)}")
     if not equals:
-        return exchange, ratio, planner.measure_codecs([spec])[spec]
+        from .codec_cache import needed_codecs  # there is none in a build without the planner
+
+        return exchange, ratio, needed_codecs([spec])[spec]
     encode, comma, decode = rates.partition(",")
     if not comma:
         raise InvalidArgument(f"--codec: '{args.codec}', expected rates of encoding and of decoding, such "
@@ -227,14 +247,23 @@ def _rules(args: argparse.Namespace, cluster: planner.Cluster) -> List[effects.R
     carried = rate * (link.efficiency if cluster.efficiency is None else cluster.efficiency)
     one_stream = cluster.stream_bytes_per_s or link.stream_bytes_per_s
     between = ("--link", "--alpha", "--bandwidth", "--efficiency", "--stream-bandwidth")
-    costs = (*between, "--intra", "--exchange", "--servers", "--compression", "--codec")
+    of_processors = ("--message-cpu", "--cpu-bandwidth")
+    costs = (*between, *of_processors, "--intra", "--exchange", "--servers", "--compression", "--codec")
     alone, by_profile = "one worker exchanges nothing", "--measured-exchanges takes the profile's own times"
-    exchanging = (*costs, "--links", "--streams", "--bucket", "--gpus-per-node", "--worker-links")
+    exchanging = (*costs, "--links", "--streams", "--bucket", "--gpus-per-node", "--worker-links",
+                  "--hand-over", "--cores-per-worker", "--threads")
     return [
         *effects.of_all(exchanging, cluster.workers == 1, alone),
         *effects.of_all((*costs, "--links"), cluster.measured_exchanges, by_profile),
         *effects.of_all(between, cluster.workers <= cluster.gpus_per_node,
                         "all workers are in one machine"),
+        *effects.of_all((*of_processors, "--threads"), cluster.cores_per_worker == 0,
+                        "there are enough cores (--cores-per-worker)"),
+        *effects.of_all(of_processors, cluster.workers <= cluster.gpus_per_node,
+                        "all workers are in one machine"),
+        *effects.of_all(("--cores-per-worker", "--threads"),
+                        not (cluster.measured_exchanges or cluster.message_cpu_s or cluster.cpu_bytes_per_s),
+                        "exchanges take nothing of the processors (--message-cpu, --cpu-bandwidth)"),
         ("--intra", cluster.gpus_per_node == 1, "each machine has one worker (--gpus-per-node)"),
         ("--intra", cluster.exchange == "parameter_server", "servers are reached between machines"),
         ("--link", cluster.alpha_s is not None and cluster.bytes_per_s is not None,
