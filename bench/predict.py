@@ -5,20 +5,23 @@
 Needs root (links are network namespaces shaped by the kernel), the installed package and torch. About
 ten minutes on two cores. It makes, in this order:
 
-  codecs      what compressing and decompressing take on one core
-  profiles    models x batch sizes x ranks 1, 2, 4, each rank computing alone beside the others
-  probes      exchanges alone on some of the links: what messages of six sizes take
+  profiles    models x batch sizes x ranks 1, 2, 4, each rank computing alone beside the others; and
+              what compressing and decompressing take while as many ranks do
+  probes      exchanges on some of the links: what messages of six sizes take, alone and of the
+              processors beside ranks that compute; what handing a bucket over takes
   steps       of models x methods on links x ranks, some of which were neither profiled nor probed
 
 predicts the steps from the first three (predict_model.py says how; nothing is fitted to the fourth) and
 prints both with intervals, errors and the order of plans. With --json all of it is kept as it comes: the
-same command goes on where it was interrupted. --write-profiles puts the profiles into a folder with a
-README. Exit code 1 where a run failed, 130 after Ctrl-C.
+same command goes on where it was interrupted, and predicts anew what is all measured: its predictions
+rest on what was profiled and probed in that run alone. --write-profiles puts the profiles into a folder
+with a README. Exit code 1 where a run failed, 130 after Ctrl-C.
 """
 
 import argparse
 import json
 import shlex
+import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +30,6 @@ import predict_model as model_form
 import predict_table
 
 import gradwire
-from gradwire import planner
 from gradwire.bench import (
     arguments,
     digits,
@@ -95,13 +97,17 @@ class Record:
         command = " ".join(["bench/predict.py", *map(shlex.quote, words)])
         self.found = {"command": command, "settings": settings, "machine": machine.machine(),
                       "commit": gradwire.build_info()["commit"],
-                      "codecs": {}, "profiles": [], "probes": [], "steps": []}
+                      "codecs": [], "profiles": [], "probes": [], "steps": []}
         if path is not None and path.exists():
             before = json.loads(path.read_text())
             if before.get("settings") != settings:
                 raise errors.UsageError(
                     f"--json {path}: is of other settings ({before.get('settings')}), expected the same "
                     f"({settings}), or another file")
+            if isinstance(before["codecs"], dict):
+                raise errors.UsageError(
+                    f"--json {path}: that run did not probe what exchanges take of the processors, and what "
+                    "one run probed says nothing of another's steps: expected another file")
             self.found = before
 
     def add(self, kind, **row):
@@ -116,22 +122,10 @@ class Record:
         return any(all(row[k] == v for k, v in keys.items()) for row in self.found[kind])
 
 
-def measure_codecs(record):
-    """Of every method and of bf16, in which biases travel. `none` adds up where gradients lie, which
-    the probes have: it costs nothing more."""
-    wanted = ["bf16"] + [m.partition("@")[0] for m in record.found["settings"]["methods"]]
-    for spec in (str(gradwire.parse_spec(text)) for text in wanted):
-        if spec in record.found["codecs"]:
-            continue
-        for attempt in range(5):
-            try:
-                cost = (0.0,) * 4 if spec == "none" else planner.measure_codecs([spec])[spec]
-                break
-            except gradwire.InvalidArgument as error:  # a hiccup of the machine
-                if attempt == 4:
-                    raise errors.RunError(f"codec {spec}: {error}") from error
-        record.found["codecs"][spec] = list(cost)
-        record.keep()
+def coding_specs(methods):
+    """Of every method but `none`, and bf16, in which biases travel."""
+    specs = ["bf16", *(str(gradwire.parse_spec(m.partition("@")[0])) for m in methods)]
+    return list(dict.fromkeys(spec for spec in specs if spec != "none"))
 
 
 def run_tasks(tasks, where, network, link, data, steps, on_task, scratch):
@@ -150,7 +144,7 @@ def run_tasks(tasks, where, network, link, data, steps, on_task, scratch):
         if event["event"] == "task":
             task = tasks[event["task"]]
             on_task(task, event)
-            words = [str(v) for k, v in task.items() if k not in ("do", "numels")]
+            words = [str(v) for k, v in task.items() if k not in ("do", "numels", "specs")]
             print(f"  {task['do']} {' '.join(words)}", flush=True)
 
     with launch.Run(the_job, case, network, folder / "logs", folder / "store") as run:
@@ -164,8 +158,13 @@ def make_profiles(record, data, scratch):
         tasks = [{"do": "profile", "model": m, "batch": b} for m, sizes in settings["models"].items()
                  for b in sizes if not record.has("profiles", model=m, batch=b, ranks=ranks)]
         print(f"profiles, {ranks} rank(s) at once: {len(tasks)} to make", flush=True)
+        if not record.has("codecs", ranks=ranks):
+            tasks.insert(0, {"do": "codecs", "specs": coding_specs(settings["methods"])})
 
         def keep(task, event, ranks=ranks):
+            if task["do"] == "codecs":
+                record.add("codecs", ranks=ranks, specs=event["codecs"])
+                return
             record.add("profiles", model=task["model"], batch=task["batch"], ranks=ranks,
                        document=event["document"], shapes=event["shapes"])
 
@@ -193,7 +192,8 @@ def measure_steps(record, data, scratch):
 
         def keep(task, event, at=at):
             if task["do"] == "probe":
-                record.add("probes", part=task["part"], points=event["points"], **at)
+                record.add("probes", part=task["part"], points=event["points"],
+                           hand_over_s=event["hand_over_s"], **at)
             else:
                 kept = {k: v for k, v in task.items() if k != "do"}
                 record.add("steps", **kept, **at, step_s=event["step_s"], buckets=event["buckets"])
@@ -207,20 +207,45 @@ def measure_steps(record, data, scratch):
 
 def probes_of(found):
     """Of each place what a message took: an exchange is 2 (P - 1) of a P-th of the elements each."""
-    points = {}
+    at = {}
     for row in found["probes"]:
-        points.setdefault((row["ranks"], row["link"]), []).extend(row["points"])
+        at.setdefault((row["ranks"], row["link"]), []).append(row)
     probes = []
-    for (ranks, link), measured in points.items():
+    for (ranks, link), rows in at.items():
         messages = 2 * (ranks - 1)
-        line = model_form.line_through([(4 * n / ranks, s / messages) for n, s in measured])
-        probes.append(model_form.Probe(ranks, arguments.parse_link(link).bits_per_s, line))
+        lines = [model_form.line_through(
+            [(4 * p["numel"] / ranks, p[key] / messages) for row in rows for p in row["points"]])
+            for key in ("alone_s", "cpu_s")]
+        probes.append(model_form.Probe(ranks, arguments.parse_link(link).bits_per_s, *lines,
+                                       statistics.median(row["hand_over_s"] for row in rows)))
     return probes
+
+
+def codecs_of(found):
+    """By spec and number of ranks; `none` adds up where gradients lie, which the probes have."""
+    codecs = {"none": {row["ranks"]: model_form.Codec() for row in found["codecs"]}}
+    for row in found["codecs"]:
+        for spec, measured in row["specs"].items():
+            lines = [model_form.line_through(measured[kind]) for kind in ("encode", "decode")]
+            codecs.setdefault(spec, {})[row["ranks"]] = model_form.Codec(*lines)
+    return codecs
+
+
+def sharing(found):
+    """Of each size that was probed: whether the rule by which processors are shared foretells what an
+    exchange takes beside ranks that compute. No training step is part of it."""
+    cores, rows = found["machine"]["cores"], []
+    for probe in found["probes"]:
+        for p in probe["points"]:
+            predicted = model_form.beside_computing(p["alone_s"], p["cpu_s"], probe["ranks"], cores)
+            rows.append({"ranks": probe["ranks"], "link": probe["link"], **p, "predicted_s": predicted,
+                         "error": predicted / p["beside_s"] - 1})
+    return rows
 
 
 def compared(found):
     """A row for every combination that was measured, with its prediction."""
-    probes = probes_of(found)
+    probes, codecs = probes_of(found), codecs_of(found)
     rows, seen = [], []
     for step in found["steps"]:
         case = {k: step[k] for k in ("model", "batch", "method", "link", "ranks")}
@@ -233,7 +258,7 @@ def compared(found):
         bits = arguments.parse_link(step["link"]).bits_per_s
         predicted = model_form.expected(
             model_form.Case(**case), bits, {p["ranks"]: p["document"] for p in of_job},
-            of_job[0]["shapes"], probes, found["codecs"], found["machine"]["cores"])
+            of_job[0]["shapes"], probes, codecs, found["machine"]["cores"])
         profiled = any(p["ranks"] == step["ranks"] for p in of_job)
         probed = any((p["ranks"], p["link"]) == (step["ranks"], step["link"]) for p in found["probes"])
         rows.append(predict_table.row_of(case, predicted["step_s"], steps_s, (profiled, probed)))
@@ -307,15 +332,17 @@ def main(argv=None):
             data = (digits.digits_folder(), Path(scratch) / "text")
             data[1].write_bytes(texts.standard_library(TEXT_BYTES))
             print(f"{job.cores()} core(s), load {machine.load():g}", flush=True)
-            measure_codecs(record)
             make_profiles(record, data, scratch)
             if args.write_profiles:
                 write_profiles(record.found, args.write_profiles)
             measure_steps(record, data, scratch)
+        record.found["predicted_at"] = gradwire.build_info()["commit"]
+        record.found["sharing"] = sharing(record.found)
         record.found["rows"] = compared(record.found)
         record.found["summary"] = predict_table.summary(record.found["rows"])
         record.keep()
         predict_table.show(record.found["rows"], args.markdown)
+        predict_table.show_sharing(record.found["sharing"], args.markdown)
         return 0
     except errors.BenchError as error:
         print(f"predict.py: {error}", file=sys.stderr)

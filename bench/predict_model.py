@@ -8,9 +8,15 @@ The form was fixed before a step with an exchange was looked at, and nothing in 
   buckets      DDP's rule: 1 MiB, then 25 MiB, in the order in which gradients appear
   a bucket     compressed on the processor, exchanged, decompressed on the processor. The exchange is
                messages * time of a message, by the library's formulas and the payload's bytes
-  codecs       timed alone, and so much longer as ranks share a core
+  codecs       what coding took while as many ranks did, in straight lines between sizes; between and
+               beyond those numbers of ranks like computing. Where owners add slices up (dense, two_shot)
+               each decodes a bucket in slices, encodes its own region anew and decodes the sums
   link         what messages of several sizes took there, straight lines between them; where nobody
                probed, the nearest probe: its start-up, and the rest by the nominal rates
+  processors   what messages of several sizes took of them beside ranks that compute, in the nearest
+               probe; r ranks have c / r of the cores each, and share them by max-min fairness
+               (planner/cluster.h), a computing thread each
+  handing over what gradwire's hook took for a bucket, in the nearest probe, of backward
   the step     planner.simulate(), schedule wfbp: one exchange at a time, beside backward; the update
                comes behind the last one
 """
@@ -20,14 +26,12 @@ import json
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple
+from typing import Collection, Dict, List, Sequence, Tuple
 
 import gradwire
 from gradwire import planner
 
 DDP_CAPS = (1 << 20, 25 << 20)
-# A payload is decoded so often: by gather every rank's; else its slices by their owners, and the sum.
-_DECODINGS = {"gather": lambda ranks: ranks}
 _TIMES = ("forward_s", "backward_s", "ready_s", "update_s")
 
 
@@ -62,6 +66,8 @@ class Probe:
     ranks: int
     bits_per_s: float
     line: Line
+    cpu: Line  # of a rank's processor, for a message sent and the one received
+    hand_over_s: float = 0.0  # of a bucket
 
 
 def line_through(measured: Sequence[Tuple[float, float]]) -> Line:
@@ -78,6 +84,44 @@ def line_through(measured: Sequence[Tuple[float, float]]) -> Line:
     return Line(tuple(zip(sizes, seconds)))
 
 
+NOTHING = Line(((0.0, 0.0), (1.0, 0.0)))
+
+
+@dataclass(frozen=True)
+class Codec:
+    """What coding takes, by bytes of dense float32 gradient."""
+
+    encode: Line = NOTHING
+    decode: Line = NOTHING
+
+
+def codec_at(codecs: Dict[int, Codec], ranks: int, cores: int) -> Codec:
+    """Of so many ranks at once, from those measured; as profile_at() has it."""
+    shares = shares_at(codecs, ranks, cores)
+
+    def blended(kind: str) -> Line:
+        parts = [(getattr(codecs[r], kind), share) for r, share in shares]
+        sizes = sorted({size for line, _ in parts for size, _ in line.points})
+        return Line(tuple((size, sum(share * line.seconds(size) for line, share in parts)) for size in sizes))
+
+    return Codec(blended("encode"), blended("decode"))
+
+
+def shares_at(measured: Collection[int], ranks: int, cores: int) -> List[Tuple[int, float]]:
+    """Of which measured numbers of ranks how much to take: in a straight line between two of them, beyond
+    them in proportion to ranks a core."""
+    if ranks in measured:
+        return [(ranks, 1.0)]
+    below = [r for r in measured if r < ranks]
+    above = [r for r in measured if r > ranks]
+    if below and above:
+        low, high = max(below), min(above)
+        share = (ranks - low) / (high - low)
+        return [(low, 1 - share), (high, share)]
+    nearest = max(below) if below else min(above)
+    return [(nearest, ranks_per_core(ranks, cores) / ranks_per_core(nearest, cores))]
+
+
 def ranks_per_core(ranks: int, cores: int) -> float:
     """How much longer work of one thread a rank takes than alone."""
     return max(1.0, ranks / cores)
@@ -85,28 +129,15 @@ def ranks_per_core(ranks: int, cores: int) -> float:
 
 def profile_at(profiles: Dict[int, dict], ranks: int, cores: int) -> dict:
     """The profile of so many ranks computing at once; `profiles` are those measured, by ranks."""
-    if ranks in profiles:
-        return copy.deepcopy(profiles[ranks])
-    below = [r for r in profiles if r < ranks]
-    above = [r for r in profiles if r > ranks]
-    if below and above:
-        low, high = max(below), min(above)
-        share = (ranks - low) / (high - low)
-        return _blended(profiles[low], profiles[high], 1 - share, share, ranks)
-    nearest = max(below) if below else min(above)
-    longer = ranks_per_core(ranks, cores) / ranks_per_core(nearest, cores)
-    return _blended(profiles[nearest], profiles[nearest], longer, 0.0, ranks)
-
-
-def _blended(one: dict, other: dict, share: float, rest: float, ranks: int) -> dict:
-    made = copy.deepcopy(one)
+    parts = [(profiles[r], share) for r, share in shares_at(profiles, ranks, cores)]
+    made = copy.deepcopy(parts[0][0])
     made["ranks"] = ranks
     for key in made["step"]:
-        made["step"][key] = share * one["step"][key] + rest * other["step"][key]
-    for layer, a, b in zip(made["layers"], one["layers"], other["layers"]):
+        made["step"][key] = sum(share * part["step"][key] for part, share in parts)
+    for i, layer in enumerate(made["layers"]):
         for key in _TIMES:
-            if key in a:
-                layer[key] = share * a[key] + rest * b[key]
+            if key in layer:
+                layer[key] = sum(share * part["layers"][i][key] for part, share in parts)
     return made
 
 
@@ -135,9 +166,13 @@ def payload_bytes(spec: str, numel: int, found: Dict[Tuple[str, int], int]) -> i
     return found[spec, numel]
 
 
-def line_at(probes: Sequence[Probe], ranks: int, bits_per_s: float) -> Line:
-    """The line by the probe that is nearest: in ranks first, then in the rate's logarithm."""
-    nearest = min(probes, key=lambda p: (abs(p.ranks - ranks), abs(math.log(p.bits_per_s / bits_per_s))))
+def nearest_of(probes: Sequence[Probe], ranks: int, bits_per_s: float) -> Probe:
+    """In ranks first, then in the rate's logarithm."""
+    return min(probes, key=lambda p: (abs(p.ranks - ranks), abs(math.log(p.bits_per_s / bits_per_s))))
+
+
+def line_at(nearest: Probe, bits_per_s: float) -> Line:
+    """The line of a link of that rate, by the probe that is nearest to it."""
     size, least = nearest.line.points[0]
     start_up = max(0.0, least - 8 * size / nearest.bits_per_s)
     slower = nearest.bits_per_s / bits_per_s
@@ -154,13 +189,29 @@ def exchange_seconds(exchange: str, numel: int, payload: int, ranks: int, line: 
     return messages * line.seconds(sent / messages)
 
 
+def coding_behind(exchange: str, ranks: int) -> Tuple[float, float]:
+    """How many buckets a rank decodes and encodes behind an exchange's first messages
+    (comm/exchange/README.md)."""
+    return (float(ranks), 0.0) if exchange == "gather" else (2.0, 1.0 / ranks)
+
+
+def beside_computing(alone_s: float, cpu_s: float, ranks: int, cores: int) -> float:
+    """Seconds of an exchange beside as many computing threads as ranks or cores, whichever are more:
+    the same rule as the planner's, in a line."""
+    share = cores / ranks
+    threads = max(1, math.ceil(share))
+    wants = min(cpu_s / alone_s, share)
+    left = max(share - min(threads, share), share / (threads + 1))
+    return alone_s * max(1.0, wants / left) if wants > 0 else alone_s
+
+
 def expected(
     case: Case,
     bits_per_s: float,
     profiles: Dict[int, dict],
     shapes: Dict[str, Sequence[int]],
     probes: Sequence[Probe],
-    codecs: Dict[str, Sequence[float]],
+    codecs: Dict[str, Dict[int, Codec]],
     cores: int,
 ) -> dict:
     """step_s and its parts, as planner.simulate() has them.
@@ -168,10 +219,12 @@ def expected(
     Args:
         profiles: of this model and batch, by ranks.
         shapes: of the parameters, by the names in the profiles.
-        codecs: encode floor s, encode bytes/s, decode floor s, decode bytes/s by spec.
+        codecs: by spec and number of ranks that code at once.
     """
     profile = profile_at(profiles, case.ranks, cores)
-    line = line_at(probes, case.ranks, bits_per_s)
+    probe = nearest_of(probes, case.ranks, bits_per_s)
+    line = line_at(probe, bits_per_s)
+    profile["step"]["hand_over_s"] = probe.hand_over_s
     layers = profile["layers"]
     buckets = buckets_of(profile)
     in_turn = [i for i, layer in enumerate(layers) if layer["numel"] > 0]  # of the plan's parameters
@@ -183,24 +236,24 @@ def expected(
         exchange=exchange or "auto",
         buckets=[[place[i] for i in bucket] for bucket in buckets],
     )
-    longer = ranks_per_core(case.ranks, cores)
     found: Dict[Tuple[str, int], int] = {}
     for bucket, row in zip(buckets, plan.layout):
         sent, encoding, decoding = 0, 0.0, 0.0
         for group in row["groups"]:
             dense = 4.0 * group["numel"]
             sent += payload_bytes(group["spec"], group["numel"], found)
-            encode_floor, encode_rate, decode_floor, decode_rate = codecs[group["spec"]]
-            encoding += encode_floor + (dense / encode_rate if encode_rate else 0)
-            decoding += decode_floor + (dense / decode_rate if decode_rate else 0)
-        times = _DECODINGS.get(row["exchange"], lambda ranks: 2)(case.ranks)
+            codec = codec_at(codecs[group["spec"]], case.ranks, cores)
+            encoding += codec.encode.seconds(dense)
+            decoding += codec.decode.seconds(dense)
+        decodings, encodings = coding_behind(row["exchange"], case.ranks)
         carrier = layers[bucket[-1]]
-        carrier["exchange_s"] = exchange_seconds(
-            row["exchange"], row["numel"], sent, case.ranks, line)
-        carrier["compress_s"] = longer * encoding
-        carrier["decompress_s"] = longer * decoding * times
+        for key, of_message in (("exchange_s", line), ("exchange_cpu_s", probe.cpu)):
+            carrier[key] = exchange_seconds(row["exchange"], row["numel"], sent, case.ranks, of_message)
+        carrier["compress_s"] = encoding
+        carrier["decompress_s"] = decoding * decodings + encoding * encodings
     _in_turn(profile, layers[buckets[-1][-1]])
-    cluster = planner.Cluster(workers=case.ranks, measured_exchanges=True)
+    cluster = planner.Cluster(
+        workers=case.ranks, measured_exchanges=True, cores_per_worker=cores / case.ranks)
     return planner.simulate(json.dumps(profile), cluster, "wfbp")
 
 

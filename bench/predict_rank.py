@@ -1,7 +1,8 @@
 """One rank of predict.py: does the tasks of a file one after another, together with the other ranks.
 
   {"do": "profile", "model": .., "batch": ..}             steps without any exchange, all ranks at once
-  {"do": "probe", "numels": [..]}                         exchanges alone, of so many elements
+  {"do": "codecs", "specs": [..]}                         coding, all ranks at once
+  {"do": "probe", "numels": [..]}                         exchanges of so many elements (predict_probe.py)
   {"do": "measure", "model": .., "batch": .., "method": ..}   training steps, timed on rank 0
 
 Each is told as one event with the task's number and what was found.
@@ -9,15 +10,15 @@ Each is told as one event with the task's number and what was found.
 
 import argparse
 import json
-import statistics
 import time
 from pathlib import Path
+
+import predict_probe
 
 from gradwire.bench.torch_trainer import process
 
 NAME = "predict_rank.py"
 WARMUP = 4  # DDP makes its buckets anew behind the first step, gradwire follows
-PROBE_REPEATS = 4
 
 
 def parser():
@@ -69,33 +70,6 @@ def profiled(options, task):
     return {"document": slowest, "shapes": dict(job.shapes)}
 
 
-def probed(options, task, number):
-    """[[elements, median seconds]]: dense float32 sums over the library's own transport."""
-    import numpy
-
-    import gradwire
-
-    folder = options.store.partition(":")[2]
-    transport = gradwire.make_transport(
-        "gloo", rank=options.rank, world_size=options.world_size, interface=options.interface,
-        store=f"file:{folder}/probe{number}", timeout=options.timeout_s)
-    points = []
-    for numel in task["numels"]:
-        plan = gradwire.make_plan([("x", (numel,))], "none", exchange="dense", bucket_bytes=4 * numel)
-        reducer = gradwire.Reducer(plan, transport)
-        gradient = numpy.ones(numel, numpy.float32)
-        seconds = []
-        for _ in range(PROBE_REPEATS + 1):
-            begin = time.perf_counter()
-            reducer.bucket_ready(0, gradient)
-            reducer.wait()
-            seconds.append(time.perf_counter() - begin)
-        points.append([numel, statistics.median(seconds[1:])])
-        del reducer
-    transport.close()
-    return {"points": points}
-
-
 def measured(options, task):
     """Seconds of each step behind the first ones, loading included."""
     import torch.distributed as dist
@@ -137,8 +111,10 @@ def work(options, events):
         for number, task in enumerate(json.loads(options.tasks.read_text())):
             if task["do"] == "profile":
                 found = profiled(options, task)
+            elif task["do"] == "codecs":
+                found = predict_probe.coded(task)
             elif task["do"] == "probe":
-                found = probed(options, task, number)
+                found = predict_probe.probed(options, task, number)
             else:
                 found = measured(options, task)
             events.say("task", task=number, **found)

@@ -102,3 +102,14 @@ def show(rows: List[dict], markdown: bool) -> None:
                                "of methods for one job")):
         if tau is not None:
             print(f"Kendall's tau {tau:.3f} over the {pairs} pairs {which} whose intervals do not overlap")
+
+
+def show_sharing(rows: List[dict], markdown: bool) -> None:
+    """What exchanges take alone, of the processor, and beside ranks that compute."""
+    head = ["ranks", "link", "elements", "alone ms", "processor ms", "beside computing ms", "by the rule ms",
+            "error"]
+    print()
+    print_table(head, [
+        [str(row["ranks"]), row["link"], str(row["numel"]),
+         *(f"{1e3 * row[key]:.2f}" for key in ("alone_s", "cpu_s", "beside_s", "predicted_s")),
+         f"{row['error']:+.0%}"] for row in rows], markdown)

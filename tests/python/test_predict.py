@@ -114,6 +114,16 @@ def straight(form, alpha, rate):
     return form.Line(tuple((float(b), alpha + b / rate) for b in (8, 1 << 16, 1 << 24)))
 
 
+def from_nothing(form, floor, rate):
+    return form.Line(((0.0, floor), (1e9, floor + 1e9 / rate)))
+
+
+def probe_of(form, ranks, bits_per_s, alpha, rate, cpu_s=0.0, hand_over_s=0.0):
+    """cpu_s: of each message, whatever its size."""
+    cpu = form.Line(((8.0, cpu_s), (float(1 << 24), cpu_s)))
+    return form.Probe(ranks, bits_per_s, straight(form, alpha, rate), cpu, hand_over_s)
+
+
 def test_messages_take_what_those_of_like_size_took(form):
     line = form.line_through([(100, 5.0), (300, 9.0), (100, 1.0), (100, 2.0), (200, 4.0)])
     assert line.points == ((100, 2.0), (200, 4.0), (300, 9.0))
@@ -125,13 +135,16 @@ def test_messages_take_what_those_of_like_size_took(form):
 
 
 def test_links_nobody_probed_take_the_nearest_probe(form):
-    probes = [form.Probe(2, 1e8, straight(form, 1e-4, 1e8 / 8)),
-              form.Probe(2, 1e9, straight(form, 2e-4, 1e9 / 8)),
-              form.Probe(4, 1e9, straight(form, 3e-4, 0.5e9 / 8))]
-    assert form.line_at(probes, 2, 1e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 1e8)
-    assert form.line_at(probes, 2, 2e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 2e8)
+    probes = [probe_of(form, 2, 1e8, 1e-4, 1e8 / 8), probe_of(form, 2, 1e9, 2e-4, 1e9 / 8),
+              probe_of(form, 4, 1e9, 3e-4, 0.5e9 / 8)]
+
+    def line_at(ranks, rate):
+        return form.line_at(form.nearest_of(probes, ranks, rate), rate)
+
+    assert line_at(2, 1e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 1e8)
+    assert line_at(2, 2e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 2e8)
     # Half the rate was had there; it is here too.
-    assert form.line_at(probes, 8, 5e8).seconds(1e6) == pytest.approx(3e-4 + 8e6 / 2.5e8, rel=1e-3)
+    assert line_at(8, 5e8).seconds(1e6) == pytest.approx(3e-4 + 8e6 / 2.5e8, rel=1e-3)
 
 
 def test_exchanges_are_messages_of_their_size(form):
@@ -143,13 +156,15 @@ def test_exchanges_are_messages_of_their_size(form):
 def test_a_step_of_one_bucket_is_the_sum_of_its_parts(form):
     numel = 1 << 20
     profiles = {2: profile([("a", numel, 0.05)], 2)}
-    probe = form.Probe(2, 1e8, straight(form, 0.001, 1e8 / 8))
-    codecs = {"fp16": (0.001, 4e9, 0.002, 2e9)}
+    probe = probe_of(form, 2, 1e8, 0.001, 1e8 / 8)
+    # Measured of one rank: two share the core.
+    codecs = {"fp16": {1: form.Codec(from_nothing(form, 0.001, 4e9), from_nothing(form, 0.002, 2e9))}}
     found = form.expected(form.Case("m", 1, "fp16", "100mbit", 2), 1e8, profiles, {"a": (1024, 1024)},
                           [probe], codecs, cores=1)
     dense = 4.0 * numel
     payload = len(gradwire.Feedback("fp16", numel).compress(__import__("numpy").ones(numel, "float32")))
-    codec = (0.001 + dense / 4e9) + 2 * (0.002 + dense / 2e9)
+    # Encoded, and half of it once more by the owner of the sums; decoded in slices, and the sums.
+    codec = 1.5 * (0.001 + dense / 4e9) + 2 * (0.002 + dense / 2e9)
     # Two messages of half the payload, 64 bytes of frame each.
     exchange = 2 * 0.001 + (payload + 128) / (1e8 / 8)
     # The profiled step took 0.07 s, 0.01 more than its parts; two ranks share the core for codecs.
@@ -158,25 +173,111 @@ def test_a_step_of_one_bucket_is_the_sum_of_its_parts(form):
 
 def test_the_decoding_of_gathered_payloads_grows_with_ranks(form):
     profiles = {4: profile([("a", 1 << 16, 0.05)], 4)}
-    arguments = (1e8, profiles, {"a": (256, 256)}, [form.Probe(4, 1e8, straight(form, 0.0, 1e15))])
-    free = form.expected(form.Case("m", 1, "topk:1%@gather", "x", 4), *arguments,
-                         {"topk:1%": (0, 0, 0, 0)}, cores=4)["step_s"]
-    paid = form.expected(form.Case("m", 1, "topk:1%@gather", "x", 4), *arguments,
-                         {"topk:1%": (0, 0, 0.1, 0)}, cores=4)["step_s"]
+    arguments = (1e8, profiles, {"a": (256, 256)}, [probe_of(form, 4, 1e8, 0.0, 1e15)])
+    free, paid = [
+        form.expected(form.Case("m", 1, "topk:1%@gather", "x", 4), *arguments,
+                      {"topk:1%": {4: form.Codec(decode=from_nothing(form, floor, 1e15))}}, cores=4)["step_s"]
+        for floor in (0.0, 0.1)]
     assert paid - free == pytest.approx(4 * 0.1)
+
+
+def test_exchanges_take_their_processor_time_from_backward(form):
+    # The first bucket, of 1 MiB, leaves when half of backward is still to come and hides behind it.
+    made = profile([("rest", 16, 0.2), ("sent", 1 << 18, 0.1)], 4)
+    made["step"].update(measured_s=0.24, io_s=0.0)
+    shapes = {"rest": (16,), "sent": (512, 512)}
+
+    def step_s(cores, **costs):
+        probes = [probe_of(form, 4, 1e9, 0.01, 1e15, **costs)]
+        return form.expected(form.Case("m", 1, "none", "x", 4), 1e9, {4: made}, shapes, probes,
+                             {"none": {4: form.Codec()}}, cores)["step_s"]
+
+    # Six messages of 10 ms for each of two buckets; the second one's are behind backward.
+    idle = step_s(2)
+    assert idle == pytest.approx(0.24 + 0.06)
+    # Four ranks on two cores: the six hidden messages' time, twice.
+    assert step_s(2, cpu_s=0.001) - idle == pytest.approx(2 * 6 * 0.001)
+    assert step_s(4, cpu_s=0.001) - idle == pytest.approx(6 * 0.001)
+    assert step_s(8, cpu_s=0.001) == pytest.approx(idle)  # a core to spare
+    # Two buckets are handed over.
+    assert step_s(2, hand_over_s=0.003) - idle == pytest.approx(2 * 0.003)
+
+
+@pytest.mark.parametrize("ranks, cores, alone, cpu, beside", [
+    (2, 2, 0.1, 0.02, 0.1),  # wants less than half of its core
+    (2, 2, 0.1, 0.08, 0.16),  # gets half of it
+    (4, 2, 0.1, 0.02, 0.1), (4, 2, 0.1, 0.04, 0.16),  # a quarter of a core each
+    (4, 2, 0.1, 9.0, 0.2),  # more than there was
+    (1, 2, 0.1, 0.05, 0.1), (1, 2, 0.1, 0.1, 0.15)])  # beside two threads
+def test_an_exchange_beside_computing_by_hand(form, ranks, cores, alone, cpu, beside):
+    assert form.beside_computing(alone, cpu, ranks, cores) == pytest.approx(beside)
+
+
+def test_the_rule_in_a_line_is_the_planners(form):
+    for ranks, cpu in ((2, 0.03), (2, 0.09), (4, 0.02), (4, 0.045), (3, 0.06)):
+        document = profile([("rest", 0, 0.0), ("sent", 1 << 18, 0.1)], ranks)
+        del document["layers"][0]["ready_s"]
+        document["layers"][0]["backward_s"] = 9.9  # much of backward behind the only gradient
+        document["layers"][1].update(backward_s=0.1, exchange_s=0.1, exchange_cpu_s=cpu)
+        cluster = planner.Cluster(workers=ranks, measured_exchanges=True, cores_per_worker=2 / ranks)
+        exchange_s = planner.simulate(json.dumps(document), cluster)["exchange_s"]
+        assert exchange_s == pytest.approx(form.beside_computing(0.1, cpu, ranks, 2)), (ranks, cpu)
+
+
+def test_codecs_between_and_beyond_the_ranks_that_coded(form):
+    codecs = {r: form.Codec(from_nothing(form, 0.001 * r, 1e9), from_nothing(form, 0.0, 1e9 / r))
+              for r in (1, 2, 4)}
+    for ranks, longer in ((1, 1), (2, 2), (3, 3), (4, 4), (8, 8)):
+        codec = form.codec_at(codecs, ranks, 2)
+        assert codec.encode.seconds(0) == pytest.approx(0.001 * longer)
+        assert codec.decode.seconds(1e6) == pytest.approx(0.001 * longer)
+    assert form.coding_behind("gather", 4) == (4, 0) and form.coding_behind("two_shot", 4) == (2, 0.25)
+
+
+def test_codecs_are_lines_by_spec_and_ranks(load):
+    predict = load("predict")
+    measured = {"encode": [[100, 1.0], [200, 3.0]], "decode": [[100, 1.0], [200, 1.0]]}
+    codecs = predict.codecs_of({"codecs": [{"ranks": 2, "specs": {"int4": measured}}]})
+    assert codecs["int4"][2].encode.seconds(300) == 5.0 and codecs["int4"][2].decode.seconds(300) == 1.0
+    assert codecs["none"][2].encode.seconds(1e9) == 0.0
+    assert predict.coding_specs(["none", "int4", "topk:1%@gather", "bf16"]) == ["bf16", "int4", "topk:1%"]
+
+
+def test_what_computes_beside_is_counted_out(load):
+    probe = load("predict_probe")
+    assert probe.processor_seconds(1000, 1.5, 0.001) == pytest.approx(0.5)
+    assert probe.processor_seconds(1000, 0.9, 0.001) == 0.0  # a hiccup of the machine
+    assert [probe.busy_threads(2, ranks) for ranks in (1, 2, 3, 4)] == [2, 1, 1, 1]
+    assert probe.busy_threads(7, 3) == 3
+    with probe.Busy(2) as busy:
+        begin = busy.now()
+        while busy.now()[0] - begin[0] < 20:
+            pass
+        pieces, process_s, seconds = probe.passed(begin, busy.now())
+    assert pieces >= 20 and process_s > 0 and seconds > 0
+    assert busy.now()[0] == busy.now()[0]  # they have ended
 
 
 def test_probes_are_lines_through_exchanges(load):
     predict = load("predict")
-    points = [[n, 2 * 3 * (0.0005 + 4 * n / 4 / 12e6)] for n in (1 << 12, 1 << 16, 1 << 20)]
-    rows = [{"ranks": 4, "link": "100mbit", "part": part, "points": points[part:]} for part in range(2)]
-    rows.append({"ranks": 2, "link": "1gbit", "part": 0, "points": [[n, n / 1e8] for n in (10, 100, 1000)]})
+
+    def point(numel, alone_s):
+        return {"numel": numel, "alone_s": alone_s, "cpu_s": alone_s / 10, "beside_s": 2 * alone_s}
+
+    points = [point(n, 2 * 3 * (0.0005 + 4 * n / 4 / 12e6)) for n in (1 << 12, 1 << 16, 1 << 20)]
+    rows = [{"ranks": 4, "link": "100mbit", "part": part, "points": points[part:], "hand_over_s": 0.1 + part}
+            for part in range(2)]
+    rows.append({"ranks": 2, "link": "1gbit", "part": 0, "hand_over_s": 0.2,
+                 "points": [point(n, n / 1e8) for n in (10, 100, 1000)]})
     four, two = predict.probes_of({"probes": rows})
     for size in (1 << 12, 1 << 16, 1 << 20):
         assert four.line.seconds(size) == pytest.approx(0.0005 + size / 12e6)
-    assert (four.ranks, four.bits_per_s) == (4, 1e8)
+        assert four.cpu.seconds(size) == pytest.approx((0.0005 + size / 12e6) / 10)
+    assert (four.ranks, four.bits_per_s, four.hand_over_s) == (4, 1e8, pytest.approx(0.6))
     # Two messages of half the elements: 2 n bytes in half the time.
     assert two.ranks == 2 and two.line.seconds(2e6) == pytest.approx(2e6 / 4e8)
+    rule = predict.sharing({"probes": rows, "machine": {"cores": 2}})
+    assert len(rule) == 8 and rule[0]["error"] == pytest.approx(-0.5)  # a tenth of a core is not slowed
 
 
 def test_a_record_goes_on_where_it_was_and_refuses_others(load, tmp_path):
@@ -191,6 +292,10 @@ def test_a_record_goes_on_where_it_was_and_refuses_others(load, tmp_path):
     assert again.found["command"] == "bench/predict.py --json 'x y'"
     with pytest.raises(errors.UsageError, match="is of other settings"):
         predict.Record(file, {"steps": 4}, [])
+    record.found["codecs"] = {"bf16": [0.0, 1e9, 0.0, 1e9]}  # as earlier versions wrote it
+    record.keep()
+    with pytest.raises(errors.UsageError, match="did not probe what exchanges take of the processors"):
+        predict.Record(file, settings, [])
 
 
 @pytest.mark.parametrize("words, told", [
