@@ -93,7 +93,7 @@ def _sensitivities(axes: Any, step: Document) -> None:
 
 # What a task's name begins with, in the order of the palette.
 _KINDS = ("update", "backward", "exchange", "decompress", "compress", "forward", "copy", "io",
-          "host_to_device")
+          "host_to_device", "hand_over")
 
 
 def plot_timeline(path: str, document: Document, traces: Sequence[str]) -> None:
