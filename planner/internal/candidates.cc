@@ -12,6 +12,8 @@ namespace {
 
 /// Labels of the dynamic program: a job waits for it, and the best few are timed anyway.
 constexpr size_t kBeam = 16;
+/// Pieces that buckets are made of: a search takes the square of their number.
+constexpr size_t kMostPieces = 128;
 
 std::vector<ParamId> order_of(std::span<const double> ready_s) {
   std::vector<ParamId> order(ready_s.size());
@@ -20,12 +22,31 @@ std::vector<ParamId> order_of(std::span<const double> ready_s) {
   return order;
 }
 
-std::vector<ReadyGradient> ready_in(std::span<const ParamId> order, const PredictedJob& job) {
-  std::vector<ReadyGradient> gradients;
-  for (const ParamId p : order) {
-    gradients.push_back({job.parameters[p].name, job.parameters[p].numel(), job.costs.ready_s[p]});
+/// Gradients, or neighbours among them where there are many: those that hold less than their share
+/// of all elements travel together.
+struct Pieces {
+  std::vector<ReadyGradient> gradients = {};
+  std::vector<size_t> begin = {0};  ///< in the order, of each; and the end of the last
+};
+
+Pieces pieces_of(std::span<const ParamId> order, const PredictedJob& job) {
+  size_t all = 0;
+  for (const ParamInfo& parameter : job.parameters) {
+    all += parameter.numel();
   }
-  return gradients;
+  const size_t least = order.size() > kMostPieces ? (all + kMostPieces - 1) / kMostPieces : 1;
+  Pieces pieces;
+  size_t numel = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const ParamInfo& parameter = job.parameters[order[i]];
+    numel += parameter.numel();
+    if (numel >= least || i + 1 == order.size()) {
+      pieces.gradients.push_back({parameter.name, numel, job.costs.ready_s[order[i]]});
+      pieces.begin.push_back(i + 1);
+      numel = 0;
+    }
+  }
+  return pieces;
 }
 
 /// The bf16 group of exempt parameters travels in the same message, so its exchanges count alone.
@@ -35,8 +56,10 @@ std::vector<std::string> common_exchanges() {
   return {names.begin(), names.end()};
 }
 
+/// `begin`: of the pieces that the plan counts, in the order.
 PilotPlan plan_of(const BucketPlan& planned, std::span<const BucketOption> options,
-                  std::span<const ParamId> order, const PredictedJob& job) {
+                  std::span<const ParamId> order, std::span<const size_t> begin,
+                  const PredictedJob& job) {
   PilotPlan made;
   made.plan = job.options.plan;
   made.plan.exchange = "auto";
@@ -53,8 +76,8 @@ PilotPlan plan_of(const BucketPlan& planned, std::span<const BucketOption> optio
   made.loss = planned.loss;
   for (const PlannedBucket& bucket : planned.buckets) {
     const BucketOption& option = options[bucket.option];
-    made.plan.buckets.emplace_back(order.begin() + static_cast<ptrdiff_t>(bucket.begin),
-                                   order.begin() + static_cast<ptrdiff_t>(bucket.end));
+    made.plan.buckets.emplace_back(order.begin() + static_cast<ptrdiff_t>(begin[bucket.begin]),
+                                   order.begin() + static_cast<ptrdiff_t>(begin[bucket.end]));
     if (job.options.plan.rules.empty()) {  // else make_plan() finds what carries their specs too
       made.plan.exchanges.push_back(option.exchange);
     }
@@ -144,7 +167,8 @@ double rest_of_step(const PredictedJob& job, const PlanOptions& ran, double step
 std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   const std::vector<BucketOption> options = options_of(job);
   const std::vector<ParamId> order = order_of(job.costs.ready_s);
-  const std::vector<ReadyGradient> gradients = ready_in(order, job);
+  const Pieces pieces = pieces_of(order, job);
+  const std::vector<ReadyGradient>& gradients = pieces.gradients;
   const auto options_with = [&](std::span<const std::string> specs) {
     std::vector<BucketOption> some;
     std::ranges::copy_if(options, std::back_inserter(some), [&](const BucketOption& option) {
@@ -162,7 +186,7 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
       std::ranges::for_each(searched, [](BucketOption& option) { option.compressor = "none"; });
     }
     const BucketPlan planned = plan_buckets(gradients, searched, {.beam = kBeam});
-    PilotPlan plan = plan_of(planned, some, order, job);
+    PilotPlan plan = plan_of(planned, some, order, pieces.begin, job);
     plan.predicted_s = job.rest_s + std::max(0.0, planned.end_s - backward_s);
     const bool known =
         std::ranges::any_of(plans, [&](const PilotPlan& other) { return other.spec == plan.spec; });

@@ -81,6 +81,7 @@ void Pilot::State::choose() {
   level = ceiling = ladder.size() - 1;
   harm = 0;
   cruise(plan);
+  timed_s = expected;
   note("choose", from,
        plan.off() ? "not compressing is as fast as any that was timed: off"
                   : "the least lossy of those within the tolerance of the fastest",
@@ -182,12 +183,18 @@ bool Pilot::State::watch_link() {
   const bool known = !exchange_s.empty();
   const double step = typical_of(step_s);
   const double now = known ? median_of(exchange_s) : step;
+  const auto is_another = [&](double than, double band) {
+    return (now > band * than || now * band < than) &&
+           std::abs(now - than) > options.least_change * step;
+  };
   if (expected_s <= 0) {
-    expected_s = now;
+    // A few steps of a trial say less than a window, but enough to see that the link has changed
+    // since.
+    const double band = options.link_band * options.link_band;
+    expected_s = timed_s > 0 && is_another(timed_s, band) ? timed_s : now;
   }
-  const bool outside = now > options.link_band * expected_s || now * options.link_band < expected_s;
-  const bool matters = std::abs(now - expected_s) > options.least_change * step;
-  if (!link_changed && outside && matters) {
+  const bool changed = is_another(expected_s, options.link_band);
+  if (!link_changed && changed) {
     link_changed = true;
     note("link", running.name,
          concat(known ? "exchanges of" : "", " a step took ", now, " s in a window, expected ",
@@ -198,7 +205,7 @@ bool Pilot::State::watch_link() {
           {"expected_s", expected_s},
           {"band", options.link_band},
           {"step_s", step}});
-  } else if (link_changed && !(outside && matters)) {
+  } else if (link_changed && !changed) {
     link_changed = false;  // it has come back
   }
   if (link_changed && may_probe()) {

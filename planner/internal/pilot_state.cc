@@ -130,7 +130,7 @@ void Pilot::State::run(const PilotPlan& plan) {
 void Pilot::State::cruise(const PilotPlan& plan) {
   phase = Phase::kCruise;
   chosen_once = true;
-  expected_s = 0;  // the first window says what is usual
+  expected_s = timed_s = 0;  // the first window says what is usual
   guard.plan_changed();
   run(plan);
 }
@@ -144,6 +144,7 @@ void Pilot::State::end_measuring(const PilotWindow& window) {
     level = ceiling = 0;
     const std::string from = running.name;
     cruise(off);
+    timed_s = dense_exchange_s;
     --epoch;  // it goes on as it is
     note("choose", from,
          "without compression the exchange is too small a part of the step to gain "

@@ -60,7 +60,8 @@ struct Pilot::State {
   size_t arm = 0, turns_left = 0;
 
   // Cruising: seconds of the exchange (of the step, where that is not known) that are expected.
-  double expected_s = 0;
+  double expected_s = 0;      // 0: the first window will say
+  double timed_s = 0;         // what they took when the plan was timed; 0: it was not
   bool link_changed = false;  // and nothing was done about it yet
 
   /// A plan that was no longer faster than "none": once in a while the two are timed anew, in turn.

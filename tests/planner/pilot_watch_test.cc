@@ -61,6 +61,36 @@ TEST(PilotWatch, TwoCandidatesAreEnough) {
   EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
 }
 
+TEST(PilotWatch, ThousandsOfParametersArePlannedInPieces) {
+  // Where messages cost nothing to start each of 600 would travel alone, which takes long to find.
+  std::vector<ParamInfo> parameters;
+  for (size_t p = 0; p < 600; ++p) {
+    parameters.push_back({std::to_string(p), {100, 100}});
+  }
+  Pilot pilot(parameters, 4, {.tuning_turns = 0});
+  const Job job = slow_link();
+  pilot.end_window({.step_s = {1, 1, 1, 1, 1}});
+  PilotCosts costs{.ready_s = std::vector<double>(600),
+                   .alpha_s = 0,
+                   .bytes_per_s = 1e8,
+                   .codecs = job.costs(pilot).codecs};
+  for (auto& [spec, cost] : costs.codecs) {
+    cost.encode_floor_s = cost.decode_floor_s = 0;
+  }
+  for (size_t p = 0; p < 600; ++p) {
+    costs.ready_s[p] = 1e-3 * static_cast<double>(600 - p);
+  }
+  pilot.set_costs(costs);
+  std::vector<size_t> seen(600);
+  for (const std::vector<ParamId>& bucket : pilot.plan().plan.buckets) {
+    EXPECT_GE(bucket.size(), 5u);  // of 128 pieces of at least 600 / 128
+    for (const ParamId p : bucket) {
+      ++seen[p];
+    }
+  }
+  EXPECT_EQ(seen, std::vector<size_t>(600, 1));
+}
+
 TEST(PilotWatch, ABusyWindowDoesNotEndCompressionForGood) {
   Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
   Job job = slow_link();
@@ -118,6 +148,24 @@ TEST(PilotWatch, SeesTheLinkWhateverTheLossIs) {
   EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
   job.run_to_cruise(pilot);
   EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, SeesALinkThatChangedSinceThePlanWasTimed) {
+  for (const double dense_s : {1.0, 0.1029}) {  // compressed, and off without any trial
+    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Job job = slow_link();
+    job.step_s["none"] = dense_s;
+    job.run_to_cruise(pilot);
+    EXPECT_EQ(pilot.plan().off(), dense_s < 1);
+    job.step_s["none"] = 1;
+    for (auto& [spec, seconds] : job.step_s) {
+      seconds = 0.1 + 6 * (seconds - 0.1);
+    }
+    job.run(pilot, 1);
+    EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
+    job.run_to_cruise(pilot);
+    EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+  }
 }
 
 TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
