@@ -17,7 +17,7 @@ import time
 
 REPEATS = 4  # of an exchange alone
 BESIDE_S = 0.25  # of exchanges beside computing, of each size
-MOST_BESIDE = 200
+LEAST_BESIDE, MOST_BESIDE = 3, 200
 CALIBRATION_S = 0.4
 HANDED_OVER = 8  # gradients of 256 KiB
 CODED_NUMELS = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
@@ -130,7 +130,8 @@ def probed(options, task, number):
         before = piece_s()
         windows = []
         for point in points:
-            count = agreed(min(MOST_BESIDE, math.ceil(BESIDE_S / point["alone_s"])))
+            wanted = math.ceil(BESIDE_S / point["alone_s"])
+            count = agreed(max(LEAST_BESIDE, min(MOST_BESIDE, wanted)))
             exchange = exchange_of(point["numel"], transport)
             exchange()  # makes its buffers, and all ranks begin together
             begin = busy.now()
