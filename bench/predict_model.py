@@ -12,11 +12,12 @@ The form was fixed before a step with an exchange was looked at, and nothing in 
                beyond those numbers of ranks like computing. Where owners add slices up (dense, two_shot)
                each decodes a bucket in slices, encodes its own region anew and decodes the sums
   link         what messages of several sizes took there, straight lines between them; where nobody
-               probed, the nearest probe: its start-up, and the rest by the nominal rates
-  processors   what messages of several sizes took of them beside ranks that compute, in the nearest
-               probe; r ranks have c / r of the cores each, and share them by max-min fairness
+               probed, the nearest rate: its start-up, and the rest by the nominal rates; between probed
+               numbers of ranks in a straight line, like computing, beyond them as there
+  processors   what messages of several sizes took of them beside ranks that compute, of the same
+               probes; r ranks have c / r of the cores each, and share them by max-min fairness
                (planner/cluster.h), a computing thread each
-  handing over what gradwire's hook took for a bucket, in the nearest probe, of backward
+  handing over what gradwire's hook took for a bucket, of backward, of the same probes
   the step     planner.simulate(), schedule wfbp: one exchange at a time, beside backward; the update
                comes behind the last one
 """
@@ -99,17 +100,24 @@ def codec_at(codecs: Dict[int, Codec], ranks: int, cores: int) -> Codec:
     """Of so many ranks at once, from those measured; as profile_at() has it."""
     shares = shares_at(codecs, ranks, cores)
 
-    def blended(kind: str) -> Line:
-        parts = [(getattr(codecs[r], kind), share) for r, share in shares]
-        sizes = sorted({size for line, _ in parts for size, _ in line.points})
-        return Line(tuple((size, sum(share * line.seconds(size) for line, share in parts)) for size in sizes))
+    return Codec(*(blended([(getattr(codecs[r], kind), share) for r, share in shares])
+                   for kind in ("encode", "decode")))
 
-    return Codec(blended("encode"), blended("decode"))
+
+def blended(parts: Sequence[Tuple[Line, float]]) -> Line:
+    """The sum of lines, each times its share."""
+    sizes = sorted({size for line, _ in parts for size, _ in line.points})
+    return Line(tuple((size, sum(share * line.seconds(size) for line, share in parts)) for size in sizes))
 
 
 def shares_at(measured: Collection[int], ranks: int, cores: int) -> List[Tuple[int, float]]:
-    """Of which measured numbers of ranks how much to take: in a straight line between two of them, beyond
-    them in proportion to ranks a core."""
+    """As neighbours(), but beyond the measured numbers of ranks in proportion to ranks a core."""
+    return [(r, share * (ranks_per_core(ranks, cores) / ranks_per_core(r, cores) if share == 1.0 else 1.0))
+            for r, share in neighbours(measured, ranks)]
+
+
+def neighbours(measured: Collection[int], ranks: int) -> List[Tuple[int, float]]:
+    """Of which measured numbers of ranks how much to take: in a straight line between two of them."""
     if ranks in measured:
         return [(ranks, 1.0)]
     below = [r for r in measured if r < ranks]
@@ -118,8 +126,7 @@ def shares_at(measured: Collection[int], ranks: int, cores: int) -> List[Tuple[i
         low, high = max(below), min(above)
         share = (ranks - low) / (high - low)
         return [(low, 1 - share), (high, share)]
-    nearest = max(below) if below else min(above)
-    return [(nearest, ranks_per_core(ranks, cores) / ranks_per_core(nearest, cores))]
+    return [(max(below) if below else min(above), 1.0)]
 
 
 def ranks_per_core(ranks: int, cores: int) -> float:
@@ -166,9 +173,17 @@ def payload_bytes(spec: str, numel: int, found: Dict[Tuple[str, int], int]) -> i
     return found[spec, numel]
 
 
-def nearest_of(probes: Sequence[Probe], ranks: int, bits_per_s: float) -> Probe:
-    """In ranks first, then in the rate's logarithm."""
-    return min(probes, key=lambda p: (abs(p.ranks - ranks), abs(math.log(p.bits_per_s / bits_per_s))))
+def probe_at(probes: Sequence[Probe], ranks: int, bits_per_s: float) -> Probe:
+    """What a probe there would have found, from those nearest in ranks, and of these in the rate's
+    logarithm."""
+    parts = []
+    for r, share in neighbours({probe.ranks for probe in probes}, ranks):
+        there = [probe for probe in probes if probe.ranks == r]
+        parts.append((min(there, key=lambda p: abs(math.log(p.bits_per_s / bits_per_s))), share))
+    return Probe(
+        ranks, bits_per_s, blended([(line_at(probe, bits_per_s), share) for probe, share in parts]),
+        blended([(probe.cpu, share) for probe, share in parts]),
+        sum(share * probe.hand_over_s for probe, share in parts))
 
 
 def line_at(nearest: Probe, bits_per_s: float) -> Line:
@@ -222,8 +237,7 @@ def expected(
         codecs: by spec and number of ranks that code at once.
     """
     profile = profile_at(profiles, case.ranks, cores)
-    probe = nearest_of(probes, case.ranks, bits_per_s)
-    line = line_at(probe, bits_per_s)
+    probe = probe_at(probes, case.ranks, bits_per_s)
     profile["step"]["hand_over_s"] = probe.hand_over_s
     layers = profile["layers"]
     buckets = buckets_of(profile)
@@ -247,7 +261,7 @@ def expected(
             decoding += codec.decode.seconds(dense)
         decodings, encodings = coding_behind(row["exchange"], case.ranks)
         carrier = layers[bucket[-1]]
-        for key, of_message in (("exchange_s", line), ("exchange_cpu_s", probe.cpu)):
+        for key, of_message in (("exchange_s", probe.line), ("exchange_cpu_s", probe.cpu)):
             carrier[key] = exchange_seconds(row["exchange"], row["numel"], sent, case.ranks, of_message)
         carrier["compress_s"] = encoding
         carrier["decompress_s"] = decoding * decodings + encoding * encodings

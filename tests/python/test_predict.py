@@ -139,12 +139,18 @@ def test_links_nobody_probed_take_the_nearest_probe(form):
               probe_of(form, 4, 1e9, 3e-4, 0.5e9 / 8)]
 
     def line_at(ranks, rate):
-        return form.line_at(form.nearest_of(probes, ranks, rate), rate)
+        return form.probe_at(probes, ranks, rate).line
 
     assert line_at(2, 1e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 1e8)
     assert line_at(2, 2e8).seconds(1e6) == pytest.approx(1e-4 + 8e6 / 2e8)
     # Half the rate was had there; it is here too.
     assert line_at(8, 5e8).seconds(1e6) == pytest.approx(3e-4 + 8e6 / 2.5e8, rel=1e-3)
+    # Between two and four ranks: half of what each would take at that rate.
+    halves = (1e-4 + 8e6 / 2e8 + 3e-4 + 8e6 / 1e8) / 2
+    assert line_at(3, 2e8).seconds(1e6) == pytest.approx(halves, rel=1e-3)
+    three = form.probe_at([probe_of(form, 2, 1e9, 0.0, 1e8, 0.01, 0.1),
+                           probe_of(form, 4, 1e9, 0.0, 1e8, 0.03, 0.2)], 3, 1e9)
+    assert three.cpu.seconds(1e6) == pytest.approx(0.02) and three.hand_over_s == pytest.approx(0.15)
 
 
 def test_exchanges_are_messages_of_their_size(form):
