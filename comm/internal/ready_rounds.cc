@@ -73,7 +73,7 @@ void ReadyRounds::run_rounds() {
     for (const BucketId b : bits_.take_agreed()) {
       callbacks_.leave(b);
     }
-    pause_ = bits_.brought_news() ? kFirstPause : std::min(2 * pause_, kLongestPause);
+    pause_ = bits_.brought_news() ? kFirstPause : std::min(pause_ * 3 / 2, kLongestPause);
     next = bits_.next_of(transport_->rank());
   }
 }

@@ -23,8 +23,8 @@ namespace gradwire {
 /// begins a round when it has news, and joins those of others as ReadyBits::next_of() says: as long
 /// as some rank has nothing waiting, the others are inside of the next round before it has news;
 /// only where buckets of all ranks wait for another one do they look without news, 0.25 ms behind
-/// the last round and then after twice as long each time, until one brings news. So a rank that
-/// never becomes ready, dead or alive, is silent past the transport's deadline in the end.
+/// the last round and then after half as long again each time, until one brings news. So a rank
+/// that never becomes ready, dead or alive, is silent past the transport's deadline in the end.
 class ReadyRounds {
  public:
   /// Both are called on the thread of the rounds.

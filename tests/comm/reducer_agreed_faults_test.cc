@@ -22,6 +22,11 @@ ReducerOptions agreed(int streams) {
   return {.streams = streams, .launch_order = LaunchOrder::kAgreed};
 }
 
+/// @throws unless `message` has `part`, in words of which there are some also where it is empty.
+void expect_said(const std::string& message, const std::string& part) {
+  check(contains(message, part), "'", message, "' lacks '", part, "'");
+}
+
 struct Ended {
   Outcome before, after, next;
 };
@@ -43,7 +48,8 @@ std::vector<Ended> run_bad_step(const ReducerOptions& options) {
     hand_over(reducer, mine, random_order(static_cast<unsigned>(10 + rank)));
     const std::string message = message_of<NonFiniteGradient>([&] { reducer.wait(); });
     const std::string bucket = concat("bucket ", reducer.plan().places[4].bucket, " (");
-    check(contains(message, bucket) && contains(message, "step 1: rank 1's gradient"), message);
+    expect_said(message, bucket);
+    expect_said(message, "step 1: rank 1's gradient");
     result.after.residuals = residuals(reducer);
     hand_over(reducer, gradients(rank, 2), random_order(static_cast<unsigned>(20 + rank)));
     check(reducer.wait() == StepOutcome::kCommitted, "not committed");
@@ -70,8 +76,7 @@ TEST(ReducerAgreedFaults, ARankThatForgotOneCanStillHandItOver) {
     const Values mine = gradients(transport.rank(), 0);
     hand_over(reducer, mine, {0, 1, 2, 4, 5, 6, 7});
     const std::string one = message_of<InvalidArgument>([&] { reducer.wait(); });
-    check(contains(one, "1 of 8 parameters have no gradient in step 0: 'temperature', expected"),
-          one);
+    expect_said(one, "1 of 8 parameters have no gradient in step 0: 'temperature', expected");
     hand_over(reducer, mine, {3});
     check(reducer.wait() == StepOutcome::kCommitted, "not committed");
   });
@@ -102,7 +107,7 @@ void expect_failure(const Body& of_rank_two, const std::vector<std::string>& sai
       const std::string message = message_of<TransportError>([&] { reducer.wait(); });
       ++failed;
       for (const std::string& part : said) {
-        check(contains(message, part), message);
+        expect_said(message, part);
       }
       check(reducer.committed_steps() == 0, "committed");
       check(message_of<TransportError>([&] { reducer.grad_ready(0); }) == message,
@@ -172,7 +177,7 @@ TEST(ReducerAgreedFaults, RanksThatWaitForEachOtherForeverReachTheDeadline) {
              {std::string("ready buckets, step 0, rank "),
               concat("bucket ", bucket(6), " of rank 1"),
               concat("bucket ", bucket(4), " of ranks 0 and 1"), std::string("stayed silent")}) {
-          check(contains(message, part), message);
+          expect_said(message, part);
         }
       },
       options);
@@ -193,8 +198,8 @@ TEST(ReducerAgreedFaults, AnAbortReachesRanksThatWaitForNews) {
       hand_over(reducer, gradients(transport.rank(), 0), {transport.rank() == 0 ? 6u : 0u, 7});
       reducer.wait();
     });
-    check(contains(message, "the operator pulled the plug"), message);
-    check(contains(message, "ready buckets, step 0, rank "), message);
+    expect_said(message, "the operator pulled the plug");
+    expect_said(message, "ready buckets, step 0, rank ");
   });
   EXPECT_EQ(first_message(ends), "");
 }
@@ -214,10 +219,9 @@ TEST(ReducerAgreedFaults, BitsThatCannotBeEndTheGroup) {
     corrupts = true;
     hand_over(reducer, gradients(transport.rank(), 0));
     const std::string message = message_of<TransportError>([&] { reducer.wait(); });
-    check(contains(message, "ready buckets, step 0, rank "), message);
-    check(contains(message, concat("rank 1 says that bucket 7 is ready, expected only those below ",
-                                   plan.buckets.size())),
-          message);
+    expect_said(message, "ready buckets, step 0, rank ");
+    expect_said(message, concat("rank 1 says that bucket 7 is ready, expected only those below ",
+                                plan.buckets.size()));
   });
   EXPECT_EQ(first_message(ends), "");
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <sstream>
 
 #include "gradwire/comm/reducer.h"
@@ -179,6 +180,7 @@ TEST(ReducerAgreed, SavesTheBytesOfThePlansOrderAndGoesOnFromThem) {
 std::vector<Outcome> run_with_a_death(const ReducerOptions& options) {
   std::vector<Outcome> outcomes(2);
   auto engines = make_in_process_engines(kRanks);
+  std::barrier first_step_over(kRanks);
   const auto ends = run_threads(kRanks, [&](int rank) {
     auto transport = make_point_to_point_transport(
         "in_process", std::move(engines[static_cast<size_t>(rank)]), {});
@@ -186,6 +188,7 @@ std::vector<Outcome> run_with_a_death(const ReducerOptions& options) {
     Reducer reducer(plan_of("topk:5%,int4", kManyBuckets), *transport, options);
     hand_over(reducer, gradients(rank, 0), order_of(rank, 0));
     reducer.wait();
+    first_step_over.arrive_and_wait();  // else a slower rank's first step could be hit
     if (rank == 2) {
       hand_over(reducer, gradients(rank, 1), {7, 6, 5});
       return;
@@ -194,7 +197,7 @@ std::vector<Outcome> run_with_a_death(const ReducerOptions& options) {
       hand_over(reducer, gradients(rank, 1));
       reducer.wait();
     });
-    check(contains(message, "rank 2's reducer ended in the middle of step 1"), message);
+    check(contains(message, "rank 2's reducer ended in the middle of step 1"), "said: ", message);
     next = transport->rebuild();
     check(reducer.rebuild(*next).committed_steps == 1, "committed another number of steps");
     for (int step = 1; step < 4; ++step) {

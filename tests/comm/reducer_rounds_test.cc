@@ -140,6 +140,28 @@ TEST(ReducerRounds, SendOnWhereAllRanksWaitForAnother) {
   EXPECT_EQ(first_message(ends), "");
 }
 
+// Rank 0 has nothing left to do when no bucket has left yet, rank 1 when all have.
+TEST(ReducerRounds, ComeBeforeTheComparisonOfWhatWasUnused) {
+  const auto ends = run_ranks(2, [&](Transport& transport) {
+    NotingTransport noting(transport);
+    Reducer reducer(gathered_plan(), noting,
+                    {.unused = UnusedParameters::kZero, .launch_order = LaunchOrder::kAgreed});
+    const Values mine = gradients(transport.rank(), 0);
+    if (transport.rank() == 0) {
+      hand_over(reducer, mine, {6, 5, 4, 3, 2, 1, 0});
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // rank 0 waits
+      hand_over(reducer, mine);
+      for (const BucketId b : all_but({})) {
+        noting.await(name_of(b));
+      }
+    }
+    check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+    check(!reducer.unused_everywhere(7), "rank 1 had it");
+  });
+  EXPECT_EQ(first_message(ends), "");
+}
+
 TEST(ReducerRounds, AreCountedWithTheirBytes) {
   std::vector<ParamInfo> parameters;  // of each a bucket: 20 bits, 3 bytes
   for (int p = 0; p < 20; ++p) {
