@@ -116,6 +116,32 @@ py::typing::List<Fields> trace(BoundReducer& self) {
   return list;
 }
 
+Fields last_step(BoundReducer& self) {
+  const std::optional<StepTrace> step = self.run([](Reducer& reducer) -> std::optional<StepTrace> {
+    return reducer.trace().steps().empty() ? std::nullopt : std::optional(reducer.trace().last());
+  });
+  Fields fields;
+  if (!step.has_value()) {
+    return fields;
+  }
+  py::list buckets;
+  for (const BucketTrace& bucket : step->buckets) {
+    py::dict times;
+    times["begin_us"] = bucket.begin_us;
+    times["compressed_us"] = bucket.compressed_us;
+    times["exchange_us"] = bucket.exchange_us;
+    times["end_us"] = bucket.end_us;
+    times["codec_us"] = bucket.codec_us;
+    times["stream"] = bucket.stream;
+    buckets.append(times);
+  }
+  fields["step"] = step->step;
+  fields["wait_begin_us"] = step->wait_begin_us;
+  fields["wait_end_us"] = step->wait_end_us;
+  fields["buckets"] = buckets;
+  return fields;
+}
+
 void bind_step(ReducerClass& type) {
   type.def("gradient", &gradient, py::arg("parameter"),
            "Where a parameter's gradient belongs, in the parameter's shape and the plan's dtype, "
@@ -172,6 +198,11 @@ void bind_facts(ReducerClass& type) {
       .def("trace", &trace,
            "The last steps, oldest first, as dicts: 'step', 'committed', 'exposed_us', 'codec_us', "
            "'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets'.")
+      .def("last_step", &last_step,
+           "When the last step did what, in microseconds of the reducer's own clock: 'step', "
+           "'wait_begin_us', 'wait_end_us' and 'buckets', for each a dict of 'begin_us' and "
+           "'compressed_us' (its compression), 'exchange_us' and 'end_us' (its exchange), "
+           "'codec_us' (of both, coding) and 'stream'. Empty before the first wait().")
       .def(
           "chrome_trace",
           [](BoundReducer& self) {

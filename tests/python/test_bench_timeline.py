@@ -5,6 +5,7 @@ import random
 
 import pytest
 from bench_support import bench, trainer
+from rank_processes import needs_torch
 
 from gradwire.bench.report import Report
 from gradwire.bench.timeline import KEPT, MOST_SPANS, Steps
@@ -125,3 +126,16 @@ def test_a_real_run_keeps_a_step_of_every_method(tmp_path):
     )
     assert code == 0, err
     check(json.loads((tmp_path / "out.json").read_text())["rows"], methods, [1, 2])
+
+
+@needs_torch
+def test_torch_workers_keep_one_too(tmp_path):
+    methods = ["int4", "ddp"]
+    code, _, err = bench(
+        *("--trainer", "torch", "--json", tmp_path / "out.json", "--output", tmp_path / "plots"),
+        *("--workers", 2, "--links", "none", "--link-mode", "pacing", "--timeout", 60),
+        *("--methods", ";".join(methods), "--max-steps", 8, "--stop-at-target", 0, "--batch-size", 8),
+        timeout=300,
+    )
+    assert code == 0, err
+    check(json.loads((tmp_path / "out.json").read_text())["rows"], methods, [1])

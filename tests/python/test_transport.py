@@ -2,6 +2,7 @@
 and torch.distributed as processes."""
 
 import gc
+import json
 import os
 import re
 import signal
@@ -58,17 +59,35 @@ def every_verb(transport):
     transport.barrier()
 
 
+def check_last_step(reducer):
+    """Its times are those of the trace for Perfetto."""
+    last = reducer.last_step()
+    spans = [e for e in json.loads(reducer.chrome_trace())["traceEvents"]
+             if e["ph"] == "X" and e["args"]["step"] == last["step"]]
+    found = {(span["tid"], span["name"]): (span["ts"], span["ts"] + span["dur"]) for span in spans}
+    assert found.pop((0, "wait")) == (last["wait_begin_us"], last["wait_end_us"])
+    assert found.pop((0, "backward"))
+    for number, bucket in enumerate(last["buckets"]):
+        name = f"bucket {number}"
+        assert found.pop((1, name)) == (bucket["begin_us"], bucket["compressed_us"])
+        assert found.pop((2 + bucket["stream"], name)) == (bucket["exchange_us"], bucket["end_us"])
+        assert 0 <= bucket["codec_us"]
+    assert found == {} and last["buckets"]
+
+
 def reduce_steps(transport, spec="topk:10%", steps=3):
     shapes = [("first", (70, 30)), ("bias", (30,)), ("last", (30, 11))]
     plan = gradwire.make_plan(shapes, spec, bucket_bytes=4096, seed=5)
     reducer = gradwire.Reducer(plan, transport, trace_steps=2)
     rng = np.random.default_rng(transport.rank)
     out = []
+    assert reducer.last_step() == {}
     for _ in range(steps):
         for p in reversed(range(len(shapes))):
             reducer.gradient(p)[...] = rng.normal(size=shapes[p][1])
             reducer.grad_ready(p)
         assert reducer.wait()
+        check_last_step(reducer)
         out += [reducer.gradient(p).tobytes() for p in range(len(shapes))]
     own = [None if reducer.residual(p) is None else reducer.residual(p).tobytes() for p in range(3)]
     assert reducer.committed_steps == steps and len(reducer.trace()) == 2

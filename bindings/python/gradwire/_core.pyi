@@ -640,6 +640,10 @@ class Reducer:
         """
         When gradients became ready on this rank since the last plan, load() or rebuild(): dicts of 'parameter', 'ready_s' (mean seconds since the first one of a step) and 'bytes'. Without those that were never reached.
         """
+    def last_step(self) -> dict[str, typing.Any]:
+        """
+        When the last step did what, in microseconds of the reducer's own clock: 'step', 'wait_begin_us', 'wait_end_us' and 'buckets', for each a dict of 'begin_us' and 'compressed_us' (its compression), 'exchange_us' and 'end_us' (its exchange), 'codec_us' (of both, coding) and 'stream'. Empty before the first wait().
+        """
     def load(self, open: collections.abc.Callable[[int], typing.Any]) -> None:
         """
         Collective: continues where save() was called, bit for bit; with another world size rank j takes over the residuals of the old ranks i with i % world_size == j, times new / old world size.

@@ -122,8 +122,17 @@ class _Worker:
         self._events.say(
             "step", step=step, epoch=epoch + 1, seconds=self._meter.seconds, loss=last, **told,
         )  # fmt: skip
+        self._say_timeline(step, [started, forward, max(forward, self._last_gradient), backward, ended])
         for decision in self._method.decisions(last):
             self._events.say("decision", **decision)
+
+    def _say_timeline(self, step: int, moments: List[float]) -> None:
+        """As the C++ trainer does; backward ends where what it waits for has come."""
+        us = [round(1e6 * (moment - moments[0])) for moment in moments]
+        names = ("forward", "backward", "wait", "update")
+        caller = [[name, *pair] for name, pair in zip(names, zip(us, us[1:])) if pair[1] > pair[0]]
+        buckets = self._method.buckets_us(us[3])
+        self._events.say("timeline", step=step, caller_us=caller, buckets_us=buckets)
 
     def _gradient_appears(self, _: torch.Tensor) -> None:
         self._last_gradient = time.perf_counter()

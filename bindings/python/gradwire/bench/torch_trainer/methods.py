@@ -84,6 +84,18 @@ class Gradwire:
             "transfer_ms": _ms(stats.get("transfer_us")) if on_cpu else None,
         }
 
+    def buckets_us(self, waited_us: int) -> List[List[int]]:
+        """Of the last step, by bucket: begin and end of its compression and of its exchange, what of
+        both was coding, its stream; microseconds on a clock on which waiting ended at ``waited_us``."""
+        reducer = self._hook._reducer  # None: one rank, which exchanges nothing
+        times = reducer.last_step() if reducer is not None and self._device == "cpu" else {}
+        shift = waited_us - times.get("wait_end_us", 0)
+        moments = ("begin_us", "compressed_us", "exchange_us", "end_us")
+        return [
+            [*(bucket[name] + shift for name in moments), bucket["codec_us"], bucket["stream"]]
+            for bucket in times.get("buckets", [])
+        ]
+
     def after_step(self, model: Any) -> None:
         """Nothing: the hook did all."""
 
