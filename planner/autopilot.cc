@@ -56,7 +56,8 @@ struct Autopilot::State {
   }
 
   bool measures_norms() const {
-    return pilot.wants_norms() && step_s.size() + options.norm_steps >= pilot.window_steps();
+    return kept_steps == 0 && pilot.wants_norms() &&
+           step_s.size() + options.norm_steps >= pilot.window_steps();
   }
 
   void end_step(double loss, bool skipped);
@@ -73,6 +74,9 @@ struct Autopilot::State {
   Context context{*stream, workspace};
   std::unique_ptr<Reducer> reducer;
   int streams = 1;
+  uint64_t epoch = 0;
+  size_t kept_steps = 0;              // to come, by another run's plan
+  StepTrace left_behind;              // the last of a reducer that is gone
   std::vector<CompressorSpec> specs;  // of each parameter
   NormMeter meter;
   // Of the window so far, on this rank.
@@ -83,6 +87,13 @@ struct Autopilot::State {
 };
 
 void Autopilot::State::end_step(double loss, bool skipped) {
+  if (kept_steps > 0) {
+    if (--kept_steps == 0) {
+      change_plan();
+    }
+    step_begin = Clock::now();
+    return;
+  }
   step_s.push_back(std::max(seconds_since(step_begin), 1e-9));
   const std::vector<StepTrace>& traced = reducer->trace().steps();
   exchange_s.push_back(traced.empty() ? 0
@@ -200,11 +211,13 @@ void Autopilot::State::change_plan() {
     std::stringstream kept;
     reducer->save(kept);
     const Plan before = reducer->plan();
+    left_behind = reducer->trace().last();
     reducer.reset();
     make_reducer(before, next.streams);
     reducer->load([&](int) { return std::make_unique<std::istringstream>(kept.str()); });
   }
   reducer->set_plan(make_plan(parameters, next.plan));
+  ++epoch;
   read_specs();
   for (ParamId p = 0; p < parameters.size(); ++p) {
     std::ranges::copy(means[p], reducer->gradient(p).as<float>().begin());
@@ -220,6 +233,26 @@ Gradient Autopilot::gradient(ParamId p) { return state_->reducer->gradient(p); }
 Reducer& Autopilot::reducer() { return *state_->reducer; }
 const Pilot& Autopilot::pilot() const { return state_->pilot; }
 const Plan& Autopilot::plan() const { return state_->reducer->plan(); }
+uint64_t Autopilot::epoch() const { return state_->epoch; }
+void Autopilot::leave_out(Clock::duration time) { state_->step_begin += time; }
+
+const StepTrace& Autopilot::last_step() const {
+  const Trace& trace = state_->reducer->trace();
+  const bool anew = trace.steps().empty() && !state_->left_behind.buckets.empty();
+  return anew ? state_->left_behind : trace.last();
+}
+
+void Autopilot::keep(Plan plan, size_t steps) {
+  State& s = *state_;
+  check(s.reducer->trace().steps().empty() && s.left_behind.buckets.empty(),
+        "autopilot: a plan to keep is given behind a step, expected it before the first one");
+  check(steps >= 1, "autopilot: keeps a plan for 0 steps, must be at least 1");
+  s.reducer->set_plan(std::move(plan));
+  s.kept_steps = steps;
+  ++s.epoch;
+  s.read_specs();
+  s.step_begin = Clock::now();
+}
 
 void Autopilot::grad_ready(ParamId p) {
   State& s = *state_;

@@ -2,6 +2,8 @@
 // A Reducer that chooses its own plan: measures itself, asks the pilot, and changes plans between
 // steps.
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -49,12 +51,26 @@ class Autopilot {
   /// change, gradient() keeps its values. `loss`: of this rank's step, for the guard; the same
   /// ranks give one in every step of a window, or its losses are not looked at.
   StepOutcome wait(double loss = GuardWindow::kUnknown);
+  /// So much of the time since the last wait() is no part of a step: an evaluation, a checkpoint.
+  void leave_out(std::chrono::steady_clock::duration time);
+
+  /// Before the first step, collective: goes on with `plan`, which a former run had, for `steps`
+  /// steps, in which nothing is measured and nothing judged, and begins as a new one behind them.
+  /// What that run's Reducer saved is loaded behind this: reducer().load(). Gradients lie
+  /// elsewhere.
+  /// @throws InvalidArgument behind a step, for 0 steps, and as Reducer::set_plan().
+  void keep(Plan plan, size_t steps);
 
   /// The reducer of now, for its other calls between steps (residual(), save(), trace(), ...);
   /// valid until the next wait(). Its plan is the pilot's: do not set another.
   Reducer& reducer();
   const Pilot& pilot() const;
   const Plan& plan() const;
+  /// How often the plan has changed.
+  uint64_t epoch() const;
+  /// Of the step that wait() concluded last, also where its reducer is gone.
+  /// @throws InvalidArgument before the first step.
+  const StepTrace& last_step() const;
 
  private:
   struct State;

@@ -34,6 +34,7 @@ struct Ran {
   size_t wrong_means = 0;  ///< of dense steps, against both ranks' gradients (two ranks alone)
   size_t lost_residuals =
       0;  ///< steps of one and the same spec with feedback behind which none was left
+  size_t untold_bytes = 0;  ///< steps whose trace had none, also where a new Reducer took over
   std::string log;
 };
 
@@ -104,6 +105,7 @@ std::vector<Ran> run(const Job& job, Slowness& slowness, int ranks = 2) {
         autopilot ? autopilot->grad_ready(p) : by_hand->grad_ready(p);
       }
       autopilot ? autopilot->wait(loss) : by_hand->wait();
+      ran.untold_bytes += autopilot && autopilot->last_step().bytes_sent() == 0 ? 1 : 0;
       for (ParamId p = 0; p < means.size(); ++p) {
         const auto mean = autopilot->gradient(p).as<float>();
         for (size_t i = 0; i < mean.size(); ++i) {
@@ -219,7 +221,70 @@ TEST(Autopilot, TriesStreamsAndKeepsRanksAlike) {
   for (const Ran& ran : runs) {
     EXPECT_EQ(ran.lost_residuals, 0u) << ran.log;
     EXPECT_EQ(ran.wrong_means, 0u) << ran.log;
+    EXPECT_EQ(ran.untold_bytes, 0u) << ran.log;
   }
+}
+
+/// A step of both ranks, each with samples of its own.
+void train(SmallTraining& training, Autopilot& autopilot, int step, int rank) {
+  std::vector<std::span<float>> gradients;
+  for (ParamId p = 0; p < training.parameters().size(); ++p) {
+    gradients.push_back(autopilot.gradient(p).as<float>());
+  }
+  const float loss = training.step(static_cast<unsigned>(1000 * step + rank), gradients);
+  for (ParamId p = static_cast<ParamId>(gradients.size()); p-- > 0;) {
+    autopilot.grad_ready(p);
+  }
+  autopilot.wait(loss);
+  for (ParamId p = 0; p < gradients.size(); ++p) {
+    training.apply(p, autopilot.gradient(p).as<float>());
+  }
+}
+
+TEST(Autopilot, KeepsAFormerRunsPlanForSomeStepsAndThenBegins) {
+  const auto ends = test::run_ranks(2, [](Transport& transport) {
+    SmallTraining training;
+    Autopilot autopilot(SmallTraining::parameters(), transport);
+    const std::string dense = autopilot.plan().describe();
+    const Plan former =
+        make_plan(SmallTraining::parameters(), {.spec = parse_spec("topk:1%"), .bucket_bytes = 1});
+    EXPECT_EQ(message_of([&] { autopilot.keep(former, 0); }),
+              "autopilot: keeps a plan for 0 steps, must be at least 1");
+    EXPECT_THROW(autopilot.last_step(), InvalidArgument);
+    autopilot.keep(former, 7);
+    EXPECT_EQ(autopilot.epoch(), 1u);
+    for (int step = 0; step < 7; ++step) {
+      EXPECT_EQ(autopilot.plan().describe(), former.describe()) << step;
+      train(training, autopilot, step, transport.rank());
+      EXPECT_EQ(autopilot.last_step().buckets.size(), former.buckets.size());
+    }
+    EXPECT_EQ(autopilot.plan().describe(), dense);
+    EXPECT_EQ(autopilot.epoch(), 2u);
+    EXPECT_EQ(autopilot.pilot().steps(), 0u);
+    for (int step = 7; step < 12; ++step) {
+      EXPECT_TRUE(autopilot.pilot().log().empty());
+      train(training, autopilot, step, transport.rank());
+    }
+    EXPECT_EQ(autopilot.pilot().steps(), 5u);
+    EXPECT_FALSE(autopilot.pilot().log().empty());
+    EXPECT_NE(message_of([&] { autopilot.keep(former, 3); }).find("behind a step"),
+              std::string::npos);
+  });
+  EXPECT_EQ(test::first_message(ends), "");
+}
+
+TEST(Autopilot, TimeThatIsLeftOutIsNoPartOfAStep) {
+  const auto ends = test::run_ranks(2, [](Transport& transport) {
+    SmallTraining training;
+    Autopilot autopilot(SmallTraining::parameters(), transport);
+    for (int step = 0; step < 5; ++step) {
+      train(training, autopilot, step, transport.rank());
+      autopilot.leave_out(std::chrono::hours(-1));  // so much longer
+    }
+    ASSERT_EQ(autopilot.pilot().log().size(), 1u);
+    EXPECT_GT(autopilot.pilot().log()[0].numbers.at("step_s"), 3600);
+  });
+  EXPECT_EQ(test::first_message(ends), "");
 }
 
 TEST(Autopilot, RefusesWhatCannotBe) {
