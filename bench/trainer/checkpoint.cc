@@ -120,6 +120,7 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
     shared.number("", "world_size", position.world_size);
     shared.number("", "seconds", std::bit_cast<uint64_t>(position.seconds));
     shared.number("", "seconds_to_target", std::bit_cast<uint64_t>(position.seconds_to_target));
+    updates.save_plan(shared);
     size_t offset = 0;
     for (ParamId p = 0; p < model.parameters().size(); ++p) {
       const gradwire::ParamInfo& info = model.parameters()[p];
@@ -172,6 +173,7 @@ Position Checkpoints::load(Network& model, Updates& updates) {
   for (const gradwire::ParamInfo& info : model.parameters()) {
     values.push_back(shared.floats(info.name, "value", info.numel()));
   }
+  updates.load_plan(shared);
   // [load]
   const auto rank = static_cast<uint64_t>(transport_.rank()) % position.world_size;
   StateReader optimizer(of_rank(folder, rank, "optimizer"));

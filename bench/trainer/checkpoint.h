@@ -31,8 +31,9 @@ class Checkpoints {
               gradwire::Context& context);
 
   /// Collective, between steps. Every rank writes what it keeps (rank-<r>.residuals in the
-  /// Reducer's format, rank-<r>.optimizer), rank 0 also parameters and position; a folder has its
-  /// name once all of that is on the disk, and older ones go only then. Returns the folder.
+  /// Reducer's format, rank-<r>.optimizer), rank 0 also parameters, position and a plan that the
+  /// planner chose; a folder has its name once all of that is on the disk, and older ones go only
+  /// then. Returns the folder.
   /// @throws std::system_error naming a file that could not be written: former ones are as before.
   std::string save(const Position& position, const Network& model, Updates& updates);
 

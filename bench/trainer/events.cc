@@ -109,7 +109,7 @@ std::string end_of_links(std::filesystem::path path) {
 
 JsonLine& JsonLine::raw(std::string_view key, std::string_view value) {
   text_ += text_.size() == 1 ? "\"" : ", \"";
-  text_ += key;
+  append_escaped(text_, key);
   text_ += "\": ";
   text_ += value;
   return *this;
@@ -129,6 +129,14 @@ JsonLine& JsonLine::add(std::string_view key, double value) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
   return raw(key, std::string_view(digits.data(), static_cast<size_t>(end - digits.data())));
+}
+
+JsonLine& JsonLine::add(std::string_view key, const std::map<std::string, double>& numbers) {
+  JsonLine object;
+  for (const auto& [name, value] : numbers) {
+    object.add(name, value);
+  }
+  return raw(key, object.text());
 }
 
 EventWriter::EventWriter(const std::string& path) : path_(path) {

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -41,11 +42,14 @@ class JsonLine {
 
   /// `json` is the text of a JSON value, taken as it is.
   JsonLine& add_json(std::string_view key, std::string_view json) { return raw(key, json); }
+  /// An object of such numbers.
+  JsonLine& add(std::string_view key, const std::map<std::string, double>& numbers);
 
   /// The object, without a newline.
   std::string text() const { return text_ + "}"; }
 
  private:
+  JsonLine() = default;  // of no event
   JsonLine& raw(std::string_view key, std::string_view value);
   std::string text_ = "{";
 };

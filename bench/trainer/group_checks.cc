@@ -126,9 +126,9 @@ std::string common_settings(const Options& o, const DataFolder& data) {
       "\n--outer-rate ", shortest(o.outer_learning_rate), "\n--eval-every ", o.eval_every,
       "\n--target-accuracy ", shortest(o.target_accuracy), "\n--stop-at-target ", o.stop_at_target,
       "\n--convolutions ", listed(o.convolutions), "\n--hidden ", listed(o.hidden), "\n--seed ",
-      o.seed, "\n--method ", gradwire::to_string(o.method), "\n--exchange ", o.exchange,
-      "\n--bucket-kib ", o.bucket_kib, "\n--checkpoint-every ", o.checkpoint_every, "\n--resume ",
-      o.resume, "\n--checkpoint ", o.checkpoint.empty() ? "no" : "yes", "\n--no-exchange ",
+      o.seed, "\n--method ", method_text(o), "\n--exchange ", o.exchange, "\n--bucket-kib ",
+      o.bucket_kib, "\n--checkpoint-every ", o.checkpoint_every, "\n--resume ", o.resume,
+      "\n--checkpoint ", o.checkpoint.empty() ? "no" : "yes", "\n--no-exchange ",
       !o.exchange_gradients, "\ndata: ", data.train.count, " train examples, ", data.test.count,
       " test examples, hash 0x", to_hex(hash), "\n");
 }

@@ -112,6 +112,11 @@ void set_optimizer(Options& o, std::string_view text) {
 
 void set_outer(Options& o, std::string_view text) { o.outer = parse_optimizer_of(true, text); }
 
+void set_method(Options& o, std::string_view text) {
+  o.automatic = parse_auto(text);
+  o.method = o.automatic.has_value() ? gradwire::CompressorSpec{} : gradwire::parse_spec(text);
+}
+
 struct OptionRow {
   std::string_view name;
   std::string_view value;
@@ -150,8 +155,10 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.convolutions = parse_list<size_t>(v, 1, 4096); }},
     {"hidden", "W,W,…", "widths of the hidden layers [512,512,512,512,512]",
      [](Options& o, View v) { o.hidden = parse_list<size_t>(v, 1, 65536); }},
-    {"method", "SPEC", "compression, e.g. none, fp16, topk:1%, int4 [none]",
-     [](Options& o, View v) { o.method = gradwire::parse_spec(v); }},
+    {"method", "SPEC",
+     "compression, e.g. none, fp16, topk:1%, int4; auto: measured, and chosen by the planner "
+     "(auto:window=20,specs=int8|topk:1%,int4) [none]",
+     set_method},
     {"exchange", "NAME", "auto, dense or gather [auto]", set_exchange},
     {"bucket-kib", "KIB", "dense gradient per bucket [1024]",
      [](Options& o, View v) { o.bucket_kib = parse_number<size_t>(v, 1, size_t{1} << 22); }},
@@ -223,6 +230,25 @@ const OptionRow& find_row(std::string_view argument) {
   throw BadArguments(concat("unknown option '", argument, "', known: ", known));
 }
 
+// What the planner chooses itself, and what leaves it nothing to choose.
+void check_auto(const Options& o) {
+  const auto refuse = [&](bool given, auto option, const auto& value, std::string_view why) {
+    if (given) {
+      throw BadArguments(concat("--", option, " is ", value, " with --method ", o.automatic->text,
+                                ", which ", why, ": expected one of them"));
+    }
+  };
+  refuse(o.exchange != "auto", "exchange", o.exchange, "chooses the exchange itself");
+  refuse(o.streams != 1, "streams", o.streams, "chooses the number of streams itself");
+  refuse(o.local_steps > 1, "local-steps", o.local_steps,
+         "judges by what every step exchanges and takes");
+  refuse(exchanges_momenta(o), "optimizer", o.optimizer.name,
+         "chooses for gradients, and this optimizer exchanges momenta");
+  refuse(!o.exchange_gradients, "no-exchange", 1, "has nothing to choose without an exchange");
+  refuse(!o.compute_cpus.empty(), "compute-cpus", o.compute_cpus.empty() ? 0 : o.compute_cpus[0],
+         "begins threads for exchanges while it runs, and these would stay there");
+}
+
 void complete(Options& o) {
   if (o.data.empty()) {
     throw BadArguments("--data is missing, expected a folder of IDX files");
@@ -242,6 +268,9 @@ void complete(Options& o) {
     throw BadArguments(
         "--checkpoint is given with --no-exchange 1, expected one of them: ranks that train alone "
         "have no parameters in common");
+  }
+  if (o.automatic.has_value()) {
+    check_auto(o);
   }
   if (o.learning_rate == 0) {
     o.learning_rate = default_learning_rate(o.optimizer);
@@ -285,6 +314,11 @@ bool exchanges_momenta(const Options& options) {
   return std::any_of(rows.begin(), rows.end(), [&](const gradwire::OptimizerRow& row) {
     return row.name == options.optimizer.name && row.exchanges == gradwire::Exchanged::kMomentum;
   });
+}
+
+std::string method_text(const Options& options) {
+  return options.automatic.has_value() ? options.automatic->text
+                                       : gradwire::to_string(options.method);
 }
 
 double default_outer_rate(const gradwire::OptimizerSpec& outer) {

@@ -2,12 +2,14 @@
 // The command line. Every option is "--name value".
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/trainer/auto_method.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/compress/spec.h"
 #include "gradwire/optimizers/optimizer.h"
@@ -30,7 +32,8 @@ struct Options {
   std::string data;
   std::vector<size_t> convolutions;  ///< output channels of each; empty: a perceptron
   std::vector<size_t> hidden = {512, 512, 512, 512, 512};
-  gradwire::CompressorSpec method;
+  gradwire::CompressorSpec method;      ///< none where the planner chooses
+  std::optional<AutoMethod> automatic;  ///< --method auto: it chooses
   std::string exchange = "auto";
   size_t bucket_kib = 1024;
   gradwire::OptimizerSpec optimizer;
@@ -68,6 +71,9 @@ Options parse_options(std::span<const char* const> arguments);
 
 /// "50mbit", "1gbit", "800kbit" or "none" (0), in bits per second.
 double parse_rate(std::string_view text);
+
+/// --method, in canonical words where it is a spec.
+std::string method_text(const Options& options);
 
 struct ParameterGroups {
   gradwire::ParamGroup matrices, vectors;

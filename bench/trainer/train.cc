@@ -1,7 +1,5 @@
 #include "bench/trainer/train.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -11,6 +9,7 @@
 #include "bench/trainer/data.h"
 #include "bench/trainer/group_checks.h"
 #include "bench/trainer/network.h"
+#include "bench/trainer/run_events.h"
 #include "bench/trainer/step_metrics.h"
 #include "bench/trainer/updates.h"
 #include "gradwire/kernels/core/error.h"
@@ -76,17 +75,18 @@ class Training {
   void evaluate_now();
   void compare_parameters();
   double learning_rate(uint64_t step) const;
-  uint64_t epoch() const { return (steps_ - 1) / steps_per_epoch_ + 1; }
-  bool rank_zero() const { return in_.transport.rank() == 0; }
+  Moment now() const {
+    return {.step = steps_, .epoch = (steps_ - 1) / steps_per_epoch_ + 1, .seconds = seconds_};
+  }
   uint64_t interface_bytes() const;
   void resume();
   void save_checkpoint();
-  void write_start();
-  void write_plan();
-  void write_step(const StepMetrics& metrics, double loss);
-  void write_done();
+  void tell_start();
+  void tell_decisions();
+  void tell_end();
 
   RankInputs in_;
+  RunEvents events_{in_};
   const Options& options_;
   Standardiser standardise_;
   BatchSampler sampler_;  // before the model, so that its check comes before any allocation
@@ -141,7 +141,7 @@ void Training::join() {
   if (options_.resume) {
     resume();
   }
-  write_start();
+  tell_start();
   in_.transport.barrier({.what = "start"}, context_);
   context_.stream.wait();
 }
@@ -167,10 +167,7 @@ void Training::save_checkpoint() {
                           .seconds_to_target = seconds_to_target_.value_or(-1)};
   const std::string folder = checkpoints_.save(position, model_, updates_);
   saved_at_ = steps_;
-  if (rank_zero()) {
-    in_.events.write(
-        JsonLine("checkpoint").add("step", steps_).add("seconds", seconds_).add("folder", folder));
-  }
+  events_.checkpoint(now(), folder);
 }
 
 double Training::learning_rate(uint64_t step) const {
@@ -196,7 +193,7 @@ void Training::begin_step() {
   const auto begin = Clock::now();
   if (updates_.begin_step()) {
     seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
-    write_plan();
+    events_.plan(steps_, updates_.reducer()->plan());
   }
 }
 
@@ -213,7 +210,7 @@ void Training::step() {
   const auto backward_end = Clock::now();
   updates_.prepare();
   const auto prepare_end = Clock::now();
-  updates_.exchange();
+  updates_.exchange(loss);
   const auto exchange_end = Clock::now();
   updates_.apply(learning_rate(steps_));
   // [step-end]
@@ -225,7 +222,7 @@ void Training::step() {
   const auto end = Clock::now();
   const gradwire::StepTrace* trace = nullptr;
   if (updates_.reducer() != nullptr && together()) {
-    metrics.add_trace(*(trace = &updates_.reducer()->trace().last()));
+    metrics.add_trace(*(trace = updates_.last_exchange()));
   }
   const auto waited = updates_.has_local_steps() ? end : exchange_end;
   const StepMoments at{begin,        forward_end, backward_end, prepare_end,
@@ -237,10 +234,9 @@ void Training::step() {
   }
   seconds_ += metrics.step_ms / 1000;
   metrics_.add(metrics);
-  write_step(metrics, loss);
-  if (rank_zero()) {
-    in_.events.write(timeline(steps_, at, trace));
-  }
+  events_.step(now(), metrics, loss);
+  events_.timeline(steps_, at, trace);
+  tell_decisions();
 }
 
 void Training::after_step() {
@@ -265,22 +261,13 @@ void Training::after_step() {
 
 void Training::evaluate_now() {
   evaluation_ = evaluate(model_, in_.data.test, standardise_, in_.transport, context_);
-  const auto line = [&](std::string_view name) {
-    JsonLine out(name);
-    out.add("step", steps_).add("epoch", epoch()).add("seconds", seconds_);
-    return out.add("accuracy", evaluation_.accuracy);
-  };
-  if (rank_zero()) {
-    in_.events.write(line("evaluate").add("loss", evaluation_.loss));
-  }
+  events_.evaluate(now(), evaluation_);
   // The accuracy has the same bits on every rank, so all take the same decision.
   const bool reached =
       options_.target_accuracy > 0 && evaluation_.accuracy >= options_.target_accuracy;
   if (reached && !seconds_to_target_.has_value()) {
     seconds_to_target_ = seconds_;
-    if (rank_zero()) {
-      in_.events.write(line("target"));
-    }
+    events_.target(now(), evaluation_.accuracy);
   }
   finished_ = finished_ || (reached && options_.stop_at_target);
 }
@@ -292,13 +279,7 @@ void Training::compare_parameters() {
     check_equal_on_all_ranks(hash, in_.transport, context_);
     equal = true;
   }
-  if (rank_zero()) {
-    in_.events.write(JsonLine("epoch")
-                         .add("epoch", epoch())
-                         .add("seconds", seconds_)
-                         .add("parameter_hash", to_hex(hash))
-                         .add("hashes_equal", equal));
-  }
+  events_.epoch(now(), hash, equal);
 }
 
 void Training::run() {
@@ -308,9 +289,11 @@ void Training::run() {
       in_.signals.check();
       begin_step();
       step();
+      const auto behind = Clock::now();
       after_step();
+      updates_.leave_out(Clock::now() - behind);
     }
-    write_done();
+    tell_end();
   } catch (const std::exception&) {
     // Before the reducer goes: its destructor waits for buckets that peers may never answer.
     end_group(in_);
@@ -322,67 +305,29 @@ void Training::run() {
   }
 }
 
-void Training::write_start() {
-  in_.events.write(
-      JsonLine("start")
-          .add("rank", in_.transport.rank())
-          .add("pid", static_cast<int64_t>(getpid()))
-          .add("world_size", in_.transport.world_size())
-          .add("threads", options_.threads)
-          .add("transport", in_.transport.name())
-          .add("method", gradwire::to_string(options_.method))
-          .add("exchange", updates_.plan().buckets.front().exchange)
-          .add("optimizer", gradwire::to_string(options_.optimizer))
-          .add("learning_rate", options_.learning_rate)
-          .add("local_steps", options_.local_steps)
-          .add("outer", updates_.has_local_steps()
-                            ? std::optional(gradwire::to_string(options_.outer))
-                            : std::nullopt)
-          .add("outer_learning_rate", options_.outer_learning_rate)
-          .add("parameters", model_.parameter_count())
-          .add("train_examples", in_.data.train.count)
-          .add("test_examples", in_.data.test.count)
-          .add("steps_per_epoch", steps_per_epoch_)
-          .add("interface", interface_.empty() ? std::optional<std::string>() : interface_)
-          .add("overlap", options_.overlap)
-          .add("no_exchange", !options_.exchange_gradients)
-          .add("resumed_at", resumed_at_)
-          .add("plan_fingerprint", to_hex(updates_.plan().fingerprint()))
-          .add("plan", updates_.plan().describe()));
+void Training::tell_start() {
+  events_.start({.parameters = model_.parameter_count(),
+                 .steps_per_epoch = steps_per_epoch_,
+                 .interface = interface_,
+                 .resumed_at = resumed_at_},
+                updates_.plan());
+  tell_decisions();  // of one rank alone there is one before any step
 }
 
-void Training::write_plan() {
-  if (rank_zero()) {
-    const gradwire::Plan& plan = updates_.reducer()->plan();
-    in_.events.write(JsonLine("plan")
-                         .add("step", steps_)
-                         .add("exchange", plan.buckets.front().exchange)
-                         .add("plan_fingerprint", to_hex(plan.fingerprint()))
-                         .add("plan", plan.describe()));
+void Training::tell_decisions() {
+  for (const gradwire::planner::Decision& decision : updates_.decisions()) {
+    events_.decision(steps_, decision);  // the planner's own count begins anew with every run
   }
 }
 
-void Training::write_step(const StepMetrics& metrics, double loss) {
-  if (rank_zero()) {
-    JsonLine line("step");
-    line.add("step", steps_).add("epoch", epoch()).add("seconds", seconds_).add("loss", loss);
-    add_step_fields(metrics, line);
-    in_.events.write(line);
-  }
-}
-
-void Training::write_done() {
-  JsonLine line("done");
-  line.add("rank", in_.transport.rank())
-      .add("steps", steps_)
-      .add("epochs", steps_ / steps_per_epoch_)
-      .add("seconds", seconds_)
-      .add("final_accuracy", evaluation_.accuracy)
-      .add("seconds_to_target", seconds_to_target_);
-  add_mean_fields(metrics_.mean(), line);
-  in_.events.write(line.add("skipped_steps", updates_.reducer() == nullptr
-                                                 ? uint64_t{0}
-                                                 : updates_.reducer()->skipped_steps()));
+void Training::tell_end() {
+  events_.done(
+      {.at = now(),
+       .epochs = steps_ / steps_per_epoch_,
+       .accuracy = evaluation_.accuracy,
+       .seconds_to_target = seconds_to_target_,
+       .mean = metrics_.mean(),
+       .skipped_steps = updates_.reducer() == nullptr ? 0 : updates_.reducer()->skipped_steps()});
 }
 
 }  // namespace

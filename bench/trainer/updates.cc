@@ -1,5 +1,8 @@
 #include "bench/trainer/updates.h"
 
+#include <utility>
+
+#include "bench/trainer/plan_pieces.h"
 #include "bench/trainer/process.h"
 #include "gradwire/kernels/core/error.h"
 
@@ -53,15 +56,19 @@ class OuterSaved final : public gradwire::SavedState {
   gradwire::SavedState& from_;
 };
 
+gradwire::PlanOptions plan_options(const Options& options) {
+  return {.spec = options.method,
+          .exchange = options.exchange,
+          .bucket_bytes = options.bucket_kib * 1024,
+          .seed = options.seed};
+}
+
 }  // namespace
 
 Updates::Updates(const Options& options, gradwire::Transport& transport, Network& model,
                  gradwire::Context& context)
     : options_(options), transport_(transport), model_(model), context_(context) {
-  gradwire::PlanOptions plan{.spec = options.method,
-                             .exchange = options.exchange,
-                             .bucket_bytes = options.bucket_kib * 1024,
-                             .seed = options.seed};
+  gradwire::PlanOptions plan = plan_options(options);
   plan_ = gradwire::make_plan(model.parameters(), plan);
   if (exchanges_momenta(options) && options.local_steps == 1) {
     plan.spec = {};
@@ -76,15 +83,13 @@ const gradwire::Plan& Updates::plan_now() const {
 
 void Updates::join() {
   if (options_.exchange_gradients) {
-    reducer_.emplace(
-        plan_now(), transport_,
-        gradwire::ReducerOptions{.threads = options_.threads, .streams = options_.streams});
+    pipeline_ = make_pipeline(options_, plan_now(), transport_);
   } else {
     local_gradients_.resize(model_.parameter_count());
   }
   keep_to(options_.compute_cpus);
   std::vector<gradwire::Parameter> parameters = bind_gradients();
-  if (reducer_.has_value() && options_.local_steps > 1) {
+  if (pipeline_ != nullptr && options_.local_steps > 1) {
     outer_ = gradwire::make_optimizer(options_.outer, parameters, {{}, {}});
   }
   const ParameterGroups groups = parameter_groups(options_);
@@ -99,8 +104,8 @@ std::vector<gradwire::Parameter> Updates::bind_gradients() {
   for (ParamId p = 0; p < model_.parameters().size(); ++p) {
     const std::span<float> value = model_.value(p);
     const gradwire::TensorView gradient =
-        reducer_.has_value()
-            ? reducer_->gradient(p)
+        pipeline_ != nullptr
+            ? pipeline_->reducer().gradient(p)
             : gradwire::view_of(std::span(local_gradients_).subspan(offset, value.size()));
     offset += value.size();
     model_.bind_gradient(p, gradient.as<float>());
@@ -112,31 +117,37 @@ std::vector<gradwire::Parameter> Updates::bind_gradients() {
 }
 // [bind-end]
 
-bool Updates::begin_step() {
-  ready_.clear();
-  return take_plan();
-}
-
-bool Updates::take_plan() {
-  const Exchanged next = optimizer_->exchanges();
-  if (!reducer_.has_value() || outer_ != nullptr || next == exchanged_) {
-    return false;
-  }
-  exchanged_ = next;
-  reducer_->set_plan(plan_now());
+// Behind a change of the plan.
+void Updates::bind_again() {
   std::vector<gradwire::Binding> places;
   for (const gradwire::Parameter& p : bind_gradients()) {
     places.push_back({p.value, p.gradient});
   }
   optimizer_->bind(places);
+}
+
+bool Updates::begin_step() {
+  ready_.clear();
+  const bool replanned = std::exchange(replanned_, false);
+  return take_plan() || replanned;
+}
+
+bool Updates::take_plan() {
+  const Exchanged next = optimizer_->exchanges();
+  if (pipeline_ == nullptr || outer_ != nullptr || next == exchanged_) {
+    return false;
+  }
+  exchanged_ = next;
+  pipeline_->reducer().set_plan(plan_now());
+  bind_again();
   return true;
 }
 
 void Updates::gradient_ready(ParamId p) {
-  const bool leaves = reducer_.has_value() && options_.overlap && outer_ == nullptr &&
+  const bool leaves = pipeline_ != nullptr && options_.overlap && outer_ == nullptr &&
                       exchanged_ == Exchanged::kGradients;
   if (leaves) {
-    reducer_->grad_ready(p);
+    pipeline_->grad_ready(p);
   } else {
     ready_.push_back(p);
   }
@@ -147,17 +158,20 @@ void Updates::prepare() {
   context_.stream.wait();
 }
 
-void Updates::exchange() {
-  if (reducer_.has_value() && outer_ == nullptr) {
-    exchange_ready();
+void Updates::exchange(double loss) {
+  if (pipeline_ != nullptr && outer_ == nullptr) {
+    exchange_ready(loss);
   }
 }
 
-void Updates::exchange_ready() {
+void Updates::exchange_ready(double loss) {
   for (const ParamId p : ready_) {
-    reducer_->grad_ready(p);
+    pipeline_->grad_ready(p);
   }
-  reducer_->wait();
+  if (pipeline_->wait(loss)) {
+    replanned_ = true;
+    bind_again();
+  }
 }
 
 void Updates::apply(double learning_rate) {
@@ -169,9 +183,19 @@ void Updates::apply(double learning_rate) {
 void Updates::outer_step() {
   outer_->prepare(context_);
   context_.stream.wait();
-  exchange_ready();
+  exchange_ready(0);  // which is for the planner, and it does not choose here
   outer_->apply(options_.outer_learning_rate, context_);
   context_.stream.wait();
+}
+
+std::vector<gradwire::planner::Decision> Updates::decisions() {
+  return pipeline_ != nullptr ? pipeline_->decisions() : std::vector<gradwire::planner::Decision>();
+}
+
+void Updates::leave_out(std::chrono::steady_clock::duration time) {
+  if (pipeline_ != nullptr) {
+    pipeline_->leave_out(time);
+  }
 }
 
 void Updates::visit_state(gradwire::StateVisitor& visitor) {
@@ -191,10 +215,26 @@ void Updates::load_state(gradwire::SavedState& saved) {
   take_plan();
 }
 
-void Updates::save_residuals(std::ostream& out) const { reducer_->save(out); }
+void Updates::save_residuals(std::ostream& out) const { pipeline_->reducer().save(out); }
 
 void Updates::load_residuals(const gradwire::Reducer::OpenCheckpoint& open) {
-  reducer_->load(open);
+  pipeline_->reducer().load(open);
+}
+
+void Updates::save_plan(StateWriter& to) const {
+  if (chooses()) {
+    add_plan(plan(), to);
+  }
+}
+
+void Updates::load_plan(StateReader& from) {
+  if (!chooses()) {
+    return;  // the method is the plan
+  }
+  if (auto saved = read_plan(model_.parameters(), plan_options(options_), from)) {
+    pipeline_->keep(*std::move(saved));
+    bind_again();
+  }
 }
 
 }  // namespace trainer

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -70,6 +71,13 @@ TEST(JsonLine, WhatIsNotFiniteOrNotThereIsNull) {
                 .add("d", std::optional<double>(1.5))
                 .text(),
             R"({"event": "e", "a": null, "b": null, "c": null, "d": 1.5})");
+}
+
+TEST(JsonLine, NumbersByNameAreAnObject) {
+  const std::map<std::string, double> none,
+      some = {{"a \"b\"", 0.5}, {"c", std::numeric_limits<double>::infinity()}, {"d", 3}};
+  EXPECT_EQ(JsonLine("e").add("x", some).add("y", none).add("z", 1).text(),
+            R"({"event": "e", "x": {"a \"b\"": 0.5, "c": null, "d": 3}, "y": {}, "z": 1})");
 }
 
 TEST(EventWriter, WritesWholeLinesFromManyThreads) {

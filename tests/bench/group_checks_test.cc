@@ -89,6 +89,7 @@ TEST(CommonSettings, HaveALineForEachOptionThatMustAgree) {
                                                         {"--hidden", "512,512"},
                                                         {"--seed", "2"},
                                                         {"--method", "int4"},
+                                                        {"--method", "auto:window=10"},
                                                         {"--exchange", "dense"},
                                                         {"--bucket-kib", "512"},
                                                         {"--no-exchange", "1"}}) {

@@ -183,6 +183,51 @@ TEST(Options, ErrorsNameOptionValueAndExpectation) {
                {"--rank is 2", "--world-size 2"});
 }
 
+TEST(Options, AutoIsAMethodWithOptionsOfItsOwn) {
+  const auto parsed = [](const char* text) {
+    return parse({"--data", "d", "--method", text}).automatic;
+  };
+  EXPECT_FALSE(parsed("topk:1%").has_value());
+  const auto usual = parsed("auto");
+  ASSERT_TRUE(usual.has_value());
+  EXPECT_EQ(usual->text, "auto");
+  EXPECT_EQ(usual->window_steps, 20u);
+  EXPECT_EQ(usual->specs, (std::vector<std::string>{"int8", "int4", "topk:1%,int4"}));
+  const auto both = parsed("auto:window=10,specs=int8|topk:1%,int4|qsgd:1,ef");
+  EXPECT_EQ(both->window_steps, 10u);
+  EXPECT_EQ(both->specs, (std::vector<std::string>{"int8", "topk:1%,int4", "qsgd:1,ef"}));
+  EXPECT_EQ(parsed("auto:specs=fp16")->specs, std::vector<std::string>{"fp16"});
+  // The last --method counts, whichever it is.
+  EXPECT_FALSE(parse({"--data", "d", "--method", "auto", "--method", "int8"}).automatic);
+  const Options o = parse({"--data", "d", "--method", "auto"});
+  EXPECT_EQ(o.method.name, "none");
+  EXPECT_EQ(trainer::method_text(o), "auto");
+  EXPECT_EQ(trainer::method_text(parse({"--data", "d", "--method", "topk:0.01"})), "topk:1%");
+}
+
+TEST(Options, AutoRefusesWhatItCannotBeGiven) {
+  expect_error({"--method", "auto:speed=3"}, {"--method", "'speed'", "known: window, specs"});
+  expect_error({"--method", "auto:window"}, {"'window' has no value", "window=20"});
+  expect_error({"--method", "auto:specs="}, {"'specs' has no value"});
+  for (const char* window : {"auto:window=1", "auto:window=1001", "auto:window=x"}) {
+    expect_error({"--method", window}, {"window is '", "from 2 to 1000"});
+  }
+  expect_error({"--method", "auto:specs=int8|zip"}, {"--method", "'zip'"});
+  expect_error({"--method", "auto:specs=dgc:1%"}, {"'dgc:1%' has a momentum"});
+  expect_error({"--method", "automatic"}, {"'automatic'", "none, fp16"});
+  const auto with_auto = [](const char* option, const char* value, const char* why) {
+    expect_error({"--data", "d", "--method", "auto", option, value},
+                 {std::string(option) + " is " + value + " with --method auto", why,
+                  "expected one of them"});
+  };
+  with_auto("--exchange", "dense", "chooses the exchange itself");
+  with_auto("--streams", "2", "chooses the number of streams itself");
+  with_auto("--local-steps", "4", "what every step exchanges");
+  with_auto("--optimizer", "onebit-adam", "exchanges momenta");
+  with_auto("--no-exchange", "1", "nothing to choose");
+  with_auto("--compute-cpus", "0", "would stay there");
+}
+
 TEST(Options, EachTransportIsListedOnce) {
   try {
     parse({"--transport", "smoke"});
