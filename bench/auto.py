@@ -1,13 +1,13 @@
 """Does 'auto' pay: beside no compression, fp16 and methods chosen by hand, run for run in turn?
 
-    python bench/auto.py --json FILE [--seeds 7] [--links 50mbit,200mbit,1gbit,none,1gbit:50mbit@100]
-                         [--methods "topk:1%,int4"] [--markdown] [OPTIONS OF gradwire bench ...]
+    python bench/auto.py --json FILE [--workload cnn] [--seeds 7] [--methods "topk:1%,int4"] [--markdown]
+                         [--links 50mbit,200mbit,1gbit,none,1gbit:50mbit@100] [OPTIONS OF gradwire bench ...]
 
-Trains with `gradwire bench --trainer torch`: every seed with auto, none, fp16 and --methods, one after
-another on each link, equal steps for all, so that a busy minute hits all alike and what auto tries out
-is in its time. FILE is the benchmark's JSON; where it is there already, missing runs are added, and
---no-run only prints. Options that are not this command's are handed on, such as --workload bytes,
---data DIR, --max-steps 300, --workers 4.
+Trains with `gradwire bench`, --workload mlp with the C++ trainer and any other in torch: every seed with
+auto, none, fp16 and --methods, one after another on each link, equal steps for all, so that a busy
+minute hits all alike and what auto tries out is in its time. FILE is the benchmark's JSON; where it is
+there already, missing runs are added, and --no-run only prints. Options that are not this command's are
+handed on, such as --data DIR, --max-steps 300, --workers 4.
 
 A line per link: the median over seeds of auto's training time divided by that of the faster of none
 and fp16 with the same seed, with the interval between order statistics that covers the median with at
@@ -104,17 +104,17 @@ def table(document):
             for link in dict.fromkeys(row["link"] for row in rows)]  # fmt: skip
 
 
-def run(args, more):
-    command = [sys.executable, "-m", "gradwire", "bench", "--trainer", "torch",
-               "--methods", ";".join(["auto", "none", "fp16", *filter(None, args.methods.split(";"))]),
-               "--links", args.links, "--seeds", args.seeds, "--stop-at-target", "0", "--keep-going",
-               "--json", str(args.json), *(["--resume"] if args.json.exists() else []), *more]  # fmt: skip
-    return subprocess.run(command, check=False).returncode
+def command(args, more):
+    return [sys.executable, "-m", "gradwire", "bench", "--workload", args.workload,
+            "--methods", ";".join(["auto", "none", "fp16", *filter(None, args.methods.split(";"))]),
+            "--links", args.links, "--seeds", args.seeds, "--stop-at-target", "0", "--keep-going",
+            "--json", str(args.json), *(["--resume"] if args.json.exists() else []), *more]  # fmt: skip
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--workload", default="cnn", help="one of gradwire bench [cnn]")
     parser.add_argument("--seeds", default="7")
     parser.add_argument("--links", default="50mbit,200mbit,1gbit,none,1gbit:50mbit@100")
     parser.add_argument("--methods", default="topk:1%,int4", help="others chosen by hand, by ';'")
@@ -122,7 +122,9 @@ def main():
     parser.add_argument("--log", action="store_true", help="print auto's decisions too")
     parser.add_argument("--markdown", action="store_true")
     args, more = parser.parse_known_args()
-    code = 0 if args.no_run else run(args, more)
+    if "," in args.workload:
+        parser.error(f"--workload: {args.workload}, expected one: a table is of one training")
+    code = 0 if args.no_run else subprocess.run(command(args, more), check=False).returncode
     if not args.json.exists():
         return code or 1
     document = json.loads(args.json.read_text())

@@ -1,10 +1,14 @@
-"""bench/auto.py: what it says of made-up rows."""
+"""bench/auto.py: what it runs, and what it says of made-up rows."""
 
 import importlib
+import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from bench_support import trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,3 +53,27 @@ def test_a_line_per_link(auto):
     assert slow == ["1gbit", "21", "0.900", "0.600 .. 1.200", "0.500", "0.500 .. 0.500",
                     "-1.00 ± 0.00", "topk:1%,int4 (7)", "none"]  # fmt: skip
     assert fast == ["none", "2", "1.500", "too few seeds", "not measured", "", "+0.00", "none (1)", "none"]
+
+
+def test_the_cpp_trainer_is_compared_with_methods_by_hand(tmp_path):
+    pytest.importorskip("sklearn", reason="the digits come from scikit-learn")
+    pytest.importorskip("matplotlib", reason="the benchmark draws plots")
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / "auto.py", "--json", tmp_path / "out.json", "--workload", "mlp",
+         "--seeds", "2", "--links", "none", "--methods", "int8", "--trainer", trainer(), "--link-mode",
+         "pacing", "--workers", "2", "--hidden", "64", "--max-steps", "12", "--output", tmp_path / "plots"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == 2 * ["auto", "none", "fp16", "int8"]
+    assert {(row["workload"], row["steps"]) for row in rows} == {("mlp", 12)}
+    line = done.stdout.splitlines()[-1].split()  # behind the benchmark's own table
+    assert line[:2] == ["none", "8"] and float(line[2]) > 0, done.stdout
+
+
+def test_several_trainings_are_refused(auto, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["auto.py", "--json", str(tmp_path / "x"), "--workload", "mlp,cnn"])
+    with pytest.raises(SystemExit):
+        auto.main()
+    assert "--workload: mlp,cnn, expected one" in capsys.readouterr().err

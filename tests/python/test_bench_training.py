@@ -98,6 +98,33 @@ def test_paced_links_train_with_every_method(options, tmp_path):
     assert "topk:1%,int4" in out
 
 
+def test_auto_measures_decides_and_leaves_its_log_in_its_row(options, tmp_path):
+    code, _, err = bench(
+        *options, "--link-mode", "pacing", "--links", "5mbit", "--max-steps", 70, "--stop-at-target", 0,
+        "--methods", "auto;none", "--eval-every", 7,
+    )  # fmt: skip
+    assert code == 0, err
+    found = document(tmp_path)
+    auto, dense = found["rows"]
+    assert [row["method"] for row in (auto, dense)] == ["auto", "none"]
+    assert "decisions" not in dense
+    assert {"predict", "choose"} <= {decision["what"] for decision in auto["decisions"]}
+    for decision in auto["decisions"]:
+        assert list(decision) == ["step", "what", "from", "to", "reason", "numbers"]
+        assert 5 <= decision["step"] <= 70 and decision["reason"] and decision["numbers"]
+    assert auto["decisions"][0]["from"] == "none"
+    assert auto["decisions"][-1]["to"].partition(", ")[0] in ("int8", "int4", "topk:1%,int4", "bf16")
+    # It begins with none's bytes: less in all, but not as little as what it chose sends.
+    ours, theirs = auto["wire_bytes_per_step"], dense["wire_bytes_per_step"]
+    assert 4 / 70 * theirs < ours < 0.7 * theirs
+    curve = next(each["points"] for each in found["curves"] if each["method"] == "auto")
+    assert curve[0]["bytes"] < curve[-1]["bytes"] < 0.7 * 70 * theirs
+    assert auto["steps"] == dense["steps"] == 70
+    assert 0 < auto["step_ms_median"] < dense["step_ms_median"]
+    # What auto tries out and asks of the link is in its time.
+    assert auto["seconds"] == pytest.approx(auto["step_ms"] * 70 / 1e3, rel=0.25)
+
+
 def test_shaped_namespaces_train_with_every_method_and_the_interface_agrees(options, tmp_path):
     need_namespaces()
     process = start(
@@ -161,6 +188,7 @@ def test_an_unknown_method_lists_the_known_ones_before_anything_runs(options, tm
         ("--methods", "topk:200%", "in (0, 1]"),
         ("--optimizer", "adagrad", "sgd, adamw, lars, larc, lamb"),
         ("--exchange", "telepathy", "dense, gather"),
+        ("--methods", "auto:window=1", "window is '1', must be a number of steps from 2 to 1000"),
     ],
 )
 def test_what_the_trainer_refuses_is_told_once_with_code_2(options, option, value, named):

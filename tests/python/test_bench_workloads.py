@@ -98,6 +98,20 @@ def test_the_mlp_refuses_cifar(folder, no_files):
         sweep_of("--data", folder)
 
 
+def methods_of(*words):
+    return list(dict.fromkeys(trial.case.method for trial in sweep_of(*words).trials))
+
+
+def test_auto_is_a_usual_method_where_it_can_be(no_files):
+    usual = ["auto", "none", "fp16", "topk:1%", "int4"]
+    assert methods_of() == methods_of("--optimizer", "sgd,lamb") == usual
+    for words in (("--local-steps", 4), ("--exchange", "dense"), ("--optimizer", "sgd,onebit-adam")):
+        assert methods_of(*words) == usual[1:]
+    assert methods_of("--methods", "auto:window=10,specs=int8|topk:1%,int4;none", "--local-steps", 4) == [
+        "auto:window=10,specs=int8|topk:1%,int4", "none"
+    ]  # fmt: skip
+
+
 def test_rates_follow_the_batch_in_proportion_or_by_its_square_root(no_files):
     made = sweep_of("--optimizer", "sgd,lamb", "--batch-size", "64,256", "--methods", "none").jobs
     assert [job.learning_rate for job in made] == [None, 0.05 * 4, None, 0.005 * 2]

@@ -100,11 +100,12 @@ def parse_methods(text: str) -> List[str]:
 
 def check_specs(methods: List[str], optimizers: Dict[str, Optional[str]]) -> None:
     """Refuses what the trainer would, before anything is started; optimizers by option. Where there
-    is no compiled module the trainer is left to it."""
+    is no compiled module the trainer is left to it, and so it is with auto."""
     core: Any = getattr(sys.modules.get("gradwire"), "_core", None)
     if core is None:
         return
-    asked = [("methods", core.parse_spec, m) for m in methods if local.read(m) is None]
+    specs = [m for m in methods if local.read(m) is None and m.partition(":")[0] != "auto"]
+    asked = [("methods", core.parse_spec, m) for m in specs]
     asked += [(option, core.canonical_optimizer, spec) for option, spec in optimizers.items() if spec]
     for option, parse, spec in asked:
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any, FrozenSet
 
 from gradwire.bench import arguments, links, workloads
 
 DEFAULT_LINKS = "50mbit,1gbit,none"
 QUICK_LINKS = "50mbit,none"
-DEFAULT_METHODS = "none,fp16,topk:1%,int4"
+DEFAULT_METHODS = "auto,none,fp16,topk:1%,int4"
 # Few steps to the target on the default data, with every default method (seeds 1 to 3).
 DEFAULT_OPTIMIZER = "sgd:momentum=0.8,nesterov=1"
 DEFAULT_LEARNING_RATE = 0.05
@@ -24,6 +25,18 @@ EXAMPLES = """examples:
 def given(args: argparse.Namespace) -> FrozenSet[str]:
     """The options that were said, by their names in ``args``; all others have their defaults."""
     return getattr(args, "given", frozenset())
+
+
+def usual_methods(args: argparse.Namespace) -> str:
+    """Of the C++ trainer: without auto where an option says what it would choose or what it cannot be."""
+    core: Any = getattr(sys.modules.get("gradwire"), "_core", None)
+    possible = (
+        args.local_steps == 1
+        and args.exchange == "auto"
+        and "onebit-" not in (args.optimizer or "")
+        and not getattr(core, "planner_unavailable_reason", "")
+    )
+    return DEFAULT_METHODS if possible else DEFAULT_METHODS.partition(",")[2]
 
 
 def _remembering(kind: Any) -> Any:
@@ -67,8 +80,9 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--methods",
         metavar="SPECS",
-        help="specs of compressors; diloco:20, sparseloco:20: of what 20 local steps have moved "
-        "[none,fp16,topk:1%%,int4]",
+        help="specs of compressors; auto: measured, and chosen while it runs; diloco:20, sparseloco:20: "
+        "of what 20 local steps have moved [auto,none,fp16,topk:1%%,int4; without auto where an option "
+        "rules it out]",
     )
     group.add_argument(
         "--seeds",

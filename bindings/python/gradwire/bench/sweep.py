@@ -136,7 +136,7 @@ def _jobs(
 ) -> List[Any]:
     """(job, its methods) for each optimizer and batch size."""
     in_torch = workload not in workloads.IN_CPP
-    usual_methods = torch_job.DEFAULT_METHODS if in_torch else options.DEFAULT_METHODS
+    usual_methods = torch_job.DEFAULT_METHODS if in_torch else options.usual_methods(args)
     methods = arguments.parse_methods(usual_methods if args.methods is None else args.methods)
     arguments.check_ranges(args)
     if in_torch:
