@@ -18,7 +18,7 @@ import time
 REPEATS = 4  # of an exchange alone
 BESIDE_S = 0.25  # of exchanges beside computing, of each size
 LEAST_BESIDE, MOST_BESIDE = 3, 200
-CALIBRATION_S = 0.4
+CALIBRATION_S = 0.3
 HANDED_OVER = 8  # gradients of 256 KiB
 CODED_NUMELS = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 CODED = 8  # times each
@@ -128,7 +128,6 @@ def probed(options, task, number):
             return process_s / pieces
 
         before = piece_s()
-        windows = []
         for point in points:
             wanted = math.ceil(BESIDE_S / point["alone_s"])
             count = agreed(max(LEAST_BESIDE, min(MOST_BESIDE, wanted)))
@@ -136,10 +135,11 @@ def probed(options, task, number):
             exchange()  # makes its buffers, and all ranks begin together
             begin = busy.now()
             times_of(exchange, count)
-            windows.append([x / count for x in passed(begin, busy.now())])
-        piece = (before + piece_s()) / 2
-    for point, (pieces, process_s, seconds) in zip(points, windows):
-        point["cpu_s"], point["beside_s"] = processor_seconds(pieces, process_s, piece), seconds
+            pieces, process_s, seconds = [x / count for x in passed(begin, busy.now())]
+            # A core's speed wanders: what a piece takes is asked before and behind each size.
+            behind = piece_s()
+            point["cpu_s"] = processor_seconds(pieces, process_s, (before + behind) / 2)
+            point["beside_s"], before = seconds, behind
     transport.close()
     return {"points": points, "hand_over_s": handing_over(options)}
 
