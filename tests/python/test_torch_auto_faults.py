@@ -218,6 +218,45 @@ def test_norms_are_of_what_each_spec_leaves_out(tmp_path):
     check(2, _norms, tmp_path)
 
 
+class _Asking(Scripted if HAS_TORCH else object):
+    def end_window(self, step_s, **rest):
+        changed = super().end_window(step_s, **rest)
+        self.wants_costs = True
+        return changed
+
+
+def _late(world):
+    scripted("none")
+    from gradwire import codec_cache
+    from gradwire.torch import auto
+
+    auto._core.Pilot = _Asking
+    known, asked = {"bf16": (0.0, 1e9, 0.0, 1e9)}, []
+
+    def cached(specs, threads, budget_s):
+        asked.append(list(specs))
+        found = dict(known)
+        known.update(dict.fromkeys(specs, (0.0, 2e9, 0.0, 2e9)))
+        return found
+
+    codec_cache.cached_codecs = cached
+    model = ddp()
+    exchange = gradwire.torch.register(model, "auto:specs=int8", timeout=30.0)
+    prices = []
+    for end in (7, 11, 15):
+        train(model, sgd(model), end - (7 if end == 7 else 4), end)
+        prices.append(exchange._auto._pilot.costs[2]["int8"])
+    exchange.close()
+    return prices, len(asked)
+
+
+def test_a_compressor_there_was_no_time_for_is_timed_when_costs_are_wanted_anew(tmp_path):
+    (prices, asked), (others, none) = check(2, _late, tmp_path)
+    assert prices == others and prices[0][0] > 100  # not worth a trial
+    assert prices[1:] == [[0.0, 2e9, 0.0, 2e9]] * 2
+    assert (asked, none) == (2, 0)  # on rank 0 alone, and no more when all are known
+
+
 def _asked_otherwise(world):
     model = ddp()
     spec = "auto:specs=int8|int4" if world.rank == 0 else "auto:specs=int8"

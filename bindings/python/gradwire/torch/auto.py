@@ -236,7 +236,8 @@ class Auto:
             norms=shared.norms,
         )
         if pilot.wants_costs:
-            costs = {spec: self._codecs_of(transport).get(spec, _UNPRICED) for spec in pilot.specs}
+            codecs = self._codecs_of(transport)
+            costs = {spec: codecs.get(spec, _UNPRICED) for spec in pilot.specs}
             link = self._link(transport)
             changed = pilot.set_costs(self._ready(transport), link, costs) or changed
         self._tell()
@@ -244,9 +245,9 @@ class Auto:
             self._adopt()
 
     def _codecs_of(self, transport: _core.Transport) -> Dict[str, Any]:
-        """What compressors cost, measured once: on rank 0, while the others leave it the cores. Its
-        machine stands for all."""
-        if not self._codecs:
+        """What compressors cost: measured on rank 0, while the others leave it the cores. Its machine
+        stands for all. Once, but those for which the time was over, whenever costs are wanted."""
+        if any(spec not in self._codecs for spec in self._pilot.specs):
             words = b""
             if transport.rank == 0:
                 words = json.dumps(self._codecs_here()).encode()
