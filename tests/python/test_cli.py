@@ -1,5 +1,6 @@
 """What every command of `gradwire` has: help with an example, exit codes, JSON, completion."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -68,6 +69,15 @@ def test_json_is_one_document_on_standard_output(words):
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert isinstance(json.loads(text[text.index("{"):]), dict)
+
+
+def test_a_benchmark_says_which_build_it_measured():
+    from gradwire.bench import machine
+
+    assert machine.commit() == (gradwire.build_info()["commit"] or None)
+    found = machine.machine()
+    assert found["memory_gib"] > 0 and found["system"]
+    assert (found["torch"] is None) == (importlib.util.find_spec("torch") is None)
 
 
 def completed(script, *words):

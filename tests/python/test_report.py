@@ -294,6 +294,21 @@ def test_what_is_missing_is_said_and_not_invented():
     assert list(svgs(text, "accuracy-seconds")) == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (["/home/me/bin/gradwire", "bench", "'a b'"], "gradwire bench 'a b'"),
+        (["/usr/lib/python3/gradwire/__main__.py", "bench"], "gradwire bench"),
+        (["'/my venv/bin/gradwire'", "bench"], "gradwire bench"),
+        (["mine.py", "--fast"], "mine.py --fast"),
+        ([], "not said"),
+    ],
+)
+def test_commands_can_be_typed_again_elsewhere(typed, shown):
+    report, _ = made(document(command_line=typed))
+    assert report.runs[0].commands == [shown]
+
+
 def test_decisions_of_auto_are_shown_in_order_with_their_reasons():
     given = document(methods=(("none", 1.0, 1.0, 0.9),), seeds=(1,), links=(("1gbit", 10**9),))
     given["rows"][0]["decisions"] = [

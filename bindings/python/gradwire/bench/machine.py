@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Optional
@@ -71,7 +72,11 @@ def version() -> Optional[str]:
 
 
 def commit() -> Optional[str]:
-    """Of the checkout this file lies in; an installed package has none."""
+    """Of the build, "-dirty" where it had changes; without the compiled module that of the checkout this
+    file lies in, if it does."""
+    core = sys.modules.get("gradwire._core")
+    if core is not None:
+        return core.build_info().get("commit") or None
     folder = Path(__file__).resolve().parent
     if not any((parent / ".git").exists() for parent in folder.parents):
         return None

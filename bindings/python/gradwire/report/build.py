@@ -69,7 +69,9 @@ def _command(document: Document) -> str:
         return "not said"
     # The words are quoted for a shell already.
     program = " ".join(shlex.split(str(words[0]))[:1]).rpartition("/")[2]
-    return " ".join([program or "gradwire", *(str(word) for word in words[1:])])
+    if program in ("", "__main__.py"):  # python -m gradwire
+        program = "gradwire"
+    return " ".join([program, *(str(word) for word in words[1:])])
 
 
 Key = Tuple[str, int]
