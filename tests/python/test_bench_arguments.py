@@ -176,6 +176,9 @@ def test_it_changes_when_that_step_is_over(monkeypatch):
         def curve(self):
             return []
 
+        def timeline(self):
+            return None
+
     monkeypatch.setattr(measure, "Run", Told)
     monkeypatch.setattr(measure, "Recorder", Kept)
     network = SimpleNamespace(set_link=lambda link: asked.append(link.bits_per_s))

@@ -137,7 +137,7 @@ def _measure_one(
         )
     row = recorder.row(run.stopped_early)
     row.update(workload=job.workload, variant=trial.variant, key=trial.key)
-    session.report.add(row, recorder.curve(), recorder.decisions, recorder.timelines.document())
+    session.report.add(row, recorder.curve(), recorder.decisions, recorder.timeline())
     return row
 
 

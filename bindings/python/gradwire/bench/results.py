@@ -10,7 +10,7 @@ from gradwire.bench.intervals import mean, mean_interval
 from gradwire.bench.job import Case, Job
 from gradwire.bench.links import Network
 from gradwire.bench.timeline import Steps
-from gradwire.bench.types import Event, Row
+from gradwire.bench.types import Document, Event, Row
 
 _TIMES = (
     "step_ms",
@@ -41,7 +41,7 @@ class Recorder:
         self.target: Optional[Event] = None
         self.epochs: List[Event] = []
         self.decisions: List[Event] = []  # of 'auto'
-        self.timelines = Steps()
+        self._timelines = Steps()
         self._done: Dict[int, Event] = {}
         self._sent = 0
 
@@ -53,7 +53,7 @@ class Recorder:
             self.steps.append(event)
             self._sent += event.get(self._job.curve_bytes) or 0
         elif kind == "timeline" and rank == 0:
-            self.timelines.observe(event, self.steps[-1].get("step_ms") if self.steps else None)
+            self._timelines.observe(event, self.steps[-1].get("step_ms") if self.steps else None)
         elif kind == "evaluate":
             self.evaluations.append(dict(event, bytes=self._sent))
         elif kind == "target":
@@ -112,6 +112,10 @@ class Recorder:
             {name: event[name] for name in ("step", "seconds", "bytes", "accuracy")}
             for event in self.evaluations
         ]
+
+    def timeline(self) -> Optional[Document]:
+        """One step of rank 0, None where the workers told of none."""
+        return self._timelines.document()
 
     def _by_epoch(self) -> List[Optional[float]]:
         """Accuracy at the end of each complete epoch; None where nothing was evaluated there."""
