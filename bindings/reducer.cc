@@ -21,7 +21,8 @@ using Fields = py::typing::Dict<py::str, py::object>;
 std::unique_ptr<BoundReducer> make(const Plan& plan, BoundTransport& transport,
                                    const std::string& on_nonfinite, const std::string& unused,
                                    int threads, size_t trace_steps, int streams,
-                                   const std::string& left_out, std::optional<uintptr_t> stream) {
+                                   const std::string& launch_order, const std::string& left_out,
+                                   std::optional<uintptr_t> stream) {
   ReducerOptions options;
   options.on_nonfinite = one_of<OnNonFinite>(
       "on_nonfinite", on_nonfinite, {{"error", OnNonFinite::kError}, {"skip", OnNonFinite::kSkip}});
@@ -30,6 +31,8 @@ std::unique_ptr<BoundReducer> make(const Plan& plan, BoundTransport& transport,
   options.threads = threads;
   options.trace_steps = trace_steps;
   options.streams = streams;
+  options.launch_order = one_of<LaunchOrder>(
+      "launch_order", launch_order, {{"plan", LaunchOrder::kPlan}, {"agreed", LaunchOrder::kAgreed}});
   options.left_out = one_of<MeansLeftOut>(
       "left_out", left_out, {{"zero", MeansLeftOut::kZero}, {"nan", MeansLeftOut::kNaN}});
   return std::make_unique<BoundReducer>(plan, transport, options, stream);
@@ -111,6 +114,8 @@ py::typing::List<Fields> trace(BoundReducer& self) {
     fields["bytes_sent"] = step.bytes_sent();
     fields["bytes_received"] = step.bytes_received();
     fields["buckets"] = step.buckets.size();
+    fields["rounds"] = step.agreement.rounds;
+    fields["round_bytes_sent"] = step.agreement.bytes_sent;
     list.append(fields);
   }
   return list;
@@ -197,7 +202,8 @@ void bind_facts(ReducerClass& type) {
           "A copy of the plan.")
       .def("trace", &trace,
            "The last steps, oldest first, as dicts: 'step', 'committed', 'exposed_us', 'codec_us', "
-           "'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets'.")
+           "'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets', and of an agreed "
+           "launch order 'rounds' and, of the bytes sent, 'round_bytes_sent'.")
       .def("last_step", &last_step,
            "When the last step did what, in microseconds of the reducer's own clock: 'step', "
            "'wait_begin_us', 'wait_end_us' and 'buckets', for each a dict of 'begin_us' and "
@@ -217,7 +223,7 @@ void bind_facts(ReducerClass& type) {
 void bind_reducer(py::module_& module) {
   ReducerClass type(
       module, "Reducer",
-      "The pipeline of a step: gradients become ready during backward, buckets leave in plan "
+      "The pipeline of a step: gradients become ready during backward, buckets leave in one "
       "order on threads of their own, and wait() hands back the mean of all ranks.\n\n"
       "It keeps the transport, which nothing else may use meanwhile; arrays of gradient() keep it. "
       "One thread at a time: calls of others wait. A callback of a call may not call the reducer "
@@ -225,7 +231,8 @@ void bind_reducer(py::module_& module) {
       py::release_gil_before_calling_cpp_dtor());
   type.def(py::init(&make), py::arg("plan"), py::arg("transport"), py::kw_only(),
            py::arg("on_nonfinite") = "error", py::arg("unused") = "error", py::arg("threads") = 1,
-           py::arg("trace_steps") = 64, py::arg("streams") = 1, py::arg("left_out") = "zero",
+           py::arg("trace_steps") = 64, py::arg("streams") = 1,
+           py::arg("launch_order") = "plan", py::arg("left_out") = "zero",
            py::arg("stream") = py::none(),
            "Collective: compares the plan across ranks.\n\n"
            "Args:\n    on_nonfinite: 'error', or 'skip' for loss scalers.\n"
@@ -233,6 +240,9 @@ void bind_reducer(py::module_& module) {
            "their gradient as zero; the same on all ranks.\n"
            "    threads: of the compression loops.\n    trace_steps: steps the trace keeps.\n"
            "    streams: exchanges in flight at once, 1 to 16, the same on all ranks.\n"
+           "    launch_order: buckets leave as the 'plan' has them, or as they are ready on all ranks, "
+           "on which these have 'agreed' in rounds of ceil(buckets / 8) bytes a rank, for models whose "
+           "gradients appear in another order from step to step; the same on all ranks.\n"
            "    left_out: what means are after a step that was left out: 'zero' or 'nan'.\n"
            "    stream: over a transport of GPU memory the cudaStream_t, as a number, on which "
            "gradients are written and means read; it outlives the reducer. Then no call of a step "

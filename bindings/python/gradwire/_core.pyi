@@ -569,11 +569,11 @@ class Plan:
         """
 class Reducer:
     """
-    The pipeline of a step: gradients become ready during backward, buckets leave in plan order on threads of their own, and wait() hands back the mean of all ranks.
+    The pipeline of a step: gradients become ready during backward, buckets leave in one order on threads of their own, and wait() hands back the mean of all ranks.
     
     It keeps the transport, which nothing else may use meanwhile; arrays of gradient() keep it. One thread at a time: calls of others wait. A callback of a call may not call the reducer (InvalidArgument).
     """
-    def __init__(self, plan: Plan, transport: Transport, *, on_nonfinite: str = 'error', unused: str = 'error', threads: typing.SupportsInt | typing.SupportsIndex = 1, trace_steps: typing.SupportsInt | typing.SupportsIndex = 64, streams: typing.SupportsInt | typing.SupportsIndex = 1, left_out: str = 'zero', stream: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+    def __init__(self, plan: Plan, transport: Transport, *, on_nonfinite: str = 'error', unused: str = 'error', threads: typing.SupportsInt | typing.SupportsIndex = 1, trace_steps: typing.SupportsInt | typing.SupportsIndex = 64, streams: typing.SupportsInt | typing.SupportsIndex = 1, launch_order: str = 'plan', left_out: str = 'zero', stream: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
         """
         Collective: compares the plan across ranks.
         
@@ -583,6 +583,7 @@ class Reducer:
             threads: of the compression loops.
             trace_steps: steps the trace keeps.
             streams: exchanges in flight at once, 1 to 16, the same on all ranks.
+            launch_order: buckets leave as the 'plan' has them, or as they are ready on all ranks, on which these have 'agreed' in rounds of ceil(buckets / 8) bytes a rank, for models whose gradients appear in another order from step to step; the same on all ranks.
             left_out: what means are after a step that was left out: 'zero' or 'nan'.
             stream: over a transport of GPU memory the cudaStream_t, as a number, on which gradients are written and means read; it outlives the reducer. Then no call of a step waits for the GPU, gradients are handed over by give_from() or bucket_ready_at() and means taken by write_means(); what docs/gpu.md says is not there is refused at its call.
         
@@ -724,7 +725,7 @@ class Reducer:
         """
     def trace(self) -> list[dict[str, typing.Any]]:
         """
-        The last steps, oldest first, as dicts: 'step', 'committed', 'exposed_us', 'codec_us', 'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets'.
+        The last steps, oldest first, as dicts: 'step', 'committed', 'exposed_us', 'codec_us', 'transfer_us' (microseconds), 'bytes_sent', 'bytes_received', 'buckets', and of an agreed launch order 'rounds' and, of the bytes sent, 'round_bytes_sent'.
         """
     def unused_everywhere(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """

@@ -41,6 +41,9 @@ def attach(
         broadcast: begins with the parameters and buffers of the group's rank 0 on all ranks.
         unused: what wait() does about parameters that a backward has not reached: 'error', or
             'zero': their gradient is zero on this rank, and stays None where no rank reached them.
+        launch_order: 'plan', or 'agreed' for models of which other layers run in every step or on
+            every rank: gradients leave when all ranks have them, which these tell each other in
+            small messages, and not behind those that come later. The same bits. Not on a GPU.
         process_group, carrier, timeout, scaler, on_nonfinite, threads, streams, rules, exempt_1d,
             exchange, seed, ranks_per_node, trace_steps: as of register().
         bucket_bytes: of gradients that travel together.

@@ -69,6 +69,11 @@ def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -
             "ddp: has mixed_precision, which is a communication hook of its own, must have none; "
             "autocast goes with gradwire's"
         )
+    if options.get("launch_order", "plan") != "plan":
+        raise InvalidArgument(
+            f"launch_order: is {options['launch_order']!r}, must be 'plan': DDP hands over its buckets in "
+            "an order of its own; for models that need another one there is gradwire.torch.attach()"
+        )
     slot = _closed_slot(ddp)
     if slot is None:
         _refuse_other_hooks(ddp)

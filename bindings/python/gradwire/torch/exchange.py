@@ -60,6 +60,7 @@ class GradientExchange:
         unused: str = "error",
         threads: Optional[int] = None,
         streams: int = 1,
+        launch_order: str = "plan",
         trace_steps: int = 64,
         bucket_bytes: int = 25 * _MIB,
         **plan: Any,
@@ -110,9 +111,8 @@ class GradientExchange:
             self._transport,
             on_nonfinite=on_nonfinite or ("skip" if self._scaler else "error"),
             unused=unused,
-            threads=self._threads,
-            streams=streams,
-            trace_steps=trace_steps,
+            threads=self._threads, streams=streams,
+            launch_order=launch_order, trace_steps=trace_steps,
             **self._work.reducer_options(),
         )
         _live.add(self)
@@ -233,10 +233,11 @@ class GradientExchange:
         Returns:
             'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
             gradients), 'exposed_us' (the end of backward waited so long), 'codec_us',
-            'transfer_us', 'buckets', 'hook_us' (handing over and taking back, without waiting); on a
-            GPU there is no 'committed', and times are those of enqueueing; with norms
-            'residual_norm', 'gradient_norm' (of the means in .grad) and 'compression_error',
-            the first over the second. Empty before the first step.
+            'transfer_us', 'buckets', 'rounds' and 'round_bytes_sent' (of launch_order='agreed', else
+            0), 'hook_us' (handing over and taking back, without waiting); on a GPU there is no
+            'committed', and times are those of enqueueing; with norms 'residual_norm',
+            'gradient_norm' (of the means in .grad) and 'compression_error', the first over the
+            second. Empty before the first step.
 
         Raises:
             InvalidArgument: norms of another thread than that which runs backward and may change
