@@ -31,8 +31,8 @@ void take_largest(std::vector<float>& x, size_t k, std::vector<float>& sent) {
 
 Gradients of_training(const std::string& folder, size_t ranks, size_t steps) {
   const trainer::DataFolder data = trainer::load_folder(folder);
-  const trainer::Standardiser standardise(data.train.pixels);
-  trainer::Network model({.image = {1, data.train.rows, data.train.columns},
+  const trainer::Standardiser standardise(data.train);
+  trainer::Network model({.image = {data.train.channels, data.train.rows, data.train.columns},
                           .hidden = {1024, 1024},
                           .classes = data.classes},
                          kBatch);

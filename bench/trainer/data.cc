@@ -1,5 +1,6 @@
 #include "bench/trainer/data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -11,21 +12,37 @@ namespace trainer {
 
 using gradwire::check;
 
-Standardiser::Standardiser(std::span<const uint8_t> pixels) {
-  uint64_t sum = 0, squares = 0;
-  for (const uint8_t pixel : pixels) {
-    sum += pixel;
-    squares += uint64_t{pixel} * pixel;
+Standardiser::Standardiser(const LabelledImages& training) : channels_(training.channels) {
+  struct Sums {
+    uint64_t values = 0, squares = 0;
+  };
+  const size_t plane = training.plane();
+  std::vector<Sums> sums(channels_.size());
+  for (size_t i = 0; i < training.count * channels_.size(); ++i) {
+    Sums& of = sums[i % channels_.size()];
+    for (const uint8_t pixel : std::span(training.pixels).subspan(i * plane, plane)) {
+      of.values += pixel;
+      of.squares += uint64_t{pixel} * pixel;
+    }
   }
-  const auto count = static_cast<double>(pixels.size());
-  mean_ = static_cast<double>(sum) / count;
-  const double variance = static_cast<double>(squares) / count - mean_ * mean_;
-  check(variance > 0, "data: the variance of the training pixels is ", variance,
+  const auto count = static_cast<double>(training.count * plane);
+  double largest = 0;
+  for (size_t c = 0; c < channels_.size(); ++c) {
+    Channel& channel = channels_[c];
+    channel.mean = static_cast<double>(sums[c].values) / count;
+    const double variance =
+        static_cast<double>(sums[c].squares) / count - channel.mean * channel.mean;
+    largest = std::max(largest, variance);
+    if (variance > 0) {
+      channel.deviation = std::sqrt(variance);
+    }
+    for (size_t pixel = 0; pixel < channel.value.size(); ++pixel) {
+      channel.value[pixel] =
+          static_cast<float>((static_cast<double>(pixel) - channel.mean) / channel.deviation);
+    }
+  }
+  check(largest > 0, "data: the variance of the training pixels is ", largest,
         ", expected pixels that differ");
-  deviation_ = std::sqrt(variance);
-  for (size_t pixel = 0; pixel < value_.size(); ++pixel) {
-    value_[pixel] = static_cast<float>((static_cast<double>(pixel) - mean_) / deviation_);
-  }
 }
 
 void Sharding::validate() const {
@@ -61,11 +78,13 @@ std::span<const uint32_t> BatchSampler::batch(uint64_t step) {
 void gather_examples(const LabelledImages& images, const Standardiser& standardise,
                      std::span<const uint32_t> indices, std::span<float> inputs,
                      std::span<uint8_t> labels) {
-  const size_t features = images.features();
+  const size_t features = images.features(), plane = images.plane();
   for (size_t i = 0; i < indices.size(); ++i) {
     const uint8_t* pixels = images.pixels.data() + size_t{indices[i]} * features;
-    for (size_t j = 0; j < features; ++j) {
-      inputs[i * features + j] = standardise(pixels[j]);
+    for (size_t c = 0; c < images.channels; ++c) {
+      for (size_t j = c * plane; j < (c + 1) * plane; ++j) {
+        inputs[i * features + j] = standardise(pixels[j], c);
+      }
     }
     labels[i] = images.labels[indices[i]];
   }

@@ -7,24 +7,30 @@
 #include <span>
 #include <vector>
 
-#include "bench/trainer/idx.h"
+#include "bench/trainer/images.h"
 
 namespace trainer {
 
-/// Maps a pixel to (pixel - mean) / deviation, both taken over all pixels of the training set.
+/// Maps a pixel to (pixel - mean) / deviation, both taken over all pixels of its channel in the
+/// training set. A channel of one value beside others that differ becomes 0.
 class Standardiser {
  public:
-  /// @throws gradwire::InvalidArgument when all pixels are equal.
-  explicit Standardiser(std::span<const uint8_t> pixels);
+  /// @throws gradwire::InvalidArgument when the pixels of every channel are equal.
+  explicit Standardiser(const LabelledImages& training);
 
-  double mean() const { return mean_; }
-  double deviation() const { return deviation_; }
-  float operator()(uint8_t pixel) const { return value_[pixel]; }
+  double mean(size_t channel = 0) const { return channels_[channel].mean; }
+  double deviation(size_t channel = 0) const { return channels_[channel].deviation; }
+  float operator()(uint8_t pixel, size_t channel = 0) const {
+    return channels_[channel].value[pixel];
+  }
 
  private:
-  double mean_ = 0;
-  double deviation_ = 0;
-  std::array<float, 256> value_{};  // there are only 256 inputs
+  struct Channel {
+    double mean = 0;
+    double deviation = 1;
+    std::array<float, 256> value{};  // there are only 256 inputs
+  };
+  std::vector<Channel> channels_;
 };
 
 /// How many examples each rank takes in each step.

@@ -40,7 +40,7 @@ std::string listed(std::span<const size_t> numbers) {
 }
 
 uint64_t hash_images(const LabelledImages& images, uint64_t hash) {
-  const std::array<uint64_t, 2> size = {images.rows, images.columns};
+  const std::array<uint64_t, 3> size = {images.channels, images.rows, images.columns};
   hash = fnv1a(std::as_bytes(std::span(size)), hash);
   hash = fnv1a(std::as_bytes(std::span(images.pixels)), hash);
   return fnv1a(std::as_bytes(std::span(images.labels)), hash);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <span>
 #include <sstream>
 
 #include "gradwire/kernels/core/error.h"
@@ -195,7 +196,7 @@ std::vector<uint8_t> read_file(const std::string& path) {
   return Inflater::is_gzip(bytes) ? Inflater(path).run(bytes) : bytes;
 }
 
-DataFolder load_folder(const std::string& folder) {
+DataFolder load_idx_folder(const std::string& folder) {
   constexpr std::array<std::string_view, 4> kNames = {
       "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
       "t10k-labels-idx1-ubyte"};
@@ -208,7 +209,8 @@ DataFolder load_folder(const std::string& folder) {
     }
   }
   check(missing.empty(), "data: folder '", folder, "' lacks ", missing,
-        ", expected IDX files of these names, plain or with .gz");
+        ", expected IDX files of these names, plain or with .gz, or CIFAR-10's data_batch_1.bin, "
+        "...");
   DataFolder out;
   out.train = load_pair(paths[0], paths[1]);
   out.test = load_pair(paths[2], paths[3]);

@@ -2,32 +2,14 @@
 // Reads IDX files, the format of MNIST (http://yann.lecun.com/exdb/mnist): big-endian header, then
 // unsigned bytes. Plain or gzip-compressed.
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/trainer/images.h"
+
 namespace trainer {
-
-/// Images of equal size with one label each, row by row as in the file.
-struct LabelledImages {
-  size_t count = 0;
-  size_t rows = 0;
-  size_t columns = 0;
-  std::vector<uint8_t> pixels;  ///< count * rows * columns
-  std::vector<uint8_t> labels;  ///< count
-
-  size_t features() const { return rows * columns; }
-};
-
-/// What a data folder holds. `classes` is the largest training label plus one.
-struct DataFolder {
-  LabelledImages train;
-  LabelledImages test;
-  size_t classes = 0;
-};
 
 /// Fills count, rows, columns and pixels from the bytes of an images file; `file` is for messages.
 /// @throws gradwire::InvalidArgument naming the file, the value found and the one expected.
@@ -42,8 +24,9 @@ void parse_idx_labels(std::vector<uint8_t> bytes, std::string_view file, Labelle
 std::vector<uint8_t> read_file(const std::string& path);
 
 /// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-/// t10k-labels-idx1-ubyte, each plain or with .gz (plain wins).
+/// t10k-labels-idx1-ubyte, each plain or with .gz (plain wins). `classes` is the largest training
+/// label plus one.
 /// @throws gradwire::InvalidArgument listing the missing files, or naming the one that is wrong.
-DataFolder load_folder(const std::string& folder);
+DataFolder load_idx_folder(const std::string& folder);
 
 }  // namespace trainer

@@ -148,7 +148,8 @@ constexpr OptionRow kRows[] = {
      }},
     {"pace", "RATE", "slow the transport down to 50mbit, 1gbit, … or none [none]",
      [](Options& o, View v) { o.group.pacing.bits_per_second = parse_rate(v); }},
-    {"data", "DIR", "folder with the four MNIST-named IDX files, plain or .gz",
+    {"data", "DIR",
+     "folder with the four MNIST-named IDX files, plain or .gz, or CIFAR-10's data_batch_1.bin, …",
      [](Options& o, View v) { o.data = v; }},
     {"convolutions", "C,C,…",
      "channels of 3x3 convolutions before the hidden layers, each halving the image [none]",
@@ -251,7 +252,7 @@ void check_auto(const Options& o) {
 
 void complete(Options& o) {
   if (o.data.empty()) {
-    throw BadArguments("--data is missing, expected a folder of IDX files");
+    throw BadArguments("--data is missing, expected a folder of IDX files or of CIFAR-10's");
   }
   if (o.group.rank >= o.group.world_size) {
     throw BadArguments(
@@ -363,7 +364,7 @@ Options parse_options(std::span<const char* const> arguments) {
 std::string help_text() {
   std::string text =
       "gradwire-trainer --data DIR [--name value]…\n"
-      "Trains a perceptron or a convolutional network on IDX images with several ranks.\n\n";
+      "Trains a perceptron or a convolutional network on images with several ranks.\n\n";
   for (const OptionRow& row : kRows) {
     std::string left = concat("  --", row.name, " ", row.value);
     left.resize(std::max<size_t>(left.size() + 1, 28), ' ');

@@ -22,7 +22,9 @@ using Clock = std::chrono::steady_clock;
 using gradwire::ParamId;
 
 NetworkShape shape_of(const Options& options, const DataFolder& data) {
-  return {.image = {.rows = data.train.rows, .columns = data.train.columns},
+  return {.image = {.channels = data.train.channels,
+                    .rows = data.train.rows,
+                    .columns = data.train.columns},
           .convolutions = options.convolutions,
           .hidden = options.hidden,
           .classes = data.classes};
@@ -115,7 +117,7 @@ class Training {
 Training::Training(const RankInputs& in)
     : in_(in),
       options_(in.options),
-      standardise_(in.data.train.pixels),
+      standardise_(in.data.train),
       sampler_({.examples = in.data.train.count,
                 .batch_size = in.options.batch_size,
                 .world_size = static_cast<size_t>(in.transport.world_size()),

@@ -2,7 +2,7 @@
 // One rank's training run.
 
 #include "bench/trainer/events.h"
-#include "bench/trainer/idx.h"
+#include "bench/trainer/images.h"
 #include "bench/trainer/options.h"
 #include "bench/trainer/process.h"
 #include "gradwire/comm/transport.h"

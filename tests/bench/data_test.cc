@@ -70,9 +70,19 @@ TEST(Sharding, SaysTheNumbersWhenAnEpochHasNoStep) {
   }
 }
 
+// Images of `channels` planes of two pixels.
+trainer::LabelledImages images_of(size_t channels, const std::vector<uint8_t>& pixels) {
+  return {.count = pixels.size() / (2 * channels),
+          .channels = channels,
+          .rows = 1,
+          .columns = 2,
+          .pixels = pixels,
+          .labels = {}};
+}
+
 TEST(Standardiser, GivesTheTrainingPixelsMeanZeroAndDeviationOne) {
   const std::vector<uint8_t> pixels = {2, 4, 4, 4, 5, 5, 7, 9};  // mean 5, deviation 2
-  const trainer::Standardiser standardise(pixels);
+  const trainer::Standardiser standardise(images_of(1, pixels));
   EXPECT_DOUBLE_EQ(standardise.mean(), 5.0);
   EXPECT_DOUBLE_EQ(standardise.deviation(), 2.0);
   EXPECT_EQ(standardise(9), 2.0f);
@@ -81,19 +91,47 @@ TEST(Standardiser, GivesTheTrainingPixelsMeanZeroAndDeviationOne) {
 }
 
 TEST(Standardiser, RejectsPixelsThatAreAllEqual) {
-  EXPECT_THROW(trainer::Standardiser(std::vector<uint8_t>(10, 7)), gradwire::InvalidArgument);
+  EXPECT_THROW(trainer::Standardiser(images_of(1, std::vector<uint8_t>(10, 7))),
+               gradwire::InvalidArgument);
+  EXPECT_THROW(trainer::Standardiser(images_of(2, {7, 7, 9, 9, 7, 7, 9, 9})),
+               gradwire::InvalidArgument);
+}
+
+TEST(Standardiser, TakesEachChannelByItsOwnPixels) {
+  // Two images: the first channel has 2, 4, 6, 8, the second 5 alone, the third 0, 0, 100, 100.
+  const trainer::Standardiser standardise(images_of(3, {2, 4, 5, 5, 0, 100, 6, 8, 5, 5, 100, 0}));
+  EXPECT_DOUBLE_EQ(standardise.mean(0), 5.0);
+  EXPECT_DOUBLE_EQ(standardise.deviation(0), std::sqrt(5.0));
+  EXPECT_EQ(standardise(5, 0), 0.0f);
+  EXPECT_EQ(standardise(5, 1), 0.0f);
+  EXPECT_EQ(standardise(7, 1), 2.0f);  // deviation 1: there was none
+  EXPECT_EQ(standardise(100, 2), 1.0f);
+  EXPECT_EQ(standardise(0, 2), -1.0f);
 }
 
 TEST(GatherExamples, CopiesPixelsAndLabelsOfTheIndices) {
   const trainer::LabelledImages images{
       .count = 3, .rows = 1, .columns = 2, .pixels = {0, 2, 4, 6, 8, 10}, .labels = {5, 6, 7}};
-  const trainer::Standardiser standardise(std::vector<uint8_t>{0, 2});  // mean 1, deviation 1
+  const trainer::Standardiser standardise(images_of(1, {0, 2}));  // mean 1, deviation 1
   std::vector<float> inputs(4);
   std::vector<uint8_t> labels(2);
   const std::vector<uint32_t> indices = {2, 0};
   trainer::gather_examples(images, standardise, indices, inputs, labels);
   EXPECT_EQ(inputs, (std::vector<float>{7, 9, -1, 1}));
   EXPECT_EQ(labels, (std::vector<uint8_t>{7, 5}));
+}
+
+TEST(GatherExamples, TakesEachPlaneByItsChannel) {
+  // Means 1 and 15, deviations 1 and 5.
+  const trainer::Standardiser standardise(images_of(2, {0, 2, 10, 20}));
+  trainer::LabelledImages images = images_of(2, {1, 3, 15, 5, 0, 2, 20, 30});
+  images.labels = {4, 9};
+  std::vector<float> inputs(4);
+  std::vector<uint8_t> labels(1);
+  const std::vector<uint32_t> second = {1};
+  trainer::gather_examples(images, standardise, second, inputs, labels);
+  EXPECT_EQ(inputs, (std::vector<float>{-1, 1, 1, 3}));
+  EXPECT_EQ(labels, std::vector<uint8_t>{9});
 }
 
 }  // namespace

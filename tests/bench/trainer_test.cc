@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tests/bench/cifar_files.h"
 #include "tests/bench/trainer_runs.h"
 
 namespace trainer_runs {
@@ -39,6 +40,28 @@ TEST_F(Trainer, LearnsWithConvolutions) {
   // 4 x 9 + 4, 8 x 36 + 8, then 2 x 2 x 8 inputs of 32, 32 and 4 classes
   EXPECT_EQ(field(events_named(run->output(), "start").at(0), "parameters"),
             std::to_string(40 + 296 + 32 * 33 + 32 * 33 + 4 * 33));
+}
+
+TEST_F(Trainer, LearnsTheColoursOfCifar) {
+  const idx_files::Folder folder;
+  cifar_files::write(folder, 64);
+  // Convolutions: 4 x 27 + 4, 8 x 36 + 8, then 8 x 8 x 8 inputs; else 3 x 32 x 32.
+  const std::vector<std::pair<std::vector<std::string>, size_t>> models = {
+      {{"--convolutions", "4,8"}, 112 + 296 + 32 * 513 + 32 * 33 + 10 * 33},
+      {{"--method", "topk:5%,int4"}, 32 * 3073 + 32 * 33 + 10 * 33}};
+  for (const auto& [model, parameters] : models) {
+    SCOPED_TRACE(model[0]);
+    std::vector<std::string> options = {"--data",          folder.path(), "--world-size", "2",
+                                        "--learning-rate", "0.02",        "--epochs",     "12"};
+    options.insert(options.end(), model.begin(), model.end());
+    const auto run = start("run", options);
+    ASSERT_EQ(run->wait(kLong), 0) << run->errors();
+    expect_trained(run->output(), 120);
+    const std::string begun = events_named(run->output(), "start").at(0);
+    EXPECT_EQ(field(begun, "parameters"), std::to_string(parameters));
+    EXPECT_EQ(field(begun, "train_examples"), "320");
+    EXPECT_EQ(field(begun, "test_examples"), "64");
+  }
 }
 
 TEST_F(Trainer, ParametersDoNotDependOnOverlap) {

@@ -93,9 +93,24 @@ def no_files(monkeypatch, tmp_path):
     monkeypatch.setattr(sweep, "digits_folder", lambda: tmp_path)
 
 
-def test_the_mlp_refuses_cifar(folder, no_files):
-    with pytest.raises(UsageError, match="is CIFAR-10, which the C.. trainer does not read"):
-        sweep_of("--data", folder)
+@pytest.mark.parametrize(
+    ("workload", "parameters"),
+    [
+        ("mlp", 64 * 3073 + 10 * 65),
+        ("conv", 8 * 28 + 64 * (8 * 16 * 16 + 1) + 10 * 65),  # halved once, to 16 by 16
+    ],
+)
+def test_the_cpp_trainer_trains_on_cifar(folder, tmp_path, workload, parameters):
+    code, _, err = bench(
+        "--trainer", trainer(), "--workload", workload, "--data", folder, "--workers", 2, "--links",
+        "none", "--link-mode", "pacing", "--methods", "none,int8", "--hidden", 64, "--batch-size", 4,
+        "--max-steps", 3, *(("--convolutions", 8) if workload == "conv" else ()), "--json",
+        tmp_path / "out.json", "--output", tmp_path / "plots",
+    )  # fmt: skip
+    assert code == 0, err
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["method"], row["steps"]) for row in rows] == [("none", 3), ("int8", 3)]
+    assert {row["parameters"] for row in rows} == {parameters}
 
 
 def methods_of(*words):

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from gradwire.bench import arguments, cifar, local, options, torch_job, workloads
+from gradwire.bench import arguments, local, options, torch_job, workloads
 from gradwire.bench.digits import check_data_folder, digits_folder
 from gradwire.bench.errors import UsageError
 from gradwire.bench.job import Case, Job, Trial, find_trainer, threads_per_rank
@@ -271,9 +271,4 @@ def _data(args: argparse.Namespace, workload: str) -> Optional[Path]:
         return None
     if not args.data:
         return digits_folder().resolve()
-    folder = check_data_folder(Path(args.data)).resolve()
-    if workload in workloads.IN_CPP and cifar.is_folder(folder):
-        raise UsageError(
-            f"--data {folder}: is CIFAR-10, which the C++ trainer does not read, expected --workload cnn"
-        )
-    return folder
+    return check_data_folder(Path(args.data)).resolve()
