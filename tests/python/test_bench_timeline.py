@@ -64,7 +64,7 @@ def test_tracks_have_what_each_thread_did_and_when():
 
 
 @pytest.mark.parametrize("buckets", [1, 5, 60, 400])
-@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize("streams", [1, 4, 16])
 def test_a_case_stays_below_4_kb_and_covers_the_same_time(buckets, streams):
     at = event(1, buckets=0)
     begins = sorted(random.Random(7).sample(range(300, 100_000, 7), buckets))
@@ -75,6 +75,8 @@ def test_a_case_stays_below_4_kb_and_covers_the_same_time(buckets, streams):
     text = json.dumps({"rows": [{"timeline": found}]}, indent=1)  # as a report is written
     assert len(text.encode()) < 4096
     assert sum(len(track["spans"]) for track in found["tracks"]) <= MOST_SPANS
+    names = [span["name"] for span in found["tracks"][0]["spans"]]
+    assert names == ["forward", "backward", "wait", "update"]
     for track in found["tracks"][1:]:
         last = max(track["spans"], key=lambda span: span["begin_ms"])
         parts = [int(s["name"].split()[0]) if s["name"].endswith("buckets") else 1 for s in track["spans"]]

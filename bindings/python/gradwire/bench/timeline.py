@@ -61,17 +61,19 @@ def _tracks(event: Event) -> List[Document]:
         ):
             if last > first:
                 tracks.setdefault(track, []).append(_Span(name, first, last))
-    most = (MOST_SPANS - len(tracks["caller"])) // max(1, len(tracks) - 1)
+    caller = tracks.pop("caller")  # kept as it is: few, and each of another kind
+    most = (MOST_SPANS - len(caller)) // max(1, len(tracks))
+    kept = {name: _fewer(tracks[name], most) for name in sorted(tracks, key=_place)}
     return [
-        {"name": name, "spans": [_told(span) for span in _fewer(tracks[name], most)]}
-        for name in sorted(tracks, key=_place)
-        if tracks[name]
+        {"name": name, "spans": [_told(span) for span in spans]}
+        for name, spans in {"caller": caller, **kept}.items()
+        if spans
     ]
 
 
 def _place(track: str) -> Tuple[int, str]:
     """From top to bottom: what a bucket goes through."""
-    first = ("caller", "compression", "exchange", "decoding")
+    first = ("compression", "exchange", "decoding")
     return (first.index(track.split()[0]), track)
 
 
