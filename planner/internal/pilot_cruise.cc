@@ -64,6 +64,7 @@ void Pilot::State::choose() {
          taken == nullptr ? "nothing that was timed may go on: off"
                           : "without compression a step is as fast as any that was timed: off",
          std::move(numbers));
+    plan_retry();
     return;
   }
   const PilotPlan plan = taken->plan;
@@ -86,6 +87,9 @@ void Pilot::State::choose() {
        plan.off() ? "not compressing is as fast as any that was timed: off"
                   : "the least lossy of those within the tolerance of the fastest",
        std::move(numbers));
+  if (plan.off()) {
+    plan_retry();
+  }
   const bool worth_tuning =
       !taken->exchange_s.empty() ? expected > options.tolerance * typical_of(taken->step_s) : true;
   if (worth_tuning && again == 0) {

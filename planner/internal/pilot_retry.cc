@@ -1,5 +1,6 @@
-// A plan that was no longer faster than "none" may be so again: the machine was busy for a window,
-// or steps take longer for another reason. The two are timed in turn, now and then.
+// A plan that was not faster than "none", or is no longer, may be so another time: the machine was
+// busy for a window, or steps take longer for another reason. The two are timed in turn, now and
+// then.
 
 #include <algorithm>
 #include <utility>
@@ -39,6 +40,34 @@ void Pilot::State::not_faster(double step) {
   numbers["next_look_after_steps"] = static_cast<double>(retry.wait);
   note("off", from, "a step with compression is not faster than one without was",
        std::move(numbers));
+}
+
+// Called where off was chosen: what was about as fast may have been unlucky in its few steps.
+void Pilot::State::plan_retry() {
+  const double most = (1 + options.tolerance) * dense_step_s;
+  const auto near = [&](const Timed& each) {
+    return !each.plan.off() && each.plan.loss < ruled_out && !each.step_s.empty() &&
+           typical_of(each.step_s) <= most;
+  };
+  double fastest = most;
+  for (const Timed& each : timed) {
+    fastest = near(each) ? std::min(fastest, typical_of(each.step_s)) : fastest;
+  }
+  const Timed* taken = nullptr;
+  for (const Timed& each : timed) {
+    const bool fast = near(each) && typical_of(each.step_s) <= (1 + options.tolerance) * fastest;
+    if (fast && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
+      taken = &each;
+    }
+  }
+  if (taken != nullptr) {
+    const uint64_t wait = kFirstWait * options.window_steps;
+    retry = {.ladder = {running, taken->plan},
+             .level = 1,
+             .ceiling = 1,
+             .from_step = steps + wait,
+             .wait = wait};
+  }
 }
 
 void Pilot::State::stay_off() {

@@ -64,7 +64,7 @@ struct Pilot::State {
   double timed_s = 0;         // what they took when the plan was timed; 0: it was not
   bool link_changed = false;  // and nothing was done about it yet
 
-  /// A plan that was no longer faster than "none": once in a while the two are timed anew, in turn.
+  /// A plan that was not faster than "none": once in a while the two are timed anew, in turn.
   struct Retry {
     std::vector<PilotPlan> ladder = {};  // as it was; empty: there is none
     size_t level = 0, ceiling = 0;
@@ -96,6 +96,7 @@ struct Pilot::State {
   void end_retry();
   bool may_retry() const;
   void stay_off();
+  void plan_retry();
 
   void run(const PilotPlan& plan);
   void cruise(const PilotPlan& plan);

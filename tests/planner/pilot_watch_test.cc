@@ -105,6 +105,22 @@ TEST(PilotWatch, ABusyWindowDoesNotEndCompressionForGood) {
   EXPECT_EQ(count(pilot, "retry"), 1u);
 }
 
+TEST(PilotWatch, WhatWasAboutAsFastIsTimedAgain) {
+  for (const double bf16_s : {0.295, 0.32}) {  // the second has lost clearly
+    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Job job = slow_link();
+    job.bytes_per_s = 1e9;
+    job.step_s = {
+        {"none", 0.3}, {"bf16", bf16_s}, {"int8", 0.32}, {"int4", 0.32}, {kFastest, 0.32}};
+    job.run_to_cruise(pilot);
+    ASSERT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+    job.step_s["none"] = 0.36;
+    job.run(pilot, 5 + 4);
+    EXPECT_EQ(count(pilot, "retry"), bf16_s < 0.3 ? 1u : 0u) << pilot.log_json_lines();
+    EXPECT_EQ(pilot.plan().spec, bf16_s < 0.3 ? "bf16" : "none") << pilot.log_json_lines();
+  }
+}
+
 TEST(PilotWatch, WhereAllStepsTakeLongerItComparesAnewAtOnce) {
   Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
   Job job = slow_link();
