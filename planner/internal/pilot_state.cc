@@ -246,19 +246,23 @@ void Pilot::State::next_turn() {
     if (turn == timed.size()) {
       turn = 0;
       ++round;
-      double fastest = 0, dense = 0;
+      double fastest = 0;
       for (const Timed& each : timed) {
         if (!each.out && (fastest == 0 || typical_of(each.step_s) < fastest)) {
           fastest = typical_of(each.step_s);
         }
-        if (each.plan.off() && !each.step_s.empty()) {
-          dense = typical_of(each.step_s);
-        }
       }
+      // What is behind by so much, or behind one that sends more by what lossiness has to gain.
+      const auto has_lost = [&](const Timed& each) {
+        const double step = typical_of(each.step_s);
+        return step > (1 + options.hopeless) * fastest ||
+               std::ranges::any_of(timed, [&](const Timed& other) {
+                 return other.plan.loss < each.plan.loss && !other.step_s.empty() &&
+                        step > (1 + options.tolerance) * typical_of(other.step_s);
+               });
+      };
       for (Timed& each : timed) {
-        // Behind "none" by what is not worth compressing for: no turn more for it either.
-        each.out = each.out || typical_of(each.step_s) > (1 + options.hopeless) * fastest ||
-                   (dense > 0 && typical_of(each.step_s) > (1 + options.tolerance) * dense);
+        each.out = each.out || has_lost(each);
       }
     }
   } while (round < rounds() && timed[turn].out);

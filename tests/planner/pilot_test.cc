@@ -72,6 +72,9 @@ TEST(Pilot, HasOffAndBf16AmongItsCandidatesAndAlternatesThem) {
   Pilot pilot(model(), 4, {.candidates = 3, .hopeless = 10, .tuning_turns = 0});
   Job job = slow_link();
   job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
+  // Nor is anything slower than what sends more.
+  job.step_s = {
+      {"none", 1.0}, {"bf16", 0.99}, {"int8", 0.98}, {"int4", 0.98}, {"topk:1%,int4", 0.97}};
   job.run_to_cruise(pilot);
   // A dense window, then three rounds of three.
   ASSERT_EQ(job.ran.size(), 10u);

@@ -54,6 +54,18 @@ TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
   EXPECT_EQ(job.ran.size(), 1u + 4u);  // the dense window, and a turn of each
 }
 
+TEST(PilotWatch, WhatIsSlowerThanOneThatSendsMoreHasOneTurn) {
+  Pilot pilot(pilot_model(), 4, {.candidates = 5, .tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 1e9;
+  job.step_s = {{"none", 0.5}, {"bf16", 0.5}, {"int8", 0.45}, {"int4", 0.48}, {kFastest, 0.44}};
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, "int8") << pilot.log_json_lines();
+  EXPECT_EQ(std::ranges::count(job.ran, "int4"), 1) << pilot.log_json_lines();
+  EXPECT_GE(std::ranges::count(job.ran, "int8"), 3) << pilot.log_json_lines();
+  EXPECT_EQ(std::ranges::count(job.ran, kFastest), 3) << pilot.log_json_lines();
+}
+
 TEST(PilotWatch, TwoCandidatesAreEnough) {
   Pilot pilot(pilot_model(), 4, {.candidates = 2});
   Job job = slow_link();
