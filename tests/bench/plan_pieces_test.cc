@@ -18,7 +18,7 @@ const std::vector<ParamInfo> kParameters = {
 Plan made(uint64_t seed) {
   PlanOptions options{.spec = gradwire::parse_spec("topk:5%,int4"),
                       .rules = {{.spec = gradwire::parse_spec("int8"), .name = "b.*"}},
-                      .buckets = {{3, 0}, {1, 2}},
+                      .buckets = {{3, 0, 2}, {1}},
                       .exchanges = {"gather", "two_shot"},
                       .seed = seed};
   return gradwire::make_plan(kParameters, options);
