@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted (docs/ben
 import argparse
 import os
 import sys
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
 
 import gradwire
 
@@ -74,8 +74,16 @@ _EPILOG = """what one does first:
 exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted"""
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are a line: the usage of some commands is a screen, above which nobody reads."""
+
+    def error(self, message: str) -> NoReturn:
+        said = message.replace("argument ", "", 1) if message.startswith("argument ") else message
+        self.exit(2, f"{self.prog}: {said} ({self.prog} --help lists what there is)\n")
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gradwire",
         description="Gradient compression and large-batch optimizers for data-parallel training.",
         epilog=_EPILOG,
