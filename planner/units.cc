@@ -110,7 +110,7 @@ double parse_rate_bytes_per_s(std::string_view text) {
 }
 
 double parse_seconds(std::string_view text) {
-  return parse_with(text, kSeconds, "a time such as 60us, 1.5ms or 2s");
+  return parse_with(text, kSeconds, "a time such as 60us, 1.5ms, 2s, 30min or 2h");
 }
 
 double parse_bytes(std::string_view text) {

@@ -202,7 +202,10 @@ def test_the_command_recommend_finds_the_cheapest_in_time():
 
 
 @pytest.mark.parametrize("wrong, says", [
-    (["--budget", "5"], "a time such as"),
+    (["--budget", "5"], "--budget: '5', expected a time such as"),
+    (["--budget", "1h", "--step", "K80=7"], "--step K80: '7', expected a time such as"),
+    (["--budget", "1h", "--gradient", "100"], "--gradient: '100', expected an amount such as"),
+    (["--budget", "1h", "--alpha", "9"], "--alpha: '9', expected a time such as"),
     (["--budget", "1h", "--step", "V100=1s"], "V100 is given twice"),
     (["--budget", "1h", "--plans", "fast"], "NAME=RATIO"),
     (["--budget", "1h", "--counts", "1,x"], "whole numbers"),
@@ -213,3 +216,10 @@ def test_the_command_recommend_refuses_what_cannot_be(wrong, says):
     done = command("recommend", "--step", "V100=200ms", "--gradient", "100MB", "--samples", 1e6,
                    "--batch", 64, *wrong)
     assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+def test_the_command_recommend_knows_the_gpus_that_have_a_price():
+    done = command("recommend", "--step", "A9000=200ms", "--gradient", "100MB", "--samples", 1e6,
+                   "--batch", 64, "--budget", "1h")
+    told = "--step: no instance of the price table has A9000, known: K80, V100"
+    assert done.returncode == 2 and told in done.stderr, done.stderr

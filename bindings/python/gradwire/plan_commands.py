@@ -86,10 +86,18 @@ def _add_link(parser: argparse.ArgumentParser) -> None:
 def _link(args: argparse.Namespace) -> planner.PlannedLink:
     link = planner.PlannedLink(args.link)
     if args.alpha is not None:
-        link.alpha_s = planner.parse_seconds(args.alpha)
+        link.alpha_s = _read("--alpha", planner.parse_seconds, args.alpha)
     if args.stream_bandwidth is not None:
-        link.stream_bytes_per_s = planner.parse_rate(args.stream_bandwidth)
+        link.stream_bytes_per_s = _read("--stream-bandwidth", planner.parse_rate, args.stream_bandwidth)
     return link
+
+
+def _read(option: str, parse: Callable[[str], float], text: str) -> float:
+    """What the text says; an error names the option."""
+    try:
+        return parse(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{option}: {error}") from None
 
 
 def _integers(option: str, text: str) -> List[int]:
@@ -165,7 +173,7 @@ def _step_times(texts: Sequence[str]) -> Dict[str, float]:
             raise InvalidArgument(f"--step: '{text}', expected a GPU and a time such as V100=210ms")
         if gpu in steps:
             raise InvalidArgument(f"--step: {gpu} is given twice, expected once")
-        steps[gpu] = planner.parse_seconds(seconds)
+        steps[gpu] = _read(f"--step {gpu}", planner.parse_seconds, seconds)
     return steps
 
 
@@ -190,11 +198,10 @@ def _plans(text: str) -> Dict[str, Tuple[float, bool]]:
 
 
 def _epoch_time(
-    args: argparse.Namespace, plans: Dict[str, Tuple[float, bool]],
+    args: argparse.Namespace, steps: Dict[str, float], plans: Dict[str, Tuple[float, bool]],
 ) -> Callable[[planner.Instance, int, str], Optional[float]]:
-    steps = _step_times(args.step)
     between, within = _link(args), planner.PlannedLink(args.node_link)
-    numel = math.ceil(planner.parse_bytes(args.gradient) / 4)
+    numel = math.ceil(_read("--gradient", planner.parse_bytes, args.gradient) / 4)
 
     def epoch_s(instance: planner.Instance, count: int, plan: str) -> Optional[float]:
         if instance.gpu not in steps:
@@ -224,8 +231,15 @@ def _recommend(args: argparse.Namespace) -> int:
         drawing.need_matplotlib(args.plot)
     plans = _plans(args.plans)
     instances = planner.default_instances() if args.prices is None else _priced(args.prices)
+    steps = _step_times(args.step)
+    usable = [i for i in instances if i.gpu in steps]
+    if not usable:
+        known = ", ".join(sorted({i.gpu for i in instances}))
+        raise InvalidArgument(
+            f"--step: no instance of the price table has {', '.join(steps)}, known: {known}")
     found = planner.recommend(
-        instances, _epoch_time(args, plans), budget_s=planner.parse_seconds(args.budget),
+        instances, _epoch_time(args, steps, plans),
+        budget_s=_read("--budget", planner.parse_seconds, args.budget),
         counts=_integers("--counts", args.counts), plans=list(plans))
     rows = [
         [f"{c.count} x {c.instance.name}", c.plan, planner.seconds_text(c.epoch_s), f"{c.cost_usd:.2f}",
@@ -239,8 +253,7 @@ def _recommend(args: argparse.Namespace) -> int:
         for c in found.configurations]
     chosen = next((i for i, c in enumerate(found.configurations) if c.within_budget), None)
     document: Dict[str, Any] = {"budget_s": found.budget_s, "chosen": chosen, "configurations": listed}
-    counts, steps = _integers("--counts", args.counts), _step_times(args.step)
-    usable = [i for i in instances if i.gpu in steps]
+    counts = _integers("--counts", args.counts)
     document["without_effect"] = effects.without_effect(args, [
         ("--node-link", 1 not in counts or all(i.gpus == 1 for i in usable),
          "no configuration is one instance with several GPUs"),
