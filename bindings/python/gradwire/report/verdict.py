@@ -153,7 +153,7 @@ def _yes(
     text += ", too close to call between them: " if len(tied) > 1 else ": "
     text += _after(best, target)
     if dense is None:
-        text += "; no compression was not measured here"
+        text += "; whether compressing pays is not known, since none was not measured here"
     elif dense in ranked:
         word = "sooner" if target else "faster"
         text += f", {_ratio(dense, best, target)} times {word} than without compression"
