@@ -1,6 +1,7 @@
 """Lists of the command line: links, methods, seeds, and what is wrong with them."""
 
 import argparse
+import re
 from types import SimpleNamespace
 
 import bench_support  # noqa: F401  (makes the package importable)
@@ -19,6 +20,7 @@ from gradwire.bench.errors import UsageError
         ("1gbit", 1_000_000_000, 125_000),
         ("2.5Gbit", 2_500_000_000, 312_500),
         ("100kbit", 100_000, 8000),
+        ("50 Mbit/s", 50_000_000, 8000),  # as reports print it
         ("none", None, None),
     ],
 )
@@ -27,7 +29,8 @@ def test_a_rate_is_bits_per_second_and_its_burst_the_larger_of_8_kb_and_1_ms(tex
     assert (link.bits_per_s, link.burst_bytes) == (bits, burst)
 
 
-@pytest.mark.parametrize("text", ["50", "fast", "50mb", "-1mbit", "0mbit", "1kbit", "9999gbit", ""])
+@pytest.mark.parametrize("text", ["50", "fast", "50mb", "50mb/s", "50mbps",
+                                  "-1mbit", "0mbit", "1kbit", "9999gbit", ""])
 def test_what_is_no_rate_is_refused_with_the_text_and_the_expectation(text):
     with pytest.raises(UsageError, match="(?s)--links.*(expected|empty)"):
         arguments.parse_links(text)
@@ -58,6 +61,28 @@ def test_methods_split_at_commas_unless_a_semicolon_quote_or_plus_says_otherwise
 def test_an_option_that_stands_alone_is_named_with_the_way_to_join_it(text):
     with pytest.raises(UsageError, match=r"is an option, not a method.*\+"):
         arguments.parse_methods(text)
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("topk:1%,int4", "topk:1% and int4 are two methods here; .* write topk:1%\\+int4"),
+    ("none,fp16,chunktopk:64/4096,2bit", "write chunktopk:64/4096\\+2bit"),
+    ("none,int4,topk:1%", None),
+    ("none;topk:1%,int4", None),
+    ("none,topk:1%+int4,int8", None),
+])  # fmt: skip
+def test_two_methods_that_are_one_spec_too_are_told(text, says):
+    import gradwire
+
+    if not hasattr(gradwire, "parse_spec"):
+        pytest.skip("the compiled module is not built: nothing knows specs")
+    told = arguments.torn_apart(text)
+    assert told is None if says is None else re.search(says, told)
+
+
+def test_a_link_is_called_by_its_rate_however_it_is_written():
+    assert arguments.parse_link("50 Mbit/s").name == "50mbit"
+    with pytest.raises(UsageError, match="given twice"):
+        arguments.parse_links("50mbit,50 Mbit/s")
 
 
 @pytest.mark.parametrize("text", ["none,none", "topk:1%+int4;topk:1%,int4"])

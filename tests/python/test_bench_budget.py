@@ -206,6 +206,14 @@ def test_runs_that_last_longer_than_expected_end_within_the_budget_and_are_named
     assert machine.runs[0] == (1, "none") and "no time was left" in missed["says"]
 
 
+def test_a_budget_into_which_no_run_fits_is_no_success(monkeypatch):
+    machine = Machine(monkeypatch, lambda trial: 30.0)
+    with pytest.raises(RunError, match="--budget: no run fits into 1 s, of which .* took 2; the shortest"):
+        machine.go(trials(methods=["none"], links=[FREE]), 1.0)
+    told = machine.report.document()["budget"]
+    assert machine.runs == [] and "0 s are left" in told["left_out"][0]["says"]
+
+
 def test_probes_take_a_quarter_of_the_time_at_most(monkeypatch):
     machine = Machine(monkeypatch, lambda trial: 1.0)
     methods = [f"topk:{n}%" for n in range(1, 9)]
@@ -217,7 +225,9 @@ def test_probes_take_a_quarter_of_the_time_at_most(monkeypatch):
 def test_every_training_is_probed_before_any_second_method(monkeypatch):
     machine = Machine(monkeypatch, lambda trial: 1.0)
     asked = trials(links=[FREE]) + trials(links=[FREE], job=replace(JOB, optimizer="lamb"))
-    told = machine.go(asked, 4.0)  # one probe takes half of it
+    with pytest.raises(RunError, match="no run fits"):
+        machine.go(asked, 4.0)  # one probe takes half of it
+    told = machine.report.document()["budget"]
     assert machine.probes == ["none", "none"]
     assert len(told["not_probed"]) == 4
 
@@ -238,8 +248,8 @@ def test_a_probe_that_fails_ends_it_unless_it_keeps_going(monkeypatch):
 
 
 def test_times_are_read_in_seconds_minutes_and_hours():
-    read = [parse_duration("--budget", text) for text in ("90", "90s", "3m", "1.5h")]
-    assert read == [90, 90, 180, 5400]
+    read = [parse_duration("--budget", text) for text in ("90", "90s", "3m", "3min", "1.5h")]
+    assert read == [90, 90, 180, 180, 5400]
     for bad in ("", "3 minutes", "0", "-3m", "1e3", "9999h"):
         with pytest.raises(UsageError, match="--budget: .*expected a time"):
             parse_duration("--budget", bad)

@@ -30,10 +30,11 @@ by ';'. A comma inside one spec is written '+', stands in quotes, or stays where
 
 # Options of a spec that are no methods on their own; int4, int8, e4m3, e5m2, fp16 and bf16 are both.
 _ONLY_OPTIONS = ("fp32", "nearest", "stochastic", "ef", "noef")
-_RATE = re.compile(r"^(\d+(?:\.\d+)?)(kbit|mbit|gbit)$", re.ASCII)
+# As it is typed, and as reports print it: 50mbit, 50 Mbit/s.
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*(kbit|mbit|gbit)(?:/s)?$", re.ASCII)
 _SETTING = re.compile(r"^[a-z0-9_]+=", re.ASCII)  # of an optimizer; its name ends with ':'
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h|)$", re.ASCII)
-_SECONDS = {"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(s|m|min|h|)$", re.ASCII)
+_SECONDS = {"s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -78,8 +79,10 @@ def parse_link(text: str) -> Link:
     match = _RATE.match(name)
     if not match:
         raise UsageError(
-            f"--links: '{text}' is not a rate, expected e.g. 100kbit, 50mbit, 1gbit or none"
+            f"--links: '{text}' is not a rate, expected bits per second such as 100kbit, 50mbit or "
+            "1gbit, or none"
         )
+    name = match.group(1) + match.group(2)
     bits_per_s = round(float(match.group(1)) * _UNITS[match.group(2)])
     if not 8000 <= bits_per_s <= 400 * 10**9:
         raise UsageError(f"--links: '{text}' is out of range, expected 8kbit to 400gbit or none")
@@ -96,6 +99,25 @@ def parse_methods(text: str) -> List[str]:
     separator = ";" if ";" in text else ","
     methods = [_spec(part) for part in _parts("--methods", text, separator)]
     return _distinct("--methods", methods, _meaning)
+
+
+def torn_apart(text: str) -> Optional[str]:
+    """Says so where ',' made two methods of what is also one spec: ``topk:1%,int4``. None: nowhere, or
+    there is no compiled module to tell."""
+    parse: Any = getattr(sys.modules.get("gradwire"), "parse_spec", None)
+    if parse is None or ";" in text:
+        return None
+    methods = parse_methods(text)
+    for first, second in zip(methods, methods[1:]):
+        try:
+            parse(f"{first},{second}")
+        except ValueError:
+            continue
+        return (
+            f"--methods: {first} and {second} are two methods here; if one is meant, which is both, "
+            f"write {first}+{second}"
+        )
+    return None
 
 
 def check_specs(methods: List[str], optimizers: Dict[str, Optional[str]]) -> None:

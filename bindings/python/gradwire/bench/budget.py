@@ -179,7 +179,7 @@ def _by_turns(trials: Sequence[Trial]) -> List[Trial]:
 
 
 def _told(what: str, values: Sequence[object], words: str, needed_s: float, seconds: float) -> Document:
-    why = f"about {needed_s:.0f} s would be needed, {seconds:.0f} s are left"
+    why = f"about {needed_s:.0f} s would be needed, {max(0.0, seconds):.0f} s are left"
     return {"what": what, "values": list(values), "why": why, "says": f"{words}: {why}"}
 
 
@@ -230,6 +230,11 @@ class Work:
         else:
             self._more_seeds(chosen, took / max(1, len(chosen.trials)), told)
         told["took_s"] = self.clock() - began
+        if len(missed) == len(chosen.trials) and not session.report.rows:
+            raise RunError(
+                f"--budget: no run fits into {self.seconds:g} s, of which finding out what runs take took "
+                f"{started - began:.0f}; the shortest needs about {min(map(costs.run_s, missed)):.0f} more"
+            )
 
     def _probe(self, told: Document) -> Costs:
         """Each job and method once, on the fastest link: the first method of every job, then others as

@@ -66,6 +66,9 @@ def _run(args: argparse.Namespace) -> int:
         report = _report(args, sweep, network)
         left = _left(args, json_file, report, sweep.trials)
         _announce(sweep, left, network)
+        torn = arguments.torn_apart(args.methods) if args.methods else None
+        if torn:
+            note(torn)
         measure.rehearse_all(left, scratch)
         session = measure.Session(
             network=network,

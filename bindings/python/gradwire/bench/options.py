@@ -73,6 +73,7 @@ def _what_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--links",
+        "--link",  # what other commands call theirs
         metavar="RATES",
         help="of every worker, both ways: 100kbit, 50mbit, 1gbit, none (as fast as this machine is), "
         f"1gbit:50mbit@100 (becomes 50mbit behind step 100) [{DEFAULT_LINKS}]",
