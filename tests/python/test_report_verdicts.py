@@ -104,6 +104,13 @@ def test_without_a_target_who_learns_less_is_not_taken():
     assert accuracy_minus(cells(cut)[2], cells(cut)[0]) is None
 
 
+def test_what_the_time_budget_stopped_is_not_told_to_have_missed_the_target():
+    late = [row("int4", None), dict(row("topk:1%", None), stopped_by="time budget")]
+    found = says(row("none", 9.0), *late)
+    assert "Not reached with every seed: int4." in found.note
+    assert "Stopped by the time budget before they reached it: topk:1%." in found.note
+
+
 def test_what_is_not_measured_is_not_compared_with():
     assert "since none was not measured here" in says(row("int4", 2.0), row("fp16", 4.0)).text
 

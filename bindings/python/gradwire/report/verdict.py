@@ -55,9 +55,13 @@ def verdict(where: str, cells: List[Cell]) -> Verdict:
     note += _learnt(best, dense)
     if worse:
         note += f" Left out, since they end less accurate than dense: {', '.join(c.method for c in worse)}."
-    missed = [cell.method for cell in cells if cell not in known]
-    if missed and target:
-        note += f" Not reached with every seed: {', '.join(missed)}."
+    missed = [cell for cell in cells if cell not in known] if target else []
+    cut = [c.method for c in missed if any(row["stopped_by"] == "time budget" for row in c.rows)]
+    slow = [c.method for c in missed if c.method not in cut]
+    if slow:
+        note += f" Not reached with every seed: {', '.join(slow)}."
+    if cut:  # which says nothing against them
+        note += f" Stopped by the time budget before they reached it: {', '.join(cut)}."
     if all(cell.method in DENSE for cell in tied):
         return Verdict("do not compress", [best.method], _no(where, best, ranked, target), note)
     if any(cell.method in DENSE for cell in tied):
