@@ -144,7 +144,7 @@ def test_ctrl_c_leaves_nothing_behind(folder):
     (["mlp", "--data", "x"], "--data x: mlp reads files of its own"),
     (["a.py:f", "--spec", "int8"], "--spec int8: is of the built-in jobs"),
     (["a.py:f", "--data", "/nowhere"], "data: /nowhere is not there"),
-    (["mlp", "--link", "fast"], "'fast' is not a rate"),
+    (["mlp", "--link", "fast"], "--link: 'fast' is not a rate"),
     (["mlp", "--timeout", "0"], "--timeout: 0, expected"),
     (["mlp", "--output", "/nowhere/profile.json"], "--output /nowhere/profile.json: "),
     (["mlp", "--json", "/nowhere/found.json"], "--json /nowhere/found.json: ")])

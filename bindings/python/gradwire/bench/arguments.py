@@ -61,7 +61,7 @@ class Link:
         return None if self.bits_per_s is None else max(8000, self.bits_per_s // 8 // 1000)
 
 
-def parse_link(text: str) -> Link:
+def parse_link(text: str, option: str = "--links") -> Link:
     """'50mbit', '1gbit', '100kbit' or 'none'; '1gbit:50mbit@100' becomes the second behind step 100."""
     name = text.strip().lower()
     first, changes, rest = name.partition(":")
@@ -69,23 +69,23 @@ def parse_link(text: str) -> Link:
         last, _, step = rest.partition("@")
         if not step.isdecimal() or int(step) < 1:
             raise UsageError(
-                f"--links: '{text}' has no step, expected e.g. 1gbit:50mbit@100, which becomes 50mbit "
+                f"{option}: '{text}' has no step, expected e.g. 1gbit:50mbit@100, which becomes 50mbit "
                 "behind step 100"
             )
-        begin, end = parse_link(first), parse_link(last)
+        begin, end = parse_link(first, option), parse_link(last, option)
         return Link(name, begin.bits_per_s, end, int(step))
     if name == "none":
         return Link("none", None)
     match = _RATE.match(name)
     if not match:
         raise UsageError(
-            f"--links: '{text}' is not a rate, expected bits per second such as 100kbit, 50mbit or "
+            f"{option}: '{text}' is not a rate, expected bits per second such as 100kbit, 50mbit or "
             "1gbit, or none"
         )
     name = match.group(1) + match.group(2)
     bits_per_s = round(float(match.group(1)) * _UNITS[match.group(2)])
     if not 8000 <= bits_per_s <= 400 * 10**9:
-        raise UsageError(f"--links: '{text}' is out of range, expected 8kbit to 400gbit or none")
+        raise UsageError(f"{option}: '{text}' is out of range, expected 8kbit to 400gbit or none")
     return Link(name, bits_per_s)
 
 

@@ -130,7 +130,7 @@ def _check(args: argparse.Namespace) -> Link:
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f"--plot {args.plot}: needs matplotlib, which is not installed, expected "
                          "pip install matplotlib or no --plot")
-    return parse_link(args.link)
+    return parse_link(args.link, "--link")
 
 
 def _asked(args: argparse.Namespace, link: Link, scratch: Path) -> Asked:
