@@ -101,6 +101,12 @@ def test_no_compression_can_win():
     assert text.startswith("50mbit: no compression reaches 0.95 first")
 
 
+def test_a_method_that_the_time_budget_stopped_has_not_missed_the_target():
+    late = dict(row("int4", None), stopped_by="time budget")
+    (text,) = sentences([row("none", 9.0), row("fp16", None), late])
+    assert "not reached (with every seed) by fp16; stopped by the time budget before it: int4" in text
+
+
 def test_a_method_that_missed_the_target_with_one_seed_cannot_win():
     rows = [row("none", 9.0, seed=s) for s in (1, 2)]
     rows += [row("int4", 1.0, seed=1), row("int4", None, seed=2, accuracy=0.9)]

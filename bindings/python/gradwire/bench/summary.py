@@ -31,6 +31,10 @@ class Cell:
     def reached(self) -> List[Row]:
         return [row for row in self.rows if row["seconds_to_target"] is not None]
 
+    def cut_short(self) -> bool:
+        """Whether a time budget ended one of its runs, which says nothing against the method."""
+        return any(row.get("stopped_by") == "time budget" for row in self.rows)
+
     def reached_always(self) -> bool:
         return len(self.reached()) == len(self.rows) > 0
 
@@ -132,9 +136,13 @@ def _sentence(link: str, at_link: List[Cell]) -> str:
     text = f"{where}: {_label(best)} reaches {target:g} first, after {_pm(best.seconds())} s"
     for other in ranked[1:2] + [c for c in ranked[2:] if c.method == BASELINE]:
         text += "; " + _comparison(other, best)
-    missed = [cell.method for cell in at_link if not cell.reached_always()]
-    if missed:
-        text += f"; not reached (with every seed) by {', '.join(missed)}"
+    missed = [cell for cell in at_link if not cell.reached_always()]
+    cut = [c.method for c in missed if c.cut_short()]
+    slow = [c.method for c in missed if c.method not in cut]
+    if slow:
+        text += f"; not reached (with every seed) by {', '.join(slow)}"
+    if cut:
+        text += f"; stopped by the time budget before it: {', '.join(cut)}"
     if len(best.rows) == 1:
         text += ". One seed: the intervals cover the step time alone"
     return text + "."

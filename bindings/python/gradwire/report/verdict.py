@@ -56,11 +56,11 @@ def verdict(where: str, cells: List[Cell]) -> Verdict:
     if worse:
         note += f" Left out, since they end less accurate than dense: {', '.join(c.method for c in worse)}."
     missed = [cell for cell in cells if cell not in known] if target else []
-    cut = [c.method for c in missed if any(row["stopped_by"] == "time budget" for row in c.rows)]
+    cut = [c.method for c in missed if c.cut_short()]
     slow = [c.method for c in missed if c.method not in cut]
     if slow:
         note += f" Not reached with every seed: {', '.join(slow)}."
-    if cut:  # which says nothing against them
+    if cut:
         note += f" Stopped by the time budget before they reached it: {', '.join(cut)}."
     if all(cell.method in DENSE for cell in tied):
         return Verdict("do not compress", [best.method], _no(where, best, ranked, target), note)
