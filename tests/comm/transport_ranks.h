@@ -19,6 +19,7 @@
 
 #include "gradwire/comm/transport.h"
 #include "tests/comm/carrier_over.h"
+#include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 
 namespace gradwire::transport_test {
@@ -93,7 +94,7 @@ inline std::vector<std::string> run_threads(int count, const std::function<void(
       try {
         body(r);
       } catch (const std::exception& error) {
-        errors[static_cast<size_t>(r)] = error.what();
+        errors[static_cast<size_t>(r)] = test::words_of(error);
       }
     });
   }

@@ -36,6 +36,13 @@ struct RankEnd {
   }
 };
 
+/// What an error says; never "", which stands for none: a check whose message is the very text that it
+/// looks into fails without a word.
+inline std::string words_of(const std::exception& error) {
+  const std::string words = error.what();
+  return words.empty() ? "an error that says nothing" : words;
+}
+
 /// Runs `body(rank)` on a thread per rank and returns how each ended. A rank that has not ended
 /// after `deadline` can only be a deadlock: says which ranks hang and aborts the program.
 inline std::vector<RankEnd> run_threads(int world_size, const std::function<void(int)>& body,
@@ -53,7 +60,7 @@ inline std::vector<RankEnd> run_threads(int world_size, const std::function<void
       try {
         body(static_cast<int>(r));
       } catch (const std::exception& error) {
-        end = {std::current_exception(), error.what()};
+        end = {std::current_exception(), words_of(error)};
       }
       std::lock_guard lock(mutex);
       ends[r] = std::move(end);
