@@ -130,26 +130,6 @@ TEST(ReducerAgreedFaults, ARankThatStopsInTheMiddleIsReportedWithWhatIsMissing) 
                   "rank 2 stayed silent"});
 }
 
-TEST(ReducerAgreedFaults, ARankThatLeavesIsReportedByTheOthers) {
-  for (const int streams : {1, 3}) {
-    const auto ends = run_ranks(3, [&](Transport& transport) {
-      Reducer reducer(plan_of("int8", kManyBuckets), transport, agreed(streams));
-      if (transport.rank() == 2) {
-        hand_over(reducer, gradients(2, 0), {7, 6, 5, 4});
-        throw std::runtime_error("out of patience");
-      }
-      hand_over(reducer, gradients(transport.rank(), 0));
-      reducer.wait();
-    });
-    EXPECT_EQ(ends[2].message, "out of patience");
-    for (size_t r = 0; r < 2; ++r) {
-      EXPECT_TRUE(ends[r].threw<TransportError>());
-      EXPECT_TRUE(contains(ends[r].message, "rank 2's reducer ended in the middle of step 0"))
-          << ends[r].message;
-    }
-  }
-}
-
 // Ranks 0 and 1 wait for each other and look again and again, rank 2 for both: in the end they look
 // so seldom that the deadline passes.
 TEST(ReducerAgreedFaults, RanksThatWaitForEachOtherForeverReachTheDeadline) {

@@ -256,9 +256,9 @@ TEST(ReducerFaults, AnAbortInTheMiddleOfAStepEndsItOnEveryRankWithNothingCommitt
 }
 
 TEST(ReducerFaults, ARankThatLeavesInTheMiddleOfAStepIsReportedByTheOthers) {
-  for (const int streams : kStreams) {
+  const auto reports = [](const ReducerOptions& options) {
     const auto ends = run_ranks(3, [&](Transport& transport) {
-      Reducer reducer(plan_of("int8"), transport, {.streams = streams});
+      Reducer reducer(plan_of("int8"), transport, options);
       if (transport.rank() == 2) {
         hand_over(reducer, gradients(2, 0), {7, 6, 5, 4});
         throw std::runtime_error("out of patience");
@@ -271,6 +271,12 @@ TEST(ReducerFaults, ARankThatLeavesInTheMiddleOfAStepIsReportedByTheOthers) {
       EXPECT_TRUE(ends[r].threw<TransportError>());
       EXPECT_TRUE(contains(ends[r].message, "rank 2's reducer ended in the middle of step 0"))
           << ends[r].message;
+    }
+  };
+  for (const int streams : kStreams) {
+    for (const LaunchOrder order : {LaunchOrder::kPlan, LaunchOrder::kAgreed}) {
+      SCOPED_TRACE(concat(streams, " streams, ", order == LaunchOrder::kPlan ? "plan" : "agreed"));
+      reports({.streams = streams, .launch_order = order});
     }
   }
 }

@@ -1,9 +1,16 @@
 """A pilot that decides nothing, for tests of what gradwire.torch's 'auto' hands it and does for it."""
 
 import torch.distributed as dist
+from rank_processes import run_ranks
 
 import gradwire
 from gradwire.torch import auto
+
+
+def check(world_size, body, folder, **options):
+    """Runs body(world) on so many ranks of torch.distributed and returns what each returned."""
+    ends = run_ranks("torch_world", world_size, body, folder=folder, deadline=240.0, **options)
+    return [end.result() for end in ends]
 
 
 class Scripted:

@@ -5,7 +5,7 @@ import logging
 import os
 
 import pytest
-from rank_processes import HAS_TORCH, needs_torch, run_ranks
+from rank_processes import HAS_TORCH, needs_torch
 
 import gradwire
 
@@ -16,16 +16,11 @@ if not gradwire.build_info()["features"]["planner"]:
 if HAS_TORCH:
     import torch
     import torch.distributed as dist
-    from auto_case import scripted
+    from auto_case import check, scripted
     from ddp_case import Net, assert_ranks_agree, ddp, flat, loss_of, parameters, registered, sgd, train
 
     import gradwire.torch
     from gradwire.torch.auto import AutoOptions, parse_auto
-
-
-def check(world_size, body, folder, **options):
-    ends = run_ranks("torch_world", world_size, body, folder=folder, deadline=240.0, **options)
-    return [end.result() for end in ends]
 
 
 # What is asked for.

@@ -4,7 +4,7 @@ is short."""
 import time
 
 import pytest
-from rank_processes import HAS_TORCH, needs_torch, run_ranks
+from rank_processes import HAS_TORCH, needs_torch
 
 import gradwire
 
@@ -14,14 +14,10 @@ if not gradwire.build_info()["features"]["planner"]:
 
 if HAS_TORCH:
     import torch
+    from auto_case import check
     from ddp_case import assert_ranks_agree, ddp, parameters, sgd, train
 
     import gradwire.torch
-
-
-def check(world_size, body, folder):
-    ends = run_ranks("torch_world", world_size, body, folder=folder, deadline=240.0)
-    return [end.result() for end in ends]
 
 
 def _wide():

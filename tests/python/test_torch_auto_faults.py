@@ -5,7 +5,7 @@ import logging
 import math
 
 import pytest
-from rank_processes import HAS_TORCH, needs_torch, run_ranks
+from rank_processes import HAS_TORCH, needs_torch
 
 import gradwire
 
@@ -15,17 +15,12 @@ if not gradwire.build_info()["features"]["planner"]:
 
 if HAS_TORCH:
     import torch
-    from auto_case import Scripted, scripted
+    from auto_case import Scripted, check, scripted
     from ddp_case import Net, assert_ranks_agree, ddp, loss_of, parameters, sgd, train
 
     import gradwire.torch
     from gradwire.torch.norms import StepNorms
     from gradwire.torch.window import Shared
-
-
-def check(world_size, body, folder):
-    ends = run_ranks("torch_world", world_size, body, folder=folder, deadline=240.0)
-    return [end.result() for end in ends]
 
 
 def _left_out(world):

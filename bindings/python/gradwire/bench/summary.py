@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from gradwire.bench import differences
 from gradwire.bench.differences import estimate
@@ -46,6 +46,13 @@ class Cell:
         found = estimate(self.reached(), "seconds_to_target")
         assert found is not None
         return Interval(found.mean, found.half_width or 0.0, found.count)
+
+
+def split_missed(cells: Sequence[Cell]) -> Tuple[List[str], List[str]]:
+    """Methods that missed the target: those that trained to the end, and those that a time budget
+    stopped before."""
+    cut = [cell.method for cell in cells if cell.cut_short()]
+    return [cell.method for cell in cells if not cell.cut_short()], cut
 
 
 def cells(rows: Sequence[Row]) -> List[Cell]:
@@ -136,9 +143,7 @@ def _sentence(link: str, at_link: List[Cell]) -> str:
     text = f"{where}: {_label(best)} reaches {target:g} first, after {_pm(best.seconds())} s"
     for other in ranked[1:2] + [c for c in ranked[2:] if c.method == BASELINE]:
         text += "; " + _comparison(other, best)
-    missed = [cell for cell in at_link if not cell.reached_always()]
-    cut = [c.method for c in missed if c.cut_short()]
-    slow = [c.method for c in missed if c.method not in cut]
+    slow, cut = split_missed([cell for cell in at_link if not cell.reached_always()])
     if slow:
         text += f"; not reached (with every seed) by {', '.join(slow)}"
     if cut:

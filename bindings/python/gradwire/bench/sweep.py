@@ -185,8 +185,8 @@ def _job(
     batch_size: Optional[int],
 ) -> Job:
     in_torch = workload not in workloads.IN_CPP
-    widths = _given(args.hidden, workloads.HIDDEN.get(workload, workloads.HIDDEN[workloads.MLP]))
-    hidden = arguments.parse_widths(widths)
+    widths = _given(args.hidden, workloads.HIDDEN.get(workload))
+    hidden = arguments.parse_widths(widths) if widths is not None else []
     convolutions: List[int] = []
     if workload == workloads.CONV:
         given = _given(args.convolutions, workloads.CONVOLUTIONS)

@@ -6,7 +6,7 @@ import math
 from typing import List, Optional
 
 from gradwire.bench.differences import Difference, Estimate, difference, estimate
-from gradwire.bench.summary import BASELINE, Cell
+from gradwire.bench.summary import BASELINE, Cell, split_missed
 from gradwire.report.document import Verdict
 from gradwire.report.units import UNSHAPED, percent, plus_minus, times
 
@@ -56,8 +56,7 @@ def verdict(where: str, cells: List[Cell]) -> Verdict:
     if worse:
         note += f" Left out, since they end less accurate than dense: {', '.join(c.method for c in worse)}."
     missed = [cell for cell in cells if cell not in known] if target else []
-    cut = [c.method for c in missed if c.cut_short()]
-    slow = [c.method for c in missed if c.method not in cut]
+    slow, cut = split_missed(missed)
     if slow:
         note += f" Not reached with every seed: {', '.join(slow)}."
     if cut:
