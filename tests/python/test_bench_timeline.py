@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 from bench_support import bench, trainer
@@ -112,10 +113,13 @@ def check(rows, methods, seeds):
             assert list(tracks) == ["caller"]
             continue
         for name in ("compression", "exchange"):
-            for span in tracks[name]:
+            for span in tracks.get(name, []):  # a dense bucket may take no microsecond: no span
                 assert 0 <= span["begin_ms"] <= span["begin_ms"] + span["ms"] <= step["step_ms"] + 0.05
         # A bucket leaves when it is compressed.
-        assert tracks["compression"][0]["begin_ms"] < tracks["exchange"][0]["begin_ms"]
+        coded = {span["name"]: span["begin_ms"] for span in tracks.get("compression", [])}
+        assert tracks["exchange"] and (coded or row["method"] == "none")
+        alone = [span for span in tracks["exchange"] if re.match("bucket", span["name"])]
+        assert all(coded.get(span["name"], 0) <= span["begin_ms"] for span in alone)
 
 
 def test_a_real_run_keeps_a_step_of_every_method(tmp_path):

@@ -222,7 +222,8 @@ def test_survivors_are_told_who_died_long_before_the_deadline(kind, tmp_path):
     ends = run_ranks(kind, 4, die, folder=tmp_path, timeout=30.0, killed={1})
     for rank in (0, 2, 3):
         assert ends[rank].error == "TransportError", ends[rank]
-        assert re.match("barrier of step 5: .*rank 1 died", ends[rank].message), ends[rank]
+        # What rank 1 had sent can be lost with it, so that the barrier before fails as well.
+        assert re.match("barrier( of step 5)?: .*rank 1 died", ends[rank].message), ends[rank]
         assert ends[rank].peer == 1 and ends[rank].seconds < 10
 
 
