@@ -135,8 +135,7 @@ void bind_planner_pilot(py::module_& module) {
            "    streams: of the Reducer.\n"
            "    window_steps: that are judged together once the choice is made.\n"
            "    tuning_turns: windows that try sizes of buckets; 0: none.\n\n"
-           "Raises:\n    InvalidArgument: an option out of its range; a spec that is none, or whose "
-           "bytes depend on the shapes of parameters.")
+           "Raises:\n    InvalidArgument: an option out of its range; a spec that is none.")
       .def_property_readonly(
           "phase",
           [](const BoundPilot& self) { return std::string(to_string(self.pilot.phase())); },

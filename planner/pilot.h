@@ -17,8 +17,8 @@
 namespace gradwire::planner {
 
 struct PilotOptions {
-  /// Compressors to choose from besides "none" and "bf16", which always take part. None may learn
-  /// from shapes (powersgd): what it sends cannot be priced here.
+  /// Compressors to choose from besides "none" and "bf16", which always take part. One whose bytes
+  /// depend on the shapes of parameters (powersgd) takes all of them, not some buckets.
   std::vector<std::string> specs = {"int8", "int4", "topk:1%,int4"};
   /// Exchanges in flight to try: a bandit over these and the size of the largest bucket, after the
   /// compressor was chosen. {1}: none is tried.
@@ -45,8 +45,7 @@ struct PilotOptions {
   GuardOptions guard{};
 };
 
-/// @throws InvalidArgument for an option out of its range, or a spec that does not parse or cannot
-/// be priced.
+/// @throws InvalidArgument for an option out of its range, or a spec that does not parse.
 void validate(const PilotOptions& options);
 
 /// What to run. Caller's duty: make_plan(parameters, plan) for a Reducer with so many streams.

@@ -6,6 +6,7 @@
 
 #include "gradwire/comm/choose.h"
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/shaped_candidates.h"
 
 namespace gradwire::planner {
 namespace {
@@ -104,8 +105,10 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
   costs.link = {
       .name = "measured", .alpha_s = job.costs.alpha_s, .bytes_per_s = job.costs.bytes_per_s};
   costs.codecs = job.costs.codecs;
+  std::vector<std::string> specs = job.options.specs;
+  std::erase_if(specs, depends_on_shapes);
   return make_bucket_options({.world_size = job.world_size,
-                              .specs = job.options.specs,
+                              .specs = specs,
                               .exchanges = common_exchanges(),
                               .streams = {1},
                               .mean = job.options.plan.mean},
@@ -199,7 +202,9 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   consider(options_with(bf16), "bf16");
   for (const std::string& text : job.options.specs) {
     const std::string spec = to_string(parse_spec(text));
-    if (spec != "none" && spec != "bf16") {
+    if (depends_on_shapes(spec)) {
+      plans.push_back(shaped_candidate(job, spec, order));
+    } else if (spec != "none" && spec != "bf16") {
       const std::string mixed[] = {"none", "bf16", spec};
       consider(options_with(mixed), "");
     }

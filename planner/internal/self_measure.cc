@@ -28,12 +28,13 @@ double fastest_of(const Work& work) {
   return fastest;
 }
 
-/// A compressor alone, with memory of its own.
+/// A compressor alone, with memory of its own. The gradient is one matrix of so many rows, or none.
 class Codec {
  public:
-  Codec(const CompressorSpec& spec, size_t numel)
-      : compressor_(make_compressor(spec, {.numel = numel})),
-        payload_(compressor_->capacity_bytes()),
+  Codec(const CompressorSpec& spec, size_t numel, size_t rows = 0)
+      : compressor_(make_compressor(
+            spec, {.numel = numel, .segments = {{.parameter = 0, .numel = numel, .rows = rows}}})),
+        payload_(std::max(compressor_->capacity_bytes(), compressor_->first_bytes())),
         residual_(spec.error_feedback ? numel : 0),
         next_(residual_.size()),
         decoded_(numel) {}
@@ -42,10 +43,17 @@ class Codec {
     compressor_->compress({gradient.data(), gradient.size(), DType::kFloat32}, residual_, next_,
                           payload_, context);
     context.stream.wait();
+    if (compressor_->rounds() == 2) {
+      const ConstPayload first[] = {sent()};
+      compressor_->take_first(first, 1.0f, context);
+      context.stream.wait();
+      compressor_->compress_second({gradient.data(), gradient.size(), DType::kFloat32}, residual_,
+                                   next_, payload_, context);
+      context.stream.wait();
+    }
   }
   std::span<const float> decompress(Context& context) {
-    const ConstPayload parts[] = {
-        ConstPayload(payload_).first(payload_bytes(ConstPayload(payload_)))};
+    const ConstPayload parts[] = {sent()};
     compressor_->decompress(parts, 1.0f, {decoded_.data(), decoded_.size(), DType::kFloat32},
                             context);
     context.stream.wait();
@@ -53,17 +61,37 @@ class Codec {
   }
 
  private:
+  ConstPayload sent() const {
+    return ConstPayload(payload_).first(payload_bytes(ConstPayload(payload_)));
+  }
+
   std::unique_ptr<Compressor> compressor_;
   std::vector<std::byte> payload_;
   std::vector<float> residual_, next_, decoded_;
 };
 
+/// Of the largest square matrix in so many elements.
+size_t rows_of(size_t numel) {
+  auto rows = static_cast<size_t>(std::sqrt(static_cast<double>(numel)));
+  while ((rows + 1) * (rows + 1) <= numel) {  // a root may be rounded down
+    ++rows;
+  }
+  return rows;
+}
+
 struct CodecTimes {
   double encode_s = 0, decode_s = 0;
 };
 
+/// Of a spec with a rank: of the largest square matrix that the gradient has. What an element costs
+/// depends on the rank, hardly on the shape.
+std::span<const float> usable(const CompressorSpec& spec, std::span<const float> gradient) {
+  const size_t rows = rows_of(gradient.size());
+  return spec.rank == 0 ? gradient : gradient.first(rows * rows);
+}
+
 CodecTimes times_of(const CompressorSpec& spec, std::span<const float> gradient, Context& context) {
-  Codec codec(spec, gradient.size());
+  Codec codec(spec, gradient.size(), spec.rank == 0 ? 0 : rows_of(gradient.size()));
   return {fastest_of([&] { codec.compress(gradient, context); }),
           fastest_of([&] { codec.decompress(context); })};
 }
@@ -121,18 +149,20 @@ std::map<std::string, CodecCost> time_codecs(std::span<const std::string> specs,
   std::map<std::string, CodecCost> costs;
   for (const std::string& text : specs) {
     const CompressorSpec spec = parse_spec(text);
-    const CodecTimes small = times_of(spec, few, context);
+    const std::span<const float> least = usable(spec, few);
+    const std::span<const float> all = usable(spec, gradient);
+    const CodecTimes small = times_of(spec, least, context);
     CodecCost& cost = costs[text];
     cost = {.encode_floor_s = small.encode_s, .decode_floor_s = small.decode_s};
-    if (few.size() == gradient.size()) {
+    if (least.size() == all.size()) {
       continue;
     }
-    const CodecTimes large = times_of(spec, gradient, context);
-    const double more = 4.0 * static_cast<double>(gradient.size() - few.size());
+    const CodecTimes large = times_of(spec, all, context);
+    const double more = 4.0 * static_cast<double>(all.size() - least.size());
     const auto line = [&](double small_s, double large_s, double& floor_s, double& rate) {
       if (large_s > small_s) {
         rate = more / (large_s - small_s);
-        floor_s = std::max(0.0, small_s - 4.0 * static_cast<double>(few.size()) / rate);
+        floor_s = std::max(0.0, small_s - 4.0 * static_cast<double>(least.size()) / rate);
       }
     };
     line(small.encode_s, large.encode_s, cost.encode_floor_s, cost.encode_bytes_per_s);
@@ -173,8 +203,8 @@ PilotCosts agreed_costs(const PilotCosts& mine, Transport& transport, Context& c
 
 void NormMeter::before(ParamId p, std::span<const float> gradient, ConstResidual residual,
                        const CompressorSpec& spec) {
-  if (keeps_velocity(spec) || spec.ef21) {
-    return;  // what is compressed is not g + e
+  if (keeps_velocity(spec) || spec.ef21 || (spec.rank != 0 && !spec.error_feedback)) {
+    return;  // what is compressed is not g + e, or cannot be encoded once more by itself
   }
   std::vector<float>& a = kept_[p];
   a.assign(gradient.begin(), gradient.end());

@@ -16,6 +16,7 @@ std::vector<std::vector<double>> gather_doubles(std::span<const double> mine, Tr
                                                 Context& context);
 
 /// Seconds that each compressor takes for elements of `gradient`, at two sizes: a floor and a rate.
+/// A spec with a rank is given the largest square matrix of them.
 /// @throws InvalidArgument for a gradient without elements.
 std::map<std::string, CodecCost> time_codecs(std::span<const std::string> specs,
                                              std::span<const float> gradient, Context& context);

@@ -144,6 +144,19 @@ TEST(Autopilot, CompressesOnASlowLinkAndAllRanksDoTheSame) {
   }
 }
 
+TEST(Autopilot, MaySendFactorsOfMatrices) {
+  Slowness slowness = kSlow;
+  const auto runs =
+      run({.steps = 90, .pilot = {.specs = {"powersgd:1"}, .window_steps = 10}}, slowness, 3);
+  EXPECT_GT(std::ranges::count(runs[0].specs, "powersgd:1"), 40) << runs[0].log;
+  EXPECT_NE(runs[0].log.find("predicted_s of powersgd:1"), std::string::npos) << runs[0].log;
+  EXPECT_GT(runs[0].accuracy, 0.9) << runs[0].log;
+  for (const Ran& ran : runs) {
+    EXPECT_EQ(ran.weights, runs[0].weights);
+    EXPECT_EQ(ran.log, runs[0].log);
+  }
+}
+
 TEST(Autopilot, IsOffWhereTheExchangeIsNothing) {
   Slowness slowness = 0;
   // An exchange takes some hundred microseconds, also on a busy machine; the step is made to be of

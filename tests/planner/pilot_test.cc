@@ -260,7 +260,7 @@ TEST(Pilot, RefusesWhatCannotBeAndStaysAsItWas) {
   EXPECT_THROW(Pilot({}, 4), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 0), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.specs = {"telepathy"}}), InvalidArgument);
-  EXPECT_THROW(Pilot(model(), 4, {.specs = {"powersgd:4"}}), InvalidArgument);
+  EXPECT_THROW(Pilot(model(), 4, {.specs = {"powersgd:0"}}), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.streams = {0}}), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.candidates = 1}), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.tolerance = std::nan("")}), InvalidArgument);

@@ -53,7 +53,7 @@ def _refused(world):
     for spec, options, said in [
         ("auto:speed=9", {}, "unknown option"),
         ("auto", {"exchange": "gather"}, "exchange: is given together with the spec 'auto'"),
-        ("auto:specs=powersgd:2", {}, "powersgd"),
+        ("auto:specs=powersgd:0", {}, "powersgd"),
     ]:
         model = ddp()
         with pytest.raises(gradwire.InvalidArgument, match=said):

@@ -1,5 +1,6 @@
 """Bucket plans, costs, breakdowns, stalls and recommendations; use them through gradwire.planner."""
 
+import math
 import time
 from typing import Dict, Sequence, Tuple
 
@@ -73,7 +74,9 @@ def _measure(spec: str, threads: int, repeats: int) -> Codec:
     for numel in _PROBE_NUMELS:
         gradient = np.random.default_rng(numel).standard_normal(numel).astype(np.float32)
         out = np.empty(numel, np.float32)
-        feedback = Feedback(spec, numel, threads=threads)
+        side = math.isqrt(numel)  # of powersgd, which wants a matrix: what it costs hardly depends on shapes
+        shapes = [(side, side)] if _core.parse_spec(spec).rank > 0 else None
+        feedback = Feedback(spec, numel, threads=threads, shapes=shapes)
         encoding, decoding = [], []
         for _ in range(repeats + 1):
             begin = time.perf_counter()

@@ -1,0 +1,120 @@
+#include "gradwire/planner/internal/shaped_candidates.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "gradwire/comm/choose.h"
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/bucket_prices.h"
+
+namespace gradwire::planner {
+namespace {
+
+// Elements at which a bucket is closed: 1, 4 and the 25 MiB that DDP has by default, and never.
+constexpr size_t kCaps[] = {size_t{1} << 18, size_t{1} << 20, 25 * (size_t{1} << 18),
+                            std::numeric_limits<size_t>::max()};
+
+std::vector<std::vector<ParamId>> split_at(size_t cap, const PredictedJob& job,
+                                           std::span<const ParamId> order) {
+  std::vector<std::vector<ParamId>> buckets(1);
+  size_t numel = 0;
+  for (const ParamId p : order) {
+    if (numel >= cap) {
+      buckets.emplace_back();
+      numel = 0;
+    }
+    buckets.back().push_back(p);
+    numel += job.parameters[p].numel();
+  }
+  return buckets;
+}
+
+/// A bucket as the model sees it.
+struct ShapedBucket {
+  std::string exchange = {};
+  Price price = {};
+  double ready_s = 0;
+  double bytes = 0;  // of one rank's payload
+};
+
+ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job) {
+  ShapedBucket made;
+  ExchangeLoad load{.alpha_s = job.costs.alpha_s,
+                    .bytes_per_s = job.costs.bytes_per_s,
+                    .world_size = job.world_size,
+                    .numel = bucket.numel};
+  std::vector<std::string_view> carriers;
+  double encode_s = 0, decode_s = 0;
+  for (const PlanGroup& group : bucket.groups) {
+    for (const Segment& segment : group.segments) {
+      made.ready_s = std::max(made.ready_s, job.costs.ready_s[segment.parameter]);
+    }
+    const auto compressor = make_compressor(
+        group.spec,
+        {.numel = group.numel, .segments = group.segments, .world_size = job.world_size});
+    load.payload_bytes += compressor->capacity_bytes() + compressor->first_bytes();
+    load.rounds = std::max(load.rounds, compressor->rounds());
+    const std::vector<std::string_view> rows = exchanges_that_carry(*compressor);
+    if (&group == &bucket.groups.front()) {
+      carriers = rows;
+    }
+    std::erase_if(carriers, [&](std::string_view exchange) {
+      return std::ranges::find(rows, exchange) == rows.end() ||
+             find_exchange(exchange).sums_in_any_order;
+    });
+    const auto codec = job.costs.codecs.find(to_string(group.spec));
+    if (codec != job.costs.codecs.end()) {
+      const double dense_bytes = sizeof(float) * static_cast<double>(group.numel);
+      encode_s += codec->second.encode_s(dense_bytes);
+      decode_s += codec->second.decode_s(dense_bytes);
+    }
+  }
+  check(!carriers.empty(), "pilot: no exchange carries '", to_string(bucket.groups.front().spec),
+        "' together with what else a bucket has, expected one");
+  const std::vector<ExchangeCost> costs = exchange_costs(load, carriers);
+  made.exchange = choose_exchange(costs, job.options.plan.mean);
+  const double payloads = made.exchange == "gather" ? job.world_size : 1;
+  const double line_s = std::ranges::find(costs, made.exchange, &ExchangeCost::exchange)->seconds;
+  made.price = {.encode_s = encode_s, .line_s = payloads * decode_s + line_s};
+  made.bytes = static_cast<double>(load.payload_bytes);
+  return made;
+}
+
+}  // namespace
+
+bool depends_on_shapes(const std::string& spec) { return parse_spec(spec).rank != 0; }
+
+PilotPlan shaped_candidate(const PredictedJob& job, const std::string& spec,
+                           std::span<const ParamId> order) {
+  const double backward_s = *std::ranges::max_element(job.costs.ready_s);
+  PilotPlan best;
+  for (const size_t cap : kCaps) {
+    PilotPlan made;
+    made.spec = spec;
+    made.plan = job.options.plan;
+    made.plan.spec = parse_spec(spec);
+    made.plan.exchange = "auto";
+    made.plan.last_bucket_bytes = 0;
+    made.plan.buckets = split_at(cap, job, order);
+    const Plan plan = make_plan(job.parameters, made.plan);
+    Moment moment;
+    double bytes = 0, dense_bytes = 0;
+    for (const PlanBucket& bucket : plan.buckets) {
+      const ShapedBucket each = priced(bucket, job);
+      moment = moment.after(each.price, each.ready_s);
+      bytes += each.bytes;
+      dense_bytes += sizeof(float) * static_cast<double>(bucket.numel);
+      made.plan.exchanges.push_back(each.exchange);
+    }
+    made.loss = std::max(0.0, 1 - bytes / dense_bytes);
+    made.predicted_s = job.rest_s + std::max(0.0, moment.end_s - backward_s);
+    made.name = name_of(made);
+    if (best.name.empty() || made.predicted_s < best.predicted_s) {
+      best = std::move(made);
+    }
+  }
+  make_plan(job.parameters, best.plan);  // what cannot be made is no candidate: throws
+  return best;
+}
+
+}  // namespace gradwire::planner
