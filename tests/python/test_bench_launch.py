@@ -5,6 +5,9 @@ The failing workers are fake_trainer.py's; nothing real would fail like that on 
 
 import json
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -200,6 +203,54 @@ def test_missing_tools_and_refusals_are_named(monkeypatch):
     namespaces.close()
     assert not [pid for pid in holders if alive(pid)]
     assert not held_namespaces(holders)
+
+
+_RECEIVE = """
+import socket, sys
+server = socket.create_server(("", 4000))
+print("listens", flush=True)
+connection, told, got = server.accept()[0], 0, 0
+while True:
+    got += len(connection.recv(1 << 20))
+    for _ in range(got // 1_000_000 - told):
+        told += 1
+        print(told, flush=True)
+"""
+_SEND = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 4000))
+while True:
+    connection.sendall(bytes(1 << 20))
+"""
+
+
+def test_a_link_that_becomes_slower_goes_on():
+    from gradwire.bench.arguments import parse_link
+    from gradwire.bench.netns import Namespaces
+
+    need_namespaces()
+    namespaces, ends = Namespaces(2), []
+    deadline = threading.Timer(60, lambda: ends[0].kill())  # the lines end then
+    try:
+        namespaces.shape(parse_link("1gbit"))
+        python = [sys.executable, "-c"]
+        ends.append(subprocess.Popen([*namespaces.enter(1), *python, _RECEIVE], stdout=subprocess.PIPE))
+        deadline.start()
+        assert ends[0].stdout.readline() == b"listens\n"
+        ends.append(subprocess.Popen([*namespaces.enter(0), *python, _SEND, namespaces.address(1)]))
+        megabytes = iter(ends[0].stdout.readline, b"")
+        assert int(next(line for line in megabytes if int(line) >= 50))
+        for name in ("50mbit", "none", "1gbit", "50mbit"):
+            # The queue is full, with packets of up to 64 KiB.
+            namespaces.shape(parse_link(name))
+            begun = int(next(megabytes))
+            assert next((line for line in megabytes if int(line) > begun + 5), None), f"stands at {name}"
+    finally:
+        for end in ends:
+            end.kill()
+            end.wait()
+        deadline.cancel()
+        namespaces.close()
 
 
 def test_a_suspended_worker_is_named():

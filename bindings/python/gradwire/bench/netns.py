@@ -41,7 +41,7 @@ class Namespaces:
     def __init__(self, workers: int):
         self._holders: List[subprocess.Popen[str]] = []
         self._workers = workers
-        self._shaped = False
+        self._shapes = 0  # so far; each is a qdisc of its own
         if os.geteuid() != 0:
             raise Unavailable("not root")
         missing = [tool for tool in _TOOLS if not _find(tool)]
@@ -65,15 +65,19 @@ class Namespaces:
         return [_find("nsenter"), "-t", str(self._holders[rank + 1].pid), "-n", "-u", "--"]
 
     def shape(self, link: Link) -> None:
-        """Gives every link this bandwidth in both directions, in place."""
+        """Gives every link this bandwidth in both directions. What waits in a queue then is lost.
+
+        A bucket that is made smaller in place keeps packets that it can never let through, up to
+        64 KiB each, and stands still behind them: so every shape is a bucket of its own.
+        """
         if link.bits_per_s is None:
-            if self._shaped:
+            if self._shapes:
                 self._shape_all("qdisc del dev {dev} root")
-            self._shaped = False
+            self._shapes = 0
             return
-        self._shaped = True
+        self._shapes += 1
         self._shape_all(
-            f"qdisc replace dev {{dev}} root tbf rate {link.bits_per_s}bit "
+            f"qdisc replace dev {{dev}} root handle {self._shapes:x}: tbf rate {link.bits_per_s}bit "
             f"burst {link.burst_bytes} latency {QUEUE_MS}ms"
         )
 
