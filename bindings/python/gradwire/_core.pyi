@@ -1363,7 +1363,7 @@ class Pilot:
             tuning_turns: windows that try sizes of buckets; 0: none.
         
         Raises:
-            InvalidArgument: an option out of its range; a spec that is none, or whose bytes depend on the shapes of parameters.
+            InvalidArgument: an option out of its range; a spec that is none.
         """
     def end_window(self, step_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], *, exchange_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], loss: typing.SupportsFloat | typing.SupportsIndex | None = None, skipped: typing.SupportsInt | typing.SupportsIndex = 0, norms: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]] = []) -> bool:
         """
