@@ -214,12 +214,12 @@ def long_run(options, *more):
     return process, found
 
 
-def test_a_worker_killed_in_mid_run_ends_it_within_2_seconds_with_its_name(options, tmp_path):
+def test_a_worker_killed_in_mid_run_ends_it_long_before_the_deadline_with_its_name(options, tmp_path):
     process, workers = long_run(options)
     os.kill(workers[1], signal.SIGKILL)
     killed = time.monotonic()
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - killed < 2
+    assert time.monotonic() - killed < 10  # of 20
     assert process.returncode == 1
     last = err.strip().splitlines()[-1]
     assert f"worker 1 (pid {workers[1]}) was killed by SIGKILL" in last

@@ -1,6 +1,7 @@
 // The tree keeps its rules, and each rule is seen to catch what it forbids in a tree made for it.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -48,7 +49,8 @@ class MadeUpTree : public testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::path(testing::TempDir()) / (std::string("gradwire_structure_") + test->name());
+    root_ = fs::path(testing::TempDir()) /
+            ("gradwire_structure_" + std::to_string(::getpid()) + "_" + test->name());
     fs::remove_all(root_);
     fs::create_directories(root_);
   }
