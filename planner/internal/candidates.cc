@@ -203,7 +203,10 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   for (const std::string& text : job.options.specs) {
     const std::string spec = to_string(parse_spec(text));
     if (depends_on_shapes(spec)) {
-      plans.push_back(shaped_candidate(job, spec, order));
+      PilotPlan plan = shaped_candidate(job, spec, order);
+      if (plan.loss > 0) {  // of parameters without a matrix worth factors all is sent
+        plans.push_back(std::move(plan));
+      }
     } else if (spec != "none" && spec != "bf16") {
       const std::string mixed[] = {"none", "bf16", spec};
       consider(options_with(mixed), "");

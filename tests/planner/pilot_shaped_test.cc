@@ -65,6 +65,12 @@ TEST(ShapedPilot, ChargesTwoRoundsForBothFactors) {
   EXPECT_NEAR(at.at("powersgd:4,rounds=2") - at.at("powersgd:4"), one_s, 0.05 * one_s);
 }
 
+TEST(ShapedPilot, LeavesItOutWhereNoFactorIsSmallerThanItsMatrix) {
+  const auto at = predicted({{"bias", {4000}}, {"narrow", {1000, 2}}}, {"powersgd:4"});
+  EXPECT_EQ(at.count("powersgd:4"), 0u);
+  EXPECT_EQ(at.count("none"), 1u);
+}
+
 TEST(ShapedPilot, TakesItForAllGradientsAndTheGuardWatchesIt) {
   Pilot pilot(test::pilot_model(), 4, {.specs = {"int8", "powersgd:2"}});
   test::PilotJob job = test::slow_link();
