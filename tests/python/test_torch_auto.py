@@ -38,7 +38,7 @@ def test_options_are_read():
     ("auto:speed=9", "unknown option 'speed', known: budget, window, specs"),
     ("auto:budget", "'budget' has no value, expected e.g. budget=500ms"),
     ("auto:budget=", "'budget' has no value"),
-    ("auto:budget=fast", "fast"),
+    ("auto:budget=3", "auto: budget: .*'3'"), ("auto:budget=fast", "fast"),
     ("auto:window=1", "window is '1', must be a number of steps from 2 to 1000"),
     ("auto:window=-3", "window is '-3'"),
     ("auto:specs=zip", "zip"),

@@ -69,7 +69,10 @@ _EXAMPLES = {"budget": "budget=500ms", "window": "window=20", "specs": "specs=in
 
 def _value(key: str, text: str) -> Any:
     if key == "budget":
-        return _core.parse_seconds(text)
+        try:
+            return _core.parse_seconds(text)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"auto: budget: {error}") from None
     if key == "specs":
         specs = tuple(part.strip() for part in text.split("|"))
         for each in specs:
