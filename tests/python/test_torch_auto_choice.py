@@ -27,7 +27,7 @@ def _wide():
                                torch.nn.Tanh(), torch.nn.Linear(1024, 5))
 
 
-def _slow_link(world):
+def _make_the_link_slow():
     from gradwire.torch import exchange as exchanges
     from gradwire.torch.meeting import met
 
@@ -35,6 +35,10 @@ def _slow_link(world):
         return met("gloo", group, timeout, bits_per_second=16e6)
 
     exchanges.join = join
+
+
+def _slow_link(world):
+    _make_the_link_slow()
     model = ddp(_wide())
     exchange = gradwire.torch.register(model, "auto:window=10", timeout=60.0)
     optimizer = sgd(model)
@@ -60,6 +64,32 @@ def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
     choice = next(r for r in records if r["what"] == "choose")
     assert choice["reason"] and choice["to"] != "none" and choice["numbers"]
     assert [r["step"] for r in records] == sorted(r["step"] for r in records)
+
+
+def _factors(world):
+    _make_the_link_slow()
+    ends = []
+    for steps in ((0, 40), (40, 44)):
+        model = ddp(_wide())
+        exchange = gradwire.torch.register(model, "auto:window=10,specs=powersgd:2", timeout=60.0)
+        if ends:
+            exchange.load_state_dict(ends[0][1])
+        optimizer = sgd(model)
+        for step in range(*steps):
+            train(model, optimizer, step, step + 1)
+        assert_ranks_agree(parameters(model), f"behind step {steps[1]}")
+        ends.append([(exchange.spec, str(exchange.plan)), exchange.state_dict(), exchange.decisions()])
+        exchange.close()
+    assert ends[1][0] == ends[0][0]  # a checkpoint's plan is kept
+    return ends[0][0][0], ends[0][2]
+
+
+def test_factors_of_matrices_are_taken_where_they_are_asked_for(tmp_path):
+    (spec, records), other = check(2, _factors, tmp_path)
+    assert other == (spec, records)
+    assert spec == "powersgd:2"
+    predicted = next(r for r in records if r["what"] == "predict")["numbers"]
+    assert any(name.startswith("predicted_s of powersgd:2") for name in predicted)
 
 
 def _short_exchange(world):
