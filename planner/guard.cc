@@ -31,6 +31,12 @@ void raise(GuardVerdict& verdict, Verdict to, const std::string& reason) {
   }
 }
 
+/// Of some specs nobody can tell what they leave out: their norms are 0.
+bool knows_norms(const GuardWindow& window) {
+  return std::ranges::any_of(window.units,
+                             [](const GuardNorms& norms) { return norms.to_send > 0; });
+}
+
 }  // namespace
 
 std::string_view to_string(Verdict verdict) {
@@ -184,7 +190,7 @@ void Guard::judge_loss(const GuardWindow& window, GuardVerdict& verdict) {
     if (verdict.loss_deviations >= options_.loss_collapse) {
       raise(verdict, Verdict::kOff, reason);
     } else if (verdict.loss_deviations >= options_.loss_spike &&
-               (window.units.empty() || verdict.error >= options_.least_error)) {
+               (!knows_norms(window) || verdict.error >= options_.least_error)) {
       raise(verdict, Verdict::kTighten, reason);
     }
   }

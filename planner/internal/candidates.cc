@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "gradwire/comm/choose.h"
 #include "gradwire/kernels/core/error.h"
@@ -203,9 +204,11 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   for (const std::string& text : job.options.specs) {
     const std::string spec = to_string(parse_spec(text));
     if (depends_on_shapes(spec)) {
-      PilotPlan plan = shaped_candidate(job, spec, order);
-      if (plan.loss > 0) {  // of parameters without a matrix worth factors all is sent
-        plans.push_back(std::move(plan));
+      const bool known =
+          std::ranges::any_of(plans, [&](const PilotPlan& other) { return other.spec == spec; });
+      auto plan = known ? std::nullopt : shaped_candidate(job, spec, order);
+      if (plan) {
+        plans.push_back(*std::move(plan));
       }
     } else if (spec != "none" && spec != "bf16") {
       const std::string mixed[] = {"none", "bf16", spec};

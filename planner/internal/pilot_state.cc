@@ -14,6 +14,30 @@ constexpr size_t kMostDecisions = 1000;
 /// Predicted to be slower than the fastest by this factor: not worth a turn.
 constexpr double kNotWorthATurn = 1.5;
 
+/// Whether a step sends what the next one does not: powersgd's left factors, then its right ones,
+/// which may be of very different size.
+bool sides_alternate(const PlanOptions& plan) {
+  const auto alternates = [](const CompressorSpec& spec) {
+    return spec.rank != 0 && spec.rounds == 1;
+  };
+  return alternates(plan.spec) || std::ranges::any_of(plan.rules, [&](const SpecRule& rule) {
+           return alternates(rule.spec);
+         });
+}
+
+/// Each value becomes the mean of its pair, in the order they came; the last of an odd number that
+/// of the last two.
+std::vector<double> in_pairs(const std::vector<double>& each) {
+  std::vector<double> means = each;
+  for (size_t i = 0; i + 1 < each.size(); i += 2) {
+    means[i] = means[i + 1] = (each[i] + each[i + 1]) / 2;
+  }
+  if (each.size() % 2 == 1 && each.size() > 1) {
+    means.back() = (each[each.size() - 2] + each.back()) / 2;
+  }
+  return means;
+}
+
 }  // namespace
 
 Pilot::State::State(std::vector<ParamInfo> of, int ranks, PilotOptions with)
@@ -48,7 +72,8 @@ size_t Pilot::State::window_steps() const {
       return 1 + options.measure_steps;
     case Phase::kTime:
     case Phase::kTune:
-      return 1 + options.trial_steps;
+      return 1 + options.trial_steps +
+             (sides_alternate(running.plan) ? options.trial_steps % 2 : 0);
     case Phase::kCruise:
       break;
   }
@@ -107,6 +132,10 @@ void Pilot::State::skip_first(const PilotWindow& window) {
   };
   step_s = rest(window.step_s);
   exchange_s = rest(window.exchange_s);
+  if (sides_alternate(running.plan)) {
+    step_s = in_pairs(step_s);
+    exchange_s = in_pairs(exchange_s);
+  }
 }
 
 void Pilot::State::note(const std::string& what, const std::string& from, const std::string& reason,

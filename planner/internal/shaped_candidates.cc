@@ -1,6 +1,7 @@
 #include "gradwire/planner/internal/shaped_candidates.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "gradwire/comm/choose.h"
@@ -29,22 +30,58 @@ std::vector<std::vector<ParamId>> split_at(size_t cap, const PredictedJob& job,
   return buckets;
 }
 
+/// What a rank sends of a group in a step: of all rounds, on average over the sides.
+struct GroupBytes {
+  double mean = 0;
+  bool factors = false;
+};
+
+GroupBytes bytes_of(const PlanGroup& group, int world_size) {
+  const auto floats = [&](bool transposed) {  // of one side's factors, which two rounds send alone
+    CompressorSpec both = group.spec;
+    both.rounds = 2;
+    CompressorShape shape{
+        .numel = group.numel, .segments = group.segments, .world_size = world_size};
+    for (Segment& segment : shape.segments) {
+      segment.rows = transposed && segment.rows > 0 ? segment.numel / segment.rows : segment.rows;
+    }
+    const size_t bytes = make_compressor(both, shape)->first_bytes();
+    return bytes == 0 ? 0.0 : static_cast<double>(bytes - sizeof(PayloadHeader));
+  };
+  const auto compressor = make_compressor(
+      group.spec, {.numel = group.numel, .segments = group.segments, .world_size = world_size});
+  GroupBytes bytes{.mean = static_cast<double>(compressor->capacity_bytes())};
+  if (group.spec.rank == 0) {
+    return bytes;
+  }
+  const double left = floats(false), right = floats(true);
+  bytes.factors = left > 0;
+  if (compressor->rounds() == 1) {  // the capacity is the larger side's, and what is sent plain
+    bytes.mean += (left + right) / 2 - std::max(left, right);
+  } else {  // the first round's, and the right side with what is sent plain
+    bytes.mean += static_cast<double>(compressor->first_bytes()) + right - std::max(left, right);
+  }
+  return bytes;
+}
+
 /// A bucket as the model sees it.
 struct ShapedBucket {
   std::string exchange = {};
   Price price = {};
   double ready_s = 0;
-  double bytes = 0;  // of one rank's payload
+  double bytes = 0;      // of one rank's payload
+  bool factors = false;  // of the spec that is asked for
 };
 
-ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job) {
+ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std::string& spec) {
   ShapedBucket made;
   ExchangeLoad load{.alpha_s = job.costs.alpha_s,
                     .bytes_per_s = job.costs.bytes_per_s,
                     .world_size = job.world_size,
                     .numel = bucket.numel};
   std::vector<std::string_view> carriers;
-  double encode_s = 0, decode_s = 0;
+  // One rank's factors are added to another's before they are multiplied; the rest is decoded each.
+  double encode_s = 0, decode_s = 0, decode_each_s = 0;
   for (const PlanGroup& group : bucket.groups) {
     for (const Segment& segment : group.segments) {
       made.ready_s = std::max(made.ready_s, job.costs.ready_s[segment.parameter]);
@@ -52,7 +89,9 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job) {
     const auto compressor = make_compressor(
         group.spec,
         {.numel = group.numel, .segments = group.segments, .world_size = job.world_size});
-    load.payload_bytes += compressor->capacity_bytes() + compressor->first_bytes();
+    const GroupBytes bytes = bytes_of(group, job.world_size);
+    made.bytes += bytes.mean;
+    made.factors = made.factors || (bytes.factors && to_string(group.spec) == spec);
     load.rounds = std::max(load.rounds, compressor->rounds());
     const std::vector<std::string_view> rows = exchanges_that_carry(*compressor);
     if (&group == &bucket.groups.front()) {
@@ -66,17 +105,19 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job) {
     if (codec != job.costs.codecs.end()) {
       const double dense_bytes = sizeof(float) * static_cast<double>(group.numel);
       encode_s += codec->second.encode_s(dense_bytes);
-      decode_s += codec->second.decode_s(dense_bytes);
+      (group.spec.rank != 0 ? decode_s : decode_each_s) += codec->second.decode_s(dense_bytes);
     }
   }
   check(!carriers.empty(), "pilot: no exchange carries '", to_string(bucket.groups.front().spec),
         "' together with what else a bucket has, expected one");
-  const std::vector<ExchangeCost> costs = exchange_costs(load, carriers);
+  load.payload_bytes = static_cast<size_t>(std::ceil(made.bytes));
+  std::vector<ExchangeCost> costs = exchange_costs(load, carriers);
+  for (ExchangeCost& cost : costs) {
+    cost.seconds += decode_s + decode_each_s * (cost.exchange == "gather" ? job.world_size : 1);
+  }
   made.exchange = choose_exchange(costs, job.options.plan.mean);
-  const double payloads = made.exchange == "gather" ? job.world_size : 1;
-  const double line_s = std::ranges::find(costs, made.exchange, &ExchangeCost::exchange)->seconds;
-  made.price = {.encode_s = encode_s, .line_s = payloads * decode_s + line_s};
-  made.bytes = static_cast<double>(load.payload_bytes);
+  const auto chosen = std::ranges::find(costs, made.exchange, &ExchangeCost::exchange);
+  made.price = {.encode_s = encode_s, .line_s = chosen->seconds};
   return made;
 }
 
@@ -84,8 +125,8 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job) {
 
 bool depends_on_shapes(const std::string& spec) { return parse_spec(spec).rank != 0; }
 
-PilotPlan shaped_candidate(const PredictedJob& job, const std::string& spec,
-                           std::span<const ParamId> order) {
+std::optional<PilotPlan> shaped_candidate(const PredictedJob& job, const std::string& spec,
+                                          std::span<const ParamId> order) {
   const double backward_s = *std::ranges::max_element(job.costs.ready_s);
   PilotPlan best;
   for (const size_t cap : kCaps) {
@@ -99,14 +140,19 @@ PilotPlan shaped_candidate(const PredictedJob& job, const std::string& spec,
     const Plan plan = make_plan(job.parameters, made.plan);
     Moment moment;
     double bytes = 0, dense_bytes = 0;
+    bool factors = false;
     for (const PlanBucket& bucket : plan.buckets) {
-      const ShapedBucket each = priced(bucket, job);
+      const ShapedBucket each = priced(bucket, job, spec);
       moment = moment.after(each.price, each.ready_s);
       bytes += each.bytes;
+      factors = factors || each.factors;
       dense_bytes += sizeof(float) * static_cast<double>(bucket.numel);
       made.plan.exchanges.push_back(each.exchange);
     }
-    made.loss = std::max(0.0, 1 - bytes / dense_bytes);
+    if (!factors || bytes >= dense_bytes) {
+      return std::nullopt;
+    }
+    made.loss = 1 - bytes / dense_bytes;
     made.predicted_s = job.rest_s + std::max(0.0, moment.end_s - backward_s);
     made.name = name_of(made);
     if (best.name.empty() || made.predicted_s < best.predicted_s) {

@@ -148,6 +148,17 @@ TEST(Guard, ComparesLossesWithTheMedianOfThoseBefore) {
   }
 }
 
+TEST(Guard, NormsThatNobodyKnowsDoNotExcuseASpike) {
+  // Of a spec with a momentum all norms are 0: not the error of 0 of what sends everything.
+  Guard guard(
+      {.loss_spike = 4, .loss_collapse = 12, .least_deviation = 0.01, .quiet_windows = 100});
+  const std::vector<GuardNorms> unknown(2);
+  for (const double past : {1.0, 1.1, 0.9, 1.0}) {
+    EXPECT_EQ(guard.judge(window_of(unknown, past)).overall, Verdict::kKeep);
+  }
+  EXPECT_EQ(guard.judge(window_of(unknown, 1.5)).overall, Verdict::kTighten);
+}
+
 TEST(Guard, ACollapseIsNotWhatTheNextLossIsComparedWith) {
   Guard guard;
   for (int i = 0; i < 4; ++i) {

@@ -40,7 +40,8 @@ std::map<std::string, double> predicted(const std::vector<ParamInfo>& model,
 }
 
 TEST(ShapedPilot, PricesFactorsByTheirRowsAndColumns) {
-  // Of a rows x cols matrix the larger factor has 4 R max(rows, cols) bytes. Four ranks: what adds
+  // Of a rows x cols matrix the factors of a step have 4 R rows bytes and those of the next 4 R
+  // cols. Four ranks: what adds
   // up in flight passes 2 * 3 / 4 of it over a line; two shots likewise. Headers: some hundred
   // bytes.
   struct Case {
@@ -50,7 +51,7 @@ TEST(ShapedPilot, PricesFactorsByTheirRowsAndColumns) {
     SCOPED_TRACE(testing::Message() << rows << " x " << cols);
     const auto at = predicted({{"matrix", {rows, cols}}}, {"powersgd:4", "powersgd:8"});
     ASSERT_EQ(at.count("powersgd:4") + at.count("powersgd:8"), 2u);
-    const double more = 4.0 * 4.0 * static_cast<double>(std::max(rows, cols));
+    const double more = 4.0 * 4.0 * static_cast<double>(rows + cols) / 2;
     const double expected_s = 1.5 * more / kBytesPerSecond;
     EXPECT_NEAR(at.at("powersgd:8") - at.at("powersgd:4"), expected_s, 0.02 * expected_s);
     // Dense: 4 MB, of which 6 MB pass.
@@ -69,6 +70,24 @@ TEST(ShapedPilot, LeavesItOutWhereNoFactorIsSmallerThanItsMatrix) {
   const auto at = predicted({{"bias", {4000}}, {"narrow", {1000, 2}}}, {"powersgd:4"});
   EXPECT_EQ(at.count("powersgd:4"), 0u);
   EXPECT_EQ(at.count("none"), 1u);
+}
+
+TEST(ShapedPilot, JudgesItByTheMeanOfBothSides) {
+  // A step with the small side takes 0.11 s, one with the large side 0.61: together more than int8.
+  for (const size_t trial_steps : {1, 2, 3}) {
+    SCOPED_TRACE(trial_steps);
+    Pilot pilot(test::pilot_model(), 4,
+                {.specs = {"int8", "powersgd:2"}, .trial_steps = trial_steps, .hopeless = 10});
+    test::PilotJob job = test::slow_link();
+    job.step_s["int8"] = 0.2;
+    job.step_s["powersgd:2"] = 0.11;
+    job.pause = [&](uint64_t step) {
+      return pilot.plan().spec == "powersgd:2" && step % 2 == 0 ? 0.5 : 0.0;
+    };
+    job.run_to_cruise(pilot);
+    EXPECT_GT(std::ranges::count(job.ran, "powersgd:2"), 0);
+    EXPECT_EQ(pilot.plan().spec, "int8") << pilot.log_json_lines();
+  }
 }
 
 TEST(ShapedPilot, TakesItForAllGradientsAndTheGuardWatchesIt) {

@@ -53,10 +53,11 @@ class StepNorms:
     def found(self, gradients: Mapping[int, float]) -> List[float]:
         """Behind the step. For each parameter four squares: |a|^2 of gradient plus residual, |C(a)|^2 of
         what was sent, |a - C(a)|^2 and |g|^2, as it is given, of gradients. All 0 where a velocity or an
-        estimate takes the gradient's place: what is compressed there is not a."""
+        estimate takes the gradient's place: what is compressed there is not a. Likewise of factors without
+        feedback, which depend on those of the step before."""
         squares: List[float] = []
         for i, (text, spec) in enumerate(self._specs):
-            if spec.keeps_velocity or spec.ef21:
+            if spec.keeps_velocity or spec.ef21 or (spec.rank > 0 and not spec.error_feedback):
                 squares += [0.0] * 4
                 continue
             wanted = self._own.get(i, _NONE) + spec.decay * self._before[i]
