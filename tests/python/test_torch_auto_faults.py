@@ -171,7 +171,8 @@ def test_bf16_travels_in_the_buckets_that_there_are(tmp_path):
 
 def _norms(world):
     for spec, decay, seen in [("topk:10%,noef", 1, True), ("bf16", 1, True), ("dgc:10%", 1, False),
-                              ("topk:10%,ef21", 1, False), ("topk:10%,decay=0.5", 0.5, True)]:
+                              ("topk:10%,ef21", 1, False), ("topk:10%,decay=0.5", 0.5, True),
+                              ("powersgd:1", 1, True), ("powersgd:1,noef", 1, False)]:
         model = Net()
         exchange = gradwire.torch.attach(model, spec, timeout=30.0, exempt_1d="never",
                                          bucket_bytes=1)  # of each parameter alone
