@@ -26,7 +26,7 @@ std::string_view to_string(Phase phase) {
 
 void validate(const PilotOptions& options) {
   for (const std::string& text : options.specs) {
-    parse_spec(text);
+    parse_spec(text);  // throws
   }
   check(!options.streams.empty(), "pilot: 0 numbers of streams, expected at least 1");
   for (const int streams : options.streams) {

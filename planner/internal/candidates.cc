@@ -183,6 +183,9 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   const std::string none[] = {"none"};
   const double backward_s = gradients.back().ready_s;
   std::vector<PilotPlan> plans;
+  const auto known = [&](const std::string& spec) {
+    return std::ranges::find(plans, spec, &PilotPlan::spec) != plans.end();
+  };
   const auto consider = [&](std::vector<BucketOption> some, const std::string& alone) {
     std::vector<BucketOption> searched = some;
     if (!alone.empty()) {
@@ -192,9 +195,7 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
     const BucketPlan planned = plan_buckets(gradients, searched, {.beam = kBeam});
     PilotPlan plan = plan_of(planned, some, order, pieces.begin, job);
     plan.predicted_s = job.rest_s + std::max(0.0, planned.end_s - backward_s);
-    const bool known =
-        std::ranges::any_of(plans, [&](const PilotPlan& other) { return other.spec == plan.spec; });
-    if (!known) {  // where a compressor does not pay, its plan is one of the others
+    if (!known(plan.spec)) {  // where a compressor does not pay, its plan is one of the others
       plans.push_back(std::move(plan));
     }
   };
@@ -204,9 +205,7 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   for (const std::string& text : job.options.specs) {
     const std::string spec = to_string(parse_spec(text));
     if (depends_on_shapes(spec)) {
-      const bool known =
-          std::ranges::any_of(plans, [&](const PilotPlan& other) { return other.spec == spec; });
-      auto plan = known ? std::nullopt : shaped_candidate(job, spec, order);
+      auto plan = known(spec) ? std::nullopt : shaped_candidate(job, spec, order);
       if (plan) {
         plans.push_back(*std::move(plan));
       }

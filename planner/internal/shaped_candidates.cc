@@ -36,20 +36,21 @@ struct GroupBytes {
   bool factors = false;
 };
 
-GroupBytes bytes_of(const PlanGroup& group, int world_size) {
+CompressorShape shape_of(const PlanGroup& group, int world_size) {
+  return {.numel = group.numel, .segments = group.segments, .world_size = world_size};
+}
+
+GroupBytes bytes_of(const PlanGroup& group, const Compressor* compressor, int world_size) {
   const auto floats = [&](bool transposed) {  // of one side's factors, which two rounds send alone
     CompressorSpec both = group.spec;
     both.rounds = 2;
-    CompressorShape shape{
-        .numel = group.numel, .segments = group.segments, .world_size = world_size};
+    CompressorShape shape = shape_of(group, world_size);
     for (Segment& segment : shape.segments) {
       segment.rows = transposed && segment.rows > 0 ? segment.numel / segment.rows : segment.rows;
     }
     const size_t bytes = make_compressor(both, shape)->first_bytes();
     return bytes == 0 ? 0.0 : static_cast<double>(bytes - sizeof(PayloadHeader));
   };
-  const auto compressor = make_compressor(
-      group.spec, {.numel = group.numel, .segments = group.segments, .world_size = world_size});
   GroupBytes bytes{.mean = static_cast<double>(compressor->capacity_bytes())};
   if (group.spec.rank == 0) {
     return bytes;
@@ -86,10 +87,8 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
     for (const Segment& segment : group.segments) {
       made.ready_s = std::max(made.ready_s, job.costs.ready_s[segment.parameter]);
     }
-    const auto compressor = make_compressor(
-        group.spec,
-        {.numel = group.numel, .segments = group.segments, .world_size = job.world_size});
-    const GroupBytes bytes = bytes_of(group, job.world_size);
+    const auto compressor = make_compressor(group.spec, shape_of(group, job.world_size));
+    const GroupBytes bytes = bytes_of(group, compressor.get(), job.world_size);
     made.bytes += bytes.mean;
     made.factors = made.factors || (bytes.factors && to_string(group.spec) == spec);
     load.rounds = std::max(load.rounds, compressor->rounds());

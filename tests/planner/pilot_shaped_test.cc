@@ -41,9 +41,8 @@ std::map<std::string, double> predicted(const std::vector<ParamInfo>& model,
 
 TEST(ShapedPilot, PricesFactorsByTheirRowsAndColumns) {
   // Of a rows x cols matrix the factors of a step have 4 R rows bytes and those of the next 4 R
-  // cols. Four ranks: what adds
-  // up in flight passes 2 * 3 / 4 of it over a line; two shots likewise. Headers: some hundred
-  // bytes.
+  // cols. Four ranks: what adds up in flight passes 2 * 3 / 4 of it over a line; two shots
+  // likewise. Headers: some hundred bytes.
   struct Case {
     size_t rows, cols;
   };
@@ -61,8 +60,8 @@ TEST(ShapedPilot, PricesFactorsByTheirRowsAndColumns) {
 }
 
 TEST(ShapedPilot, ChargesTwoRoundsForBothFactors) {
-  const auto at = predicted({{"matrix", {1000, 1000}}}, {"powersgd:4", "powersgd:4,rounds=2"});
-  const double one_s = 1.5 * 4.0 * 4.0 * 1000 / kBytesPerSecond;
+  const auto at = predicted({{"matrix", {4000, 250}}}, {"powersgd:4", "powersgd:4,rounds=2"});
+  const double one_s = 1.5 * 4.0 * 4.0 * (4000 + 250) / 2 / kBytesPerSecond;
   EXPECT_NEAR(at.at("powersgd:4,rounds=2") - at.at("powersgd:4"), one_s, 0.05 * one_s);
 }
 

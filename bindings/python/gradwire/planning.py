@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Dict, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -70,14 +70,16 @@ def measure_codecs(specs: Sequence[str], threads: int = 1, repeats: int = 5) -> 
 
 
 def _measure(spec: str, threads: int, repeats: int) -> Codec:
-    encode, decode = [], []
+    encode: List[Tuple[float, float]] = []
+    decode: List[Tuple[float, float]] = []
     for numel in _PROBE_NUMELS:
         gradient = np.random.default_rng(numel).standard_normal(numel).astype(np.float32)
         out = np.empty(numel, np.float32)
         side = math.isqrt(numel)  # of powersgd, which wants a matrix: what it costs hardly depends on shapes
         shapes = [(side, side)] if _core.parse_spec(spec).rank > 0 else None
         feedback = Feedback(spec, numel, threads=threads, shapes=shapes)
-        encoding, decoding = [], []
+        encoding: List[float] = []
+        decoding: List[float] = []
         for _ in range(repeats + 1):
             begin = time.perf_counter()
             payload = feedback.compress(gradient)
@@ -89,10 +91,11 @@ def _measure(spec: str, threads: int, repeats: int) -> Codec:
             decoding.append(time.perf_counter() - middle)
             encoding.append(middle - begin)
             feedback.commit()
-        # The first call makes its buffers. Of powersgd a step costs something else than the next.
-        pairs = [(a + b) / 2 for a, b in zip(encoding[1:], encoding[2:])] if shapes else encoding[1:]
-        encode.append((4.0 * numel, min(pairs)))
-        decode.append((4.0 * numel, min(decoding[1:])))
+        for fits, seconds in ((encode, encoding), (decode, decoding)):
+            counted = seconds[1:]  # the first call makes its buffers
+            if shapes:  # of powersgd a step costs something else than the next: the mean of two
+                counted = [(a + b) / 2 for a, b in zip(counted, counted[1:])]
+            fits.append((4.0 * numel, min(counted)))
     encode_floor, encode_rate, _ = fit_line(encode)
     decode_floor, decode_rate, _ = fit_line(decode)
     return encode_floor, encode_rate, decode_floor, decode_rate
