@@ -67,19 +67,36 @@ BoundPilot make(const Shapes& shapes, int world_size, const std::vector<std::str
   return {std::move(parameters), std::move(pilot)};
 }
 
-bool set_costs(BoundPilot& self, const std::vector<double>& ready_s, const LinkCosts& link,
-               const std::map<std::string, CodecTuple>& codecs) {
+double bytes_per_s_of(const LinkCosts& link) {
+  return link.beta_s_per_byte > 0 ? 1 / link.beta_s_per_byte : kBeyondAnyLink;
+}
+
+PilotCosts costs_of(std::vector<double> ready_s, const LinkCosts& link,
+                    const std::map<std::string, CodecTuple>& codecs) {
   PilotCosts costs;
-  costs.ready_s = ready_s;
+  costs.ready_s = std::move(ready_s);
   costs.alpha_s = link.alpha_s;
-  costs.bytes_per_s = link.beta_s_per_byte > 0 ? 1 / link.beta_s_per_byte : kBeyondAnyLink;
+  costs.bytes_per_s = bytes_per_s_of(link);
   for (const auto& [spec, numbers] : codecs) {
     const auto [encode_floor, encode_rate, decode_floor, decode_rate] = numbers;
     costs.codecs[to_string(parse_spec(spec))] = {encode_floor, encode_rate, decode_floor,
                                                  decode_rate};
   }
+  return costs;
+}
+
+bool set_costs(BoundPilot& self, std::vector<double> ready_s, const LinkCosts& link,
+               const std::map<std::string, CodecTuple>& codecs) {
+  const PilotCosts costs = costs_of(std::move(ready_s), link, codecs);
   const py::gil_scoped_release release;
   return self.pilot.set_costs(costs);
+}
+
+bool begin(BoundPilot& self, const LinkCosts& link,
+           const std::map<std::string, CodecTuple>& codecs) {
+  const PilotCosts costs = costs_of({}, link, codecs);
+  const py::gil_scoped_release release;
+  return self.pilot.begin(costs);
 }
 
 bool end_window(BoundPilot& self, std::vector<double> step_s, std::vector<double> exchange_s,
@@ -187,6 +204,20 @@ void bind_planner_pilot(py::module_& module) {
            "seconds.\n    link: of probe_link().\n"
            "    codecs: of planner.measure_codecs(), for each of `specs`.\n\n"
            "Raises:\n    InvalidArgument: a spec without a price, or costs are not wanted; nothing "
+           "has changed.")
+      .def(
+          "begins_slowly",
+          [](const BoundPilot& self, const LinkCosts& link) {
+            return self.pilot.begins_slowly(link.alpha_s, bytes_per_s_of(link));
+          },
+          py::arg("link"),
+          "Whether dense exchanges take 10 ms and more on such a link, of probe_link(): then "
+          "compressors are worth pricing for begin().")
+      .def("begin", &begin, py::arg("link"), py::arg("codecs"),
+           "Optional, before the first window: where a dense exchange is predicted to take three "
+           "times as long as the fastest, the first window runs with what is fast. Returns whether "
+           "the plan has changed. The same numbers on all ranks, as of set_costs().\n\n"
+           "Raises:\n    InvalidArgument: a spec without a price, or a window has ended; nothing "
            "has changed.")
       .def("log", &log_of,
            "Decisions, oldest first, the last 1000: dicts of 'step', 'what', 'from', 'to', "

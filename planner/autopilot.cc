@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <random>
 #include <sstream>
 
 #include "gradwire/kernels/core/error.h"
@@ -33,6 +34,7 @@ struct Autopilot::State {
     check(options.norm_steps >= 1, "autopilot: norm_steps is 0, must be at least 1");
     check(options.codec_numel >= 4096, "autopilot: codec_numel is ", options.codec_numel,
           ", must be at least 4096");
+    begin();
     make_reducer(make_plan(parameters, pilot.plan().plan), pilot.plan().streams);
     read_specs();
     step_begin = Clock::now();
@@ -56,14 +58,19 @@ struct Autopilot::State {
   }
 
   bool measures_norms() const {
+    // Half of a short window's steps, which are judged by their faster half, stay as they are.
+    const size_t most = std::max<size_t>(1, (pilot.window_steps() - 1) / 2);
     return kept_steps == 0 && pilot.wants_norms() &&
-           step_s.size() + options.norm_steps >= pilot.window_steps();
+           step_s.size() + std::min(options.norm_steps, most) >= pilot.window_steps();
   }
 
   void end_step(double loss, bool skipped);
   void end_window();
   void change_plan();
+  void begin();
   PilotCosts measure_costs();
+  LinkCosts link_of_now();
+  ParamId largest() const;
 
   std::vector<ParamInfo> parameters;
   Transport& transport;
@@ -73,6 +80,7 @@ struct Autopilot::State {
   Workspace workspace;
   Context context{*stream, workspace};
   std::unique_ptr<Reducer> reducer;
+  std::optional<LinkCosts> first_link;  // until costs are wanted for the first time
   int streams = 1;
   uint64_t epoch = 0;
   size_t kept_steps = 0;              // to come, by another run's plan
@@ -89,6 +97,7 @@ struct Autopilot::State {
 void Autopilot::State::end_step(double loss, bool skipped) {
   if (kept_steps > 0) {
     if (--kept_steps == 0) {
+      begin();
       change_plan();
     }
     step_begin = Clock::now();
@@ -173,6 +182,42 @@ void Autopilot::State::end_window() {
   }
 }
 
+ParamId Autopilot::State::largest() const {
+  ParamId found = 0;
+  for (ParamId p = 0; p < parameters.size(); ++p) {
+    found = parameters[p].numel() > parameters[found].numel() ? p : found;
+  }
+  return found;
+}
+
+LinkCosts Autopilot::State::link_of_now() {
+  LinkCosts link = probe_link(transport, context, options.probe);
+  // A line too fast to be seen to depend on bytes carries as much as memory does.
+  link.beta_s_per_byte = std::max(link.beta_s_per_byte, 1e-11);
+  return link;
+}
+
+// There are no gradients yet: compressors are timed on numbers like them.
+void Autopilot::State::begin() {
+  if (transport.world_size() == 1) {
+    return;
+  }
+  first_link = link_of_now();
+  PilotCosts costs{.ready_s = std::vector<double>(parameters.size()),
+                   .alpha_s = first_link->alpha_s,
+                   .bytes_per_s = 1 / first_link->beta_s_per_byte,
+                   .codecs = {}};
+  if (!pilot.begins_slowly(costs.alpha_s, costs.bytes_per_s)) {
+    return;
+  }
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> drawn(std::min(parameters[largest()].numel(), options.codec_numel));
+  std::ranges::generate(drawn, [&] { return normal(random); });
+  costs.codecs = time_codecs(pilot.specs(), drawn, context);
+  pilot.begin(agreed_costs(costs, transport, context));
+}
+
 PilotCosts Autopilot::State::measure_costs() {
   PilotCosts costs;
   costs.ready_s.assign(parameters.size(), -1);
@@ -181,20 +226,15 @@ PilotCosts Autopilot::State::measure_costs() {
     costs.ready_s[timing.parameter] = timing.ready_s;
     last_s = std::max(last_s, timing.ready_s);
   }
-  ParamId largest = 0;
-  for (ParamId p = 0; p < parameters.size(); ++p) {
-    if (costs.ready_s[p] < 0) {
-      costs.ready_s[p] = last_s;  // never reached: as late as the first parameters
-    }
-    largest = parameters[p].numel() > parameters[largest].numel() ? p : largest;
+  for (double& ready_s : costs.ready_s) {
+    ready_s = ready_s < 0 ? last_s : ready_s;  // never reached: as late as the first parameters
   }
-  const std::span<const float> gradient = reducer->gradient(largest).as<float>();
+  const std::span<const float> gradient = reducer->gradient(largest()).as<float>();
   costs.codecs = time_codecs(
       pilot.specs(), gradient.first(std::min(gradient.size(), options.codec_numel)), context);
-  const LinkCosts link = probe_link(transport, context, options.probe);
+  const LinkCosts link = first_link ? *std::exchange(first_link, {}) : link_of_now();
   costs.alpha_s = link.alpha_s;
-  // A line too fast to be seen to depend on bytes carries as much as memory does.
-  costs.bytes_per_s = 1 / std::max(link.beta_s_per_byte, 1e-11);
+  costs.bytes_per_s = 1 / link.beta_s_per_byte;
   return agreed_costs(costs, transport, context);
 }
 
@@ -249,6 +289,7 @@ void Autopilot::keep(Plan plan, size_t steps) {
   check(steps >= 1, "autopilot: keeps a plan for 0 steps, must be at least 1");
   s.reducer->set_plan(std::move(plan));
   s.kept_steps = steps;
+  s.pilot = Pilot(s.parameters, s.transport.world_size(), s.options.pilot);
   ++s.epoch;
   s.read_specs();
   s.step_begin = Clock::now();

@@ -15,7 +15,7 @@ namespace gradwire::planner {
 
 struct AutopilotOptions {
   PilotOptions pilot{};
-  /// Its streams are those of the first, dense plan; the pilot chooses later ones.
+  /// Its streams are not read: the pilot chooses them.
   ReducerOptions reducer{};
   /// For slow links a longer budget than probe_link()'s own: what passes in a burst says nothing.
   ProbeOptions probe{.budget = std::chrono::milliseconds(20)};
@@ -25,16 +25,18 @@ struct AutopilotOptions {
   size_t codec_numel = size_t{1} << 18;  ///< elements that compressors are timed with
 };
 
-/// Where "auto" lives: owns a Reducer, begins without compression and takes what is fastest on this
-/// link, or nothing (pilot.h says how). All ranks make one with the same parameters and options,
-/// and call the same steps. Every decision rests on numbers of all ranks, exchanged by one small
-/// all-gather behind each window of steps, so that all take it alike. While cruising a step costs a
-/// clock reading more than the Reducer's; residuals stay through every change of the plan.
+/// Where "auto" lives: owns a Reducer, begins without compression, or on a slow link with what is
+/// predicted to be fast there, and takes what is fastest on this link, or nothing (pilot.h says
+/// how). All ranks make one with the same parameters and options, and call the same steps. Every
+/// decision rests on numbers of all ranks, exchanged by one small all-gather behind each window of
+/// steps, so that all take it alike. While cruising a step costs a clock reading more than the
+/// Reducer's; residuals stay through every change of the plan.
 ///
 /// CPU only. Of parameters whose spec keeps a momentum, or is ef21, the guard sees no norms.
 class Autopilot {
  public:
-  /// Collective, as the Reducer's constructor. The transport outlives it, which alone uses it.
+  /// Collective, as the Reducer's constructor, and blocking: it probes the link, and where that is
+  /// slow times the compressors. The transport outlives it, which alone uses it.
   /// @throws InvalidArgument as Pilot() and Reducer(), for a transport of GPU memory, norm_steps of
   /// 0, and fewer than 4096 codec_numel.
   Autopilot(std::vector<ParamInfo> parameters, Transport& transport, AutopilotOptions options = {});
@@ -57,7 +59,7 @@ class Autopilot {
   /// Before the first step, collective: goes on with `plan`, which a former run had, for `steps`
   /// steps, in which nothing is measured and nothing judged, and begins as a new one behind them.
   /// What that run's Reducer saved is loaded behind this: reducer().load(). Gradients lie
-  /// elsewhere.
+  /// elsewhere. The wait() of the last of these steps probes as the constructor does.
   /// @throws InvalidArgument behind a step, for 0 steps, and as Reducer::set_plan().
   void keep(Plan plan, size_t steps);
 

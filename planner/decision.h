@@ -11,8 +11,8 @@ namespace gradwire::planner {
 /// One decision. Numbers are seconds, shares or ratios, as their names say.
 struct Decision {
   uint64_t step = 0;   ///< steps that had run
-  std::string what;    ///< "predict", "time", "choose", "drop", "tune", "tighten", "loosen", "off",
-                       ///< "retry", "link"
+  std::string what;    ///< "begin", "predict", "time", "choose", "drop", "tune", "tighten", "loosen",
+                       ///< "off", "retry", "link"
   std::string from;    ///< the plan that ran, by name
   std::string to;      ///< the plan that runs from now on
   std::string reason;  ///< a sentence

@@ -120,8 +120,12 @@ void Guard::judge_units(const GuardWindow& window, GuardVerdict& verdict) {
         unit.residual > 0 && residual > unit.residual * (1 + options_.residual_growth);
     unit.growing = grows ? unit.growing + 1 : 0;
     unit.residual = residual;
-    seen(norms.to_send > 0 && ratio(norms.sent, norms.to_send) < options_.least_gain, low_gain);
-    seen(norms.to_send > 0 && ratio(norms.residual, norms.to_send) >= options_.most_error, wrong);
+    const bool little = ratio(norms.sent, norms.to_send) < options_.least_gain;
+    seen(norms.to_send > 0 && little, low_gain);
+    // Where nothing is sent all of it waits: that is an error of 1, and no wrong.
+    seen(norms.to_send > 0 && !little &&
+             ratio(norms.residual, norms.to_send) >= options_.most_error,
+         wrong);
     seen(residual > options_.most_residual, waiting);
     seen(unit.growing >= options_.growth_windows, growing);
     const double norm = std::sqrt(norms.gradient);

@@ -65,7 +65,8 @@ const PilotPlan& Pilot::plan() const { return state_->running; }
 size_t Pilot::window_steps() const { return state_->window_steps(); }
 bool Pilot::wants_norms() const {
   // Norms say what is left out: of bf16, next to nothing.
-  return state_->phase == Phase::kCruise && !is_wide(state_->running.spec);
+  const bool judged = state_->phase == Phase::kCruise || state_->phase == Phase::kMeasure;
+  return judged && !is_wide(state_->running.spec);
 }
 bool Pilot::wants_costs() const { return state_->wants_costs; }
 std::span<const std::string> Pilot::specs() const { return state_->specs; }
@@ -74,8 +75,15 @@ std::string Pilot::log_json_lines() const { return to_json_lines(state_->log); }
 uint64_t Pilot::steps() const { return state_->steps; }
 uint64_t Pilot::probing_steps() const { return state_->probing; }
 
+bool Pilot::begins_slowly(double alpha_s, double bytes_per_s) const {
+  return state_->begins_slowly(alpha_s, bytes_per_s);
+}
+
+bool Pilot::begin(const PilotCosts& costs) { return state_->begin(costs); }
+
 bool Pilot::set_costs(const PilotCosts& costs) {
   State& s = *state_;
+  check(s.wants_costs, "pilot: costs are given, expected them only where wants_costs()");
   s.check_costs(costs);
   return s.predict(costs);
 }

@@ -28,7 +28,7 @@ struct PilotOptions {
   PlanOptions plan{};
   double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
   size_t candidates = 4;     ///< timed at most, "none" and "bf16" among them; at least 2
-  size_t measure_steps = 4;  ///< of the first, dense window, and one more that does not count
+  size_t measure_steps = 4;  ///< of the first window, and one more that does not count
   size_t trial_steps = 2;    ///< of a candidate's turn, and one more that does not count
   size_t trial_rounds = 3;   ///< turns of each candidate, interleaved
   /// A candidate that is slower than the fastest by this much after a round has no further turn.
@@ -86,7 +86,7 @@ struct PilotWindow {
 };
 
 enum class Phase : unsigned char {
-  kMeasure,  ///< without compression; then costs are wanted
+  kMeasure,  ///< without compression, or by begin()'s plan; then costs are wanted
   kTime,     ///< candidates in turn
   kTune,     ///< streams and bucket sizes in turn
   kCruise,   ///< under the guard
@@ -97,6 +97,7 @@ std::string_view to_string(Phase phase);
 /// that ranks which feed it the same numbers run the same plans.
 ///
 /// The caller's loop:
+///   if begins_slowly(link): begin(what is known of costs)
 ///   run plan() for window_steps() steps
 ///   if end_window(what they have shown): replan, to plan() and plan().streams
 ///   if wants_costs(): measure, set_costs(...), replan
@@ -120,6 +121,18 @@ class Pilot {
   /// Canonical specs whose codecs set_costs() must price; "none" costs nothing and is not among
   /// them.
   std::span<const std::string> specs() const;
+
+  /// Whether the first window, without compression, would spend so long on such a link that begin()
+  /// is worth pricing the compressors for: dense exchanges of 10 ms and more.
+  /// @throws InvalidArgument for a start-up or rate that cannot be.
+  bool begins_slowly(double alpha_s, double bytes_per_s) const;
+  /// Optional, before the first window: costs are known, but nothing of the job's own times
+  /// (ready_s is not read). Where a dense exchange is predicted to take three times as long as the
+  /// fastest, and begins_slowly(), the first window runs with the least lossy of those that are
+  /// nearly as fast, and "none" is timed later only if it may win.
+  /// @returns whether plan() has changed. @throws InvalidArgument behind a window, and as
+  /// set_costs(); nothing has changed then.
+  bool begin(const PilotCosts& costs);
 
   /// @returns whether plan() has changed. @throws InvalidArgument for a window of another number of
   /// steps than window_steps(), times that are not positive and finite, another number of norms

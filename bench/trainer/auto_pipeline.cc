@@ -49,17 +49,19 @@ class AutoPipeline final : public Pipeline {
   std::vector<Decision> decisions() override {
     std::vector<Decision> fresh;
     const uint64_t steps = autopilot_.pilot().steps();
-    if (told_at_ != steps) {
-      told_at_ = steps;
-      std::ranges::copy_if(autopilot_.pilot().log(), std::back_inserter(fresh),
-                           [&](const Decision& decision) { return decision.step == steps; });
-    }
+    std::ranges::copy_if(autopilot_.pilot().log(), std::back_inserter(fresh),
+                         [&](const Decision& decision) { return decision.step == steps; });
+    const size_t told = told_at_ == steps ? std::min(told_, fresh.size()) : 0;
+    told_at_ = steps;
+    told_ = fresh.size();
+    fresh.erase(fresh.begin(), fresh.begin() + static_cast<ptrdiff_t>(told));
     return fresh;
   }
 
  private:
   Autopilot autopilot_;
   std::optional<uint64_t> told_at_;
+  size_t told_ = 0;  // of that step's
 };
 
 }  // namespace

@@ -106,7 +106,7 @@ class Training {
   uint64_t steps_per_epoch_;
   uint64_t total_steps_;
   uint64_t steps_ = 0;  // done
-  double seconds_ = 0;  // training clock: steps only
+  double seconds_ = 0;  // training clock: steps, and what auto probes before them
   bool finished_ = false;
   MetricsMean metrics_;
   std::optional<uint64_t> evaluated_at_, compared_at_;
@@ -139,10 +139,13 @@ Training::Training(const RankInputs& in)
 }
 
 void Training::join() {
+  const auto begin = Clock::now();
   updates_.join();
+  const double joining_s = std::chrono::duration<double>(Clock::now() - begin).count();
   if (options_.resume) {
     resume();
   }
+  seconds_ += updates_.chooses() ? joining_s : 0;  // auto probes the link, for the training's sake
   tell_start();
   in_.transport.barrier({.what = "start"}, context_);
   context_.stream.wait();

@@ -63,6 +63,8 @@ class Updates {
   /// planner chooses and there is one. @throws gradwire::InvalidArgument as read_plan().
   void load_plan(StateReader& from);
 
+  /// Whether the planner chooses plans.
+  bool chooses() const { return pipeline_ != nullptr && pipeline_->chooses(); }
   bool has_local_steps() const { return outer_ != nullptr; }
   /// Null without an exchange.
   const gradwire::Reducer* reducer() const {
@@ -76,7 +78,6 @@ class Updates {
   const gradwire::Plan& plan() const { return chooses() ? pipeline_->reducer().plan() : plan_; }
 
  private:
-  bool chooses() const { return pipeline_ != nullptr && pipeline_->chooses(); }
   std::vector<gradwire::Parameter> bind_gradients();
   void bind_again();
   const gradwire::Plan& plan_now() const;

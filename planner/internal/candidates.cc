@@ -116,35 +116,6 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
                              costs);
 }
 
-/// When the exchange of the plan that was measured ends, in the model.
-double end_of(const PredictedJob& job, const PlanOptions& ran,
-              std::span<const BucketOption> dense) {
-  const Plan plan = make_plan(job.parameters, ran);
-  std::vector<std::vector<ParamId>> members(plan.buckets.size());
-  for (ParamId p = 0; p < plan.places.size(); ++p) {
-    members[plan.places[p].bucket].push_back(p);
-  }
-  std::vector<ReadyGradient> gradients;  // as soon as a bucket is full it is there
-  std::vector<PlannedBucket> buckets;
-  double ready_s = 0;
-  for (size_t b = 0; b < members.size(); ++b) {
-    size_t numel = 0;
-    for (const ParamId p : members[b]) {
-      numel += job.parameters[p].numel();
-      ready_s = std::max(ready_s, job.costs.ready_s[p]);
-    }
-    gradients.push_back({concat("bucket ", b), numel, ready_s});
-    size_t best = 0;
-    for (size_t option = 1; option < dense.size(); ++option) {
-      if (dense[option].exchange == plan.buckets[b].exchange) {
-        best = option;
-      }
-    }
-    buckets.push_back({.begin = b, .end = b + 1, .option = best});
-  }
-  return price_buckets(gradients, dense, buckets);
-}
-
 }  // namespace
 
 bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
@@ -162,10 +133,9 @@ std::string name_of(const PilotPlan& plan) {
 }
 
 double rest_of_step(const PredictedJob& job, const PlanOptions& ran, double step_s) {
-  std::vector<BucketOption> dense = options_of(job);
-  std::erase_if(dense, [](const BucketOption& option) { return option.compressor != "none"; });
   const double backward_s = *std::ranges::max_element(job.costs.ready_s);
-  return std::max(step_s - std::max(0.0, end_of(job, ran, dense) - backward_s), backward_s);
+  const double end_s = exchange_end_s(job, make_plan(job.parameters, ran));
+  return std::max(step_s - std::max(0.0, end_s - backward_s), backward_s);
 }
 
 std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {

@@ -19,7 +19,7 @@ struct PredictedJob {
   double rest_s = 0;  ///< of a step, beside waiting for exchanges: the same for all plans
 };
 
-/// What a step takes beside waiting for exchanges, where the dense plan `ran` took `step_s`.
+/// What a step takes beside waiting for exchanges, where the plan `ran` took `step_s`.
 double rest_of_step(const PredictedJob& job, const PlanOptions& ran, double step_s);
 
 /// By predicted step, earliest first; the first of loss 0 is off. Each in the plan its buckets and

@@ -39,10 +39,15 @@ void Pilot::State::choose() {
     numbers["step_s of " + each.plan.name] = middle;
     if (each.plan.off()) {
       dense_step_s = middle;  // in turn with the others: the machine was the same for all
+      dense_unseen = false;
     }
     if (!each.out) {
       fastest = fastest == 0 ? middle : std::min(fastest, middle);
     }
+  }
+  if (dense_step_s == 0) {
+    dense_step_s = dense_predicted_s;
+    dense_unseen = true;
   }
   // Where "none" had no turn its first window counts: it may be the least lossy of the fast ones.
   const Timed* taken = nullptr;
@@ -52,7 +57,7 @@ void Pilot::State::choose() {
       taken = &each;
     }
   }
-  numbers["dense_step_s"] = dense_step_s;
+  numbers[dense_unseen ? "dense_step_s, predicted" : "dense_step_s"] = dense_step_s;
   numbers["tolerance"] = options.tolerance;
   const bool off_is_fast =
       taken == nullptr || (dense_step_s > 0 && dense_step_s <= (1 + options.tolerance) * fastest);
@@ -215,6 +220,7 @@ bool Pilot::State::watch_link() {
   if (link_changed && may_probe()) {
     wants_costs = true;
     dense_step_s = running.off() ? step : 0;  // what was known is of the old link
+    dense_unseen = false;
     return true;
   }
   return false;

@@ -28,8 +28,8 @@ void Pilot::State::not_faster(double step) {
   retry.ladder = ladder;
   retry.level = level;
   retry.ceiling = ceiling;
-  // Where it is much slower, trials of it are not worth their steps.
-  if (step < (1 + options.hopeless) * dense_step_s && may_retry()) {
+  // Where it is much slower, trials of it are not worth their steps; than a prediction is no proof.
+  if ((dense_unseen || step < (1 + options.hopeless) * dense_step_s) && may_retry()) {
     begin_retry("a step with compression is not faster than one without was: both are timed anew",
                 step);
     return;
@@ -96,6 +96,7 @@ void Pilot::State::end_retry() {
   const PilotPlan plan = timed[0].plan;
   const double with_s = typical_of(timed[0].step_s);
   dense_step_s = typical_of(timed[1].step_s);
+  dense_unseen = false;
   retry.timing = false;
   std::map<std::string, double> numbers{{"step_s of " + plan.name, with_s},
                                         {"dense_step_s", dense_step_s},

@@ -11,8 +11,8 @@ namespace gradwire::planner {
 namespace {
 
 constexpr size_t kMostDecisions = 1000;
-/// Predicted to be slower than the fastest by this factor: not worth a turn.
-constexpr double kNotWorthATurn = 1.5;
+/// The same of a dense step that was never timed: predictions are off by a quarter now and then.
+constexpr double kUnseenNotWorthATurn = 2;
 
 /// Whether a step sends what the next one does not: powersgd's left factors, then its right ones,
 /// which may be of very different size.
@@ -81,7 +81,6 @@ size_t Pilot::State::window_steps() const {
 }
 
 void Pilot::State::check_costs(const PilotCosts& costs) const {
-  check(wants_costs, "pilot: costs are given, expected them only where wants_costs()");
   check(costs.ready_s.size() == parameters.size(), "pilot: costs have ", costs.ready_s.size(),
         " ready times, expected one for each of ", parameters.size(), " parameters");
   for (size_t p = 0; p < costs.ready_s.size(); ++p) {
@@ -89,16 +88,20 @@ void Pilot::State::check_costs(const PilotCosts& costs) const {
           parameters[p].name, "' is ready after ", costs.ready_s[p],
           " s, must be finite and not negative");
   }
-  check(std::isfinite(costs.alpha_s) && costs.alpha_s >= 0, "pilot: a message's start-up is ",
-        costs.alpha_s, " s, must be finite and not negative");
-  check(std::isfinite(costs.bytes_per_s) && costs.bytes_per_s > 0, "pilot: the link carries ",
-        costs.bytes_per_s, " bytes per second, must be finite and above 0");
+  check_link(costs.alpha_s, costs.bytes_per_s);
   for (const std::string& spec : specs) {
     const auto found = costs.codecs.find(spec);
     check(found != costs.codecs.end(), "pilot: costs do not price '", spec,
           "', expected a codec for each of specs()");
     validate(found->second, spec);
   }
+}
+
+void Pilot::State::check_link(double alpha_s, double bytes_per_s) {
+  check(std::isfinite(alpha_s) && alpha_s >= 0, "pilot: a message's start-up is ", alpha_s,
+        " s, must be finite and not negative");
+  check(std::isfinite(bytes_per_s) && bytes_per_s > 0, "pilot: the link carries ", bytes_per_s,
+        " bytes per second, must be finite and above 0");
 }
 
 void Pilot::State::check_window(const PilotWindow& window) const {
@@ -165,9 +168,28 @@ void Pilot::State::cruise(const PilotPlan& plan) {
 }
 
 void Pilot::State::end_measuring(const PilotWindow& window) {
-  collapse_of(window);  // its loss is what later ones are compared with
-  dense_step_s = typical_of(step_s);
-  dense_exchange_s = exchange_s.empty() ? 0 : median_of(exchange_s);
+  // Its loss is what later ones are compared with.
+  const GuardVerdict verdict =
+      guard.judge({.units = running.off() ? std::vector<GuardNorms>{} : window.norms,
+                   .loss = window.loss,
+                   .dense = running.off(),
+                   .steps = window.step_s.size()});
+  if (!running.off() && verdict.overall == Verdict::kOff) {  // less is for the guard to say, later
+    ruled_out = running.loss;
+    const std::string from = running.name;
+    guard.plan_changed();
+    run(off);  // which is measured in its place
+    note("drop", from, "in the first window: " + verdict.reason,
+         {{"loss", window.loss}, {"gain", verdict.gain}, {"error", verdict.error}});
+    return;
+  }
+  measured_step_s = typical_of(step_s);
+  if (!running.off()) {
+    wants_costs = true;
+    return;
+  }
+  dense_step_s = measured_step_s;
+  const double dense_exchange_s = exchange_s.empty() ? 0 : median_of(exchange_s);
   if (!exchange_s.empty() && dense_exchange_s <= options.tolerance * dense_step_s) {
     ladder = {off};
     level = ceiling = 0;
@@ -193,7 +215,7 @@ bool Pilot::State::predict(const PilotCosts& costs) {
                    .costs = costs,
                    .rest_s = rest_s};
   if (rest_s == 0) {  // another link does not change it
-    job.rest_s = rest_of_step(job, off.plan, dense_step_s);
+    job.rest_s = rest_of_step(job, running.plan, measured_step_s);
   }
   std::vector<PilotPlan> plans = predict_candidates(job);
   std::erase_if(plans, [&](const PilotPlan& plan) { return plan.loss >= ruled_out; });
@@ -208,15 +230,15 @@ bool Pilot::State::predict(const PilotCosts& costs) {
   const double earliest = plans.front().predicted_s;
   timed.clear();
   ladder.clear();
-  double dense_s = 0;
   for (const PilotPlan& plan : plans) {
     numbers["predicted_s of " + plan.name] = plan.predicted_s;
-    dense_s = plan.off() ? plan.predicted_s : dense_s;
+    dense_predicted_s = plan.off() ? plan.predicted_s : dense_predicted_s;
   }
   const auto always = [](const PilotPlan& plan) { return plan.off() || plan.spec == "bf16"; };
   const auto hopeless = [&](const PilotPlan& plan) {
-    return plan.predicted_s > kNotWorthATurn * earliest &&
-           (!plan.off() || dense_step_s > kNotWorthATurn * earliest);
+    const double unseen = plan.off() && dense_step_s == 0 ? kUnseenNotWorthATurn : kNotWorthATurn;
+    return plan.predicted_s > unseen * earliest &&
+           (!plan.off() || dense_step_s == 0 || dense_step_s > kNotWorthATurn * earliest);
   };
   for (const PilotPlan& plan : plans) {
     const size_t left = options.candidates > timed.size() ? options.candidates - timed.size() : 0;
@@ -226,7 +248,7 @@ bool Pilot::State::predict(const PilotCosts& costs) {
     if (!hopeless(plan) && (always(plan) || left > always_to_come)) {
       timed.emplace_back().plan = plan;
     }
-    if (plan.off() || plan.predicted_s <= dense_s) {
+    if (plan.off() || plan.predicted_s <= dense_predicted_s) {
       ladder.push_back(plan);
     }
   }
@@ -269,6 +291,19 @@ void Pilot::State::end_turn(const PilotWindow& window) {
   next_turn();
 }
 
+// Whether what was left out unseen, by its prediction, would have had a turn by what others took.
+bool Pilot::State::none_may_win() const {
+  if (retry.timing || dense_step_s > 0 ||
+      std::ranges::any_of(timed, [](const Timed& each) { return each.plan.off(); })) {
+    return false;
+  }
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Timed& each : timed) {
+    fastest = each.step_s.empty() ? fastest : std::min(fastest, typical_of(each.step_s));
+  }
+  return dense_predicted_s <= kNotWorthATurn * fastest;
+}
+
 void Pilot::State::next_turn() {
   do {
     ++turn;
@@ -297,7 +332,14 @@ void Pilot::State::next_turn() {
   } while (round < rounds() && timed[turn].out);
   const auto in = std::ranges::count(timed, false, &Timed::out);
   if (round >= rounds() || in == 0 || (round > 0 && in == 1)) {
-    choose();
+    if (none_may_win()) {
+      timed.emplace_back().plan = off;
+      turn = timed.size() - 1;
+      round = rounds() - 1;  // one turn
+      run(off);
+    } else {
+      choose();
+    }
   } else {
     run(timed[turn].plan);
   }

@@ -11,6 +11,9 @@
 
 namespace gradwire::planner {
 
+/// Predicted to be slower than the fastest by this factor: not worth a turn.
+inline constexpr double kNotWorthATurn = 1.5;
+
 struct Pilot::State {
   State(std::vector<ParamInfo> of, int ranks, PilotOptions with);
 
@@ -33,8 +36,10 @@ struct Pilot::State {
   // What the last window has shown, without its first step where that does not count.
   std::vector<double> step_s, exchange_s;
   double dense_step_s = 0;      // median, of the fastest plan of loss 0 on this link; 0: not known
+  bool dense_unseen = false;    // it is a prediction: "none" has never run on this link
+  double dense_predicted_s = 0;
+  double measured_step_s = 0;   // median of the first window
   double rest_s = 0;            // of a step beside waiting for exchanges; 0: not known
-  double dense_exchange_s = 0;  // of the dense window
 
   /// A plan that is timed.
   struct Timed {
@@ -76,12 +81,16 @@ struct Pilot::State {
 
   size_t window_steps() const;
   void check_costs(const PilotCosts& costs) const;
+  static void check_link(double alpha_s, double bytes_per_s);
   void check_window(const PilotWindow& window) const;
   void skip_first(const PilotWindow& window);
 
+  bool begins_slowly(double alpha_s, double bytes_per_s) const;
+  bool begin(const PilotCosts& costs);
   bool predict(const PilotCosts& costs);
   void end_measuring(const PilotWindow& window);
   void end_turn(const PilotWindow& window);
+  bool none_may_win() const;
   void next_turn();
   void choose();
   void begin_tuning();

@@ -74,7 +74,9 @@ struct ShapedBucket {
   bool factors = false;  // of the spec that is asked for
 };
 
-ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std::string& spec) {
+/// By the exchange that is through with it first, or the one that is named.
+ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std::string& spec,
+                    std::string_view exchange = {}) {
   ShapedBucket made;
   ExchangeLoad load{.alpha_s = job.costs.alpha_s,
                     .bytes_per_s = job.costs.bytes_per_s,
@@ -83,6 +85,10 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
   std::vector<std::string_view> carriers;
   // One rank's factors are added to another's before they are multiplied; the rest is decoded each.
   double encode_s = 0, decode_s = 0, decode_each_s = 0;
+  const PlanGroup& largest = *std::ranges::max_element(bucket.groups, {}, &PlanGroup::numel);
+  if (find_compressor(largest.spec.name).selector) {
+    load.density = largest.spec.density;
+  }
   for (const PlanGroup& group : bucket.groups) {
     for (const Segment& segment : group.segments) {
       made.ready_s = std::max(made.ready_s, job.costs.ready_s[segment.parameter]);
@@ -107,6 +113,9 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
       (group.spec.rank != 0 ? decode_s : decode_each_s) += codec->second.decode_s(dense_bytes);
     }
   }
+  if (!exchange.empty()) {
+    carriers = {exchange};
+  }
   check(!carriers.empty(), "pilot: no exchange carries '", to_string(bucket.groups.front().spec),
         "' together with what else a bucket has, expected one");
   load.payload_bytes = static_cast<size_t>(std::ceil(made.bytes));
@@ -114,7 +123,7 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
   for (ExchangeCost& cost : costs) {
     cost.seconds += decode_s + decode_each_s * (cost.exchange == "gather" ? job.world_size : 1);
   }
-  made.exchange = choose_exchange(costs, job.options.plan.mean);
+  made.exchange = exchange.empty() ? choose_exchange(costs, job.options.plan.mean) : exchange;
   const auto chosen = std::ranges::find(costs, made.exchange, &ExchangeCost::exchange);
   made.price = {.encode_s = encode_s, .line_s = chosen->seconds};
   return made;
@@ -123,6 +132,15 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
 }  // namespace
 
 bool depends_on_shapes(const std::string& spec) { return parse_spec(spec).rank != 0; }
+
+double exchange_end_s(const PredictedJob& job, const Plan& plan) {
+  Moment moment;
+  for (const PlanBucket& bucket : plan.buckets) {
+    const ShapedBucket each = priced(bucket, job, {}, bucket.exchange);
+    moment = moment.after(each.price, each.ready_s);
+  }
+  return moment.end_s;
+}
 
 std::optional<PilotPlan> shaped_candidate(const PredictedJob& job, const std::string& spec,
                                           std::span<const ParamId> order) {

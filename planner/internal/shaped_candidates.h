@@ -22,4 +22,8 @@ bool depends_on_shapes(const std::string& spec);
 std::optional<PilotPlan> shaped_candidate(const PredictedJob& job, const std::string& spec,
                                           std::span<const ParamId> order);
 
+/// When the last exchange of such a plan ends, since backward began, by the same model: what codes
+/// what is in the job's costs, each bucket by its own exchange.
+double exchange_end_s(const PredictedJob& job, const Plan& plan);
+
 }  // namespace gradwire::planner

@@ -21,22 +21,24 @@ Arguments with(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-// What a run on a slow link must show: it begins dense, decides, and compresses.
+// What a run on a slow link must show: it begins with what is fast there, decides, and compresses.
 void expect_compressed(const std::string& output) {
   const std::string start = events_named(output, "start").at(0);
   const auto plans = events_named(output, "plan");
   const auto steps = events_named(output, "step"), decisions = events_named(output, "decision");
   // Of 2 ranks each sends half of the gradient to the other, then the mean of its half.
   const double dense = 4.0 * kParameters;
-  for (size_t i = 0; i < 5; ++i) {
-    EXPECT_NEAR(std::stod(field(steps[i], "bytes_sent")), dense, 0.01 * dense) << steps[i];
+  for (const std::string& step : steps) {
+    EXPECT_LT(std::stod(field(step, "bytes_sent")), 0.6 * dense) << step;
   }
   EXPECT_LT(std::stod(field(steps.back(), "bytes_sent")), 0.3 * dense) << steps.back();
-  ASSERT_GE(decisions.size(), 2u) << output;
-  EXPECT_EQ(field(decisions[0], "what"), "predict") << decisions[0];
-  EXPECT_EQ(field(decisions[0], "step"), "5") << decisions[0];
+  ASSERT_GE(decisions.size(), 3u) << output;
+  EXPECT_EQ(field(decisions[0], "what"), "begin") << decisions[0];
+  EXPECT_EQ(field(decisions[0], "step"), "0") << decisions[0];
   EXPECT_EQ(field(decisions[0], "from"), "none") << decisions[0];
   EXPECT_GT(std::stod(field(decisions[0], "bytes_per_s")), 0) << decisions[0];
+  EXPECT_EQ(field(decisions[1], "what"), "predict") << decisions[1];
+  EXPECT_EQ(field(decisions[1], "step"), "5") << decisions[1];
   const auto chosen = std::find_if(decisions.begin(), decisions.end(), [](const std::string& d) {
     return field(d, "what") == "choose";
   });
@@ -94,16 +96,16 @@ TEST_F(Trainer, AutoGoesOnWithTheCheckpointsPlanBitForBit) {
             field(events_named(whole, "epoch").back(), "parameter_hash"));
   EXPECT_TRUE(events_named(rest, "decision").empty());
 
-  // 200 steps on it begins anew: without compression, and measures.
+  // 200 steps on it begins anew, and measures.
   fs::remove_all(saved + "/step-100");
   const std::string anew = trained({"--max-steps", "290", "--resume", "1", "--epochs", "29"});
   ASSERT_FALSE(events_named(anew, "plan").empty());
-  const std::string dense = events_named(anew, "plan").at(0);
-  EXPECT_EQ(field(dense, "step"), "280");
-  EXPECT_EQ(field(dense, "plan_fingerprint"),
-            field(events_named(whole, "start").at(0), "plan_fingerprint"));
-  ASSERT_FALSE(events_named(anew, "decision").empty());
-  EXPECT_EQ(field(events_named(anew, "decision").at(0), "step"), "285");
+  EXPECT_EQ(field(events_named(anew, "plan").at(0), "step"), "280");
+  const auto decisions = events_named(anew, "decision");
+  ASSERT_GE(decisions.size(), 2u) << anew;
+  EXPECT_EQ(field(decisions[0], "what"), "begin");
+  EXPECT_EQ(field(decisions[0], "step"), "280");
+  EXPECT_EQ(field(decisions[1], "step"), "285");
   for (const std::string& epoch : events_named(anew, "epoch")) {
     EXPECT_EQ(field(epoch, "hashes_equal"), "true") << epoch;
   }

@@ -135,8 +135,9 @@ constexpr double kSlow = 2e-6;
 TEST(Autopilot, CompressesOnASlowLinkAndAllRanksDoTheSame) {
   Slowness slowness = kSlow;
   const auto runs = run({.steps = 70, .pilot = {.window_steps = 10}}, slowness, 3);
-  EXPECT_EQ(runs[0].specs.front(), "none");
-  EXPECT_LT(std::ranges::count(runs[0].specs, "none"), 30) << runs[0].log;
+  // A dense exchange takes 40 ms there: no step begins with it.
+  EXPECT_EQ(std::ranges::count(runs[0].specs, "none"), 0) << runs[0].log;
+  EXPECT_NE(runs[0].log.find("\"what\":\"begin\""), std::string::npos) << runs[0].log;
   for (const Ran& ran : runs) {
     EXPECT_EQ(ran.weights, runs[0].weights);
     EXPECT_EQ(ran.specs, runs[0].specs);

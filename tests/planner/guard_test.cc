@@ -53,6 +53,20 @@ TEST(Guard, TightensWhereLittleOfTheGradientIsSent) {
   EXPECT_NE(low.reason.find("0.2"), std::string::npos) << low.reason;
 }
 
+TEST(Guard, AnErrorOfOneIsWrongOnlyWhereSomethingIsSent) {
+  // A parameter of which a top-k has chosen nothing waits whole; one that is sent so badly that as
+  // much is left as there was is no contraction.
+  for (const auto& [gain, expected] : {std::pair{0.0, Verdict::kTighten}, {0.5, Verdict::kOff}}) {
+    Guard guard;
+    GuardNorms whole = unit(gain);
+    whole.residual = whole.to_send;
+    const GuardVerdict verdict = guard.judge(window_of({unit(0.5), whole}));
+    EXPECT_EQ(verdict.overall, expected) << verdict.reason;
+    EXPECT_NE(verdict.reason.find(gain == 0 ? "gain" : "what is not sent"), std::string::npos)
+        << verdict.reason;
+  }
+}
+
 TEST(Guard, LeavesUnitsAloneThatHoldLittle) {
   Guard guard({.least_share = 0.1});
   GuardNorms large = unit(0.5), small = unit(0.01);

@@ -27,6 +27,10 @@ class Scripted:
         self.wants_norms, self.wants_costs, self.phase = True, False, "cruise"
         self.specs = ["bf16", *specs]
 
+    def begins_slowly(self, link):
+        self.first_link = link
+        return False
+
     @property
     def spec(self):
         return self.script[min(len(self.windows), len(self.script) - 1)]

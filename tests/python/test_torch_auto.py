@@ -97,8 +97,9 @@ def _switches(world):
     assert len(ready) == 6 and min(ready) == 0 and max(ready) > 0
     assert link.alpha_s > 0 and {"bf16", "int8", "int4"} <= set(codecs)
     records = exchange.decisions()
-    assert [r["what"] for r in records if r["step"] == 7] == ["probe", "probe"]
-    assert records[-6]["numbers"]["alpha_s"] == link.alpha_s
+    # The link is probed before the first step, what compressors cost where it is asked for.
+    assert pilot.first_link is link and records[0]["numbers"]["alpha_s"] == link.alpha_s
+    assert [(r["step"], r["what"]) for r in records[:2]] == [(0, "probe"), (7, "probe")]
     exchange.close()
     return [pilot.windows, pilot.costs[0], codecs, records]
 
@@ -304,6 +305,6 @@ def _told(world):
 def test_each_decision_is_a_line_of_rank_0(tmp_path):
     first, second = check(2, _told, tmp_path)
     assert second == [] and ["probe" in line for line in first] == [True, True, False, False]
-    assert "bf16, int8, int4, topk:1%,int4 can be priced" in first[0]
-    assert "step 7, probe: none: a message takes" in first[1]
+    assert "step 0, probe: none: a message takes" in first[0]
+    assert "step 7, probe: none: bf16, int8, int4, topk:1%,int4 can be priced" in first[1]
     assert first[2].endswith("choose: a -> b: window 0")

@@ -42,10 +42,13 @@ def _slow_link(world):
     model = ddp(_wide())
     exchange = gradwire.torch.register(model, "auto:window=10", timeout=60.0)
     optimizer = sgd(model)
+    dense = 0
     for step in range(40):
         train(model, optimizer, step, step + 1)
+        stats = exchange.stats()
+        dense += int(stats["bytes_sent"] > 0.6 * stats["dense_bytes"])
     assert_ranks_agree(parameters(model), "behind all steps")
-    found = [exchange.spec, str(exchange.plan), exchange.decisions()]
+    found = [exchange.spec, str(exchange.plan), exchange.decisions(), dense]
     exchange.close()
     return found
 
@@ -55,11 +58,13 @@ def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
     # Dense gradients take 0.15 s a step and more there, 4 bits an eighth of that.
     ends = check(world_size, _slow_link, tmp_path)
     assert all(each == ends[0] for each in ends[1:])
-    spec, plan, records = ends[0]
+    spec, plan, records, dense = ends[0]
     assert spec != "none" and spec in plan
     kinds = [r["what"] for r in records]
-    assert kinds[:3] == ["probe", "probe", "predict"] and "choose" in kinds
-    link = records[1]["numbers"]
+    assert kinds[:4] == ["probe", "probe", "begin", "predict"] and "choose" in kinds
+    assert [r["step"] for r in records[:3]] == [0, 0, 0] and records[2]["to"] != "none"
+    assert dense == 0  # bytes of the first steps, beside those of dense gradients
+    link = records[0]["numbers"]
     assert 1 / 4e6 < link["s_per_byte"] < 1 / 1e6  # 2 MB/s
     choice = next(r for r in records if r["what"] == "choose")
     assert choice["reason"] and choice["to"] != "none" and choice["numbers"]
@@ -69,7 +74,7 @@ def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
 def _factors(world):
     _make_the_link_slow()
     ends = []
-    for steps in ((0, 40), (40, 44)):
+    for steps in ((0, 18), (18, 22)):  # the guard judges behind step 21 first
         model = ddp(_wide())
         exchange = gradwire.torch.register(model, "auto:window=10,specs=powersgd:2", timeout=60.0)
         if ends:
@@ -113,6 +118,7 @@ def test_where_the_exchange_is_short_it_stays_off(tmp_path):
     (spec, records), other = check(2, _short_exchange, tmp_path)
     assert other == (spec, records)
     assert spec == "none"
-    (record,) = records
+    probe, record = records
+    assert probe["what"] == "probe" and probe["step"] == 0
     assert record["what"] == "choose" and record["to"] == "none" and record["step"] == 8
     assert "too small a part of the step" in record["reason"]

@@ -1365,6 +1365,17 @@ class Pilot:
         Raises:
             InvalidArgument: an option out of its range; a spec that is none.
         """
+    def begin(self, link: LinkCosts, codecs: collections.abc.Mapping[str, tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]]) -> bool:
+        """
+        Optional, before the first window: where a dense exchange is predicted to take three times as long as the fastest, the first window runs with what is fast. Returns whether the plan has changed. The same numbers on all ranks, as of set_costs().
+        
+        Raises:
+            InvalidArgument: a spec without a price, or a window has ended; nothing has changed.
+        """
+    def begins_slowly(self, link: LinkCosts) -> bool:
+        """
+        Whether dense exchanges take 10 ms and more on such a link, of probe_link(): then compressors are worth pricing for begin().
+        """
     def end_window(self, step_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], *, exchange_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], loss: typing.SupportsFloat | typing.SupportsIndex | None = None, skipped: typing.SupportsInt | typing.SupportsIndex = 0, norms: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]] = []) -> bool:
         """
         Returns whether the plan has changed. The same numbers on all ranks.

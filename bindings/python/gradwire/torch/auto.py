@@ -98,7 +98,9 @@ class Auto:
         self._kept_choice = False  # and it was chosen, not a trial
         self._settling = _SETTLING_STEPS  # left before anything is measured
         self._began = 0  # steps before that
+        self._chose = 0  # and before the pilot was asked what to begin with
         self._codecs: Dict[str, Any] = {}  # by canonical spec, as of measure_codecs()
+        self._first_link: Optional[_core.LinkCosts] = None  # until costs are wanted for the first time
         self._said: List[Dict[str, Any]] = []  # decisions that are not the pilot's
         self._told: Tuple[Any, ...] = ()  # the pilot's last that was written
         self._last_end = 0.0
@@ -116,8 +118,12 @@ class Auto:
         return plan
 
     def decisions(self) -> List[Dict[str, Any]]:
-        own = [{**row, "step": row["step"] + self._began} for row in self._pilot.log()]
+        own = [self._of_exchange(row) for row in self._pilot.log()]
         return sorted(self._said + own, key=lambda row: int(row["step"]))
+
+    def _of_exchange(self, row: Dict[str, Any]) -> Dict[str, Any]:
+        """A decision of the pilot's, its step counted from the exchange's first."""
+        return {**row, "step": row["step"] + self._began if row["step"] > 0 else self._chose}
 
     def note_loss(self, loss: float) -> None:
         self._window.note_loss(float(loss))
@@ -158,13 +164,30 @@ class Auto:
         exchange._plan_to_set = self._kept
         self._say("resume", f"a checkpoint's plan, kept for {steps} steps")
 
+    def start(self) -> None:
+        """Before the first step, collective: on a slow link it begins with what is fast there."""
+        self._collective(self._begin)
+
+    def _begin(self) -> None:
+        exchange, pilot = self._exchange, self._pilot
+        transport = exchange._transport
+        assert transport is not None
+        self._chose = exchange._begun_steps
+        link = self._first_link = self._link(transport)
+        if pilot.begins_slowly(link) and pilot.begin(link, self._prices(transport)):
+            exchange._spec = pilot.spec  # in the buckets that there are, until DDP has settled on others
+            exchange._plan_to_set = exchange._make_plan()
+            self._tell()
+
     # What a step tells.
 
     def begin_step(self) -> None:
         pilot = self._pilot
-        wanted = pilot.wants_norms and self._settling == 0
-        self._window.begin_step(
-            pilot.window_steps - len(self._window.step_s) - 1 if wanted else None)
+        left = pilot.window_steps - len(self._window.step_s) - 1
+        # Of a window of a few steps half stay as they are: their faster half counts.
+        spared = pilot.phase == "measure" and left % 2 == 1
+        wanted = pilot.wants_norms and self._settling == 0 and not spared
+        self._window.begin_step(left if wanted else None)
 
     def sees(self, parameters: Sequence[int], values: torch.Tensor) -> None:
         """Gradients of this rank, one after another, before they leave."""
@@ -185,7 +208,8 @@ class Auto:
                 self._window = Window(self._exchange)
                 if self._kept is not None:
                     self._kept = None
-                    self._adopt()
+                    self._collective(self._begin)
+                self._adopt()
         else:
             self._window.end_step(now - self._last_end, committed)
             if len(self._window.step_s) == self._pilot.window_steps:
@@ -239,13 +263,16 @@ class Auto:
             norms=shared.norms,
         )
         if pilot.wants_costs:
-            codecs = self._codecs_of(transport)
-            costs = {spec: codecs.get(spec, _UNPRICED) for spec in pilot.specs}
-            link = self._link(transport)
-            changed = pilot.set_costs(self._ready(transport), link, costs) or changed
+            link = self._first_link or self._link(transport)
+            self._first_link = None
+            changed = pilot.set_costs(self._ready(transport), link, self._prices(transport)) or changed
         self._tell()
         if changed:
             self._adopt()
+
+    def _prices(self, transport: _core.Transport) -> Dict[str, Any]:
+        codecs = self._codecs_of(transport)
+        return {spec: codecs.get(spec, _UNPRICED) for spec in self._pilot.specs}
 
     def _codecs_of(self, transport: _core.Transport) -> Dict[str, Any]:
         """What compressors cost: measured on rank 0, while the others leave it the cores. Its machine
@@ -325,7 +352,7 @@ class Auto:
         while new > 0 and _words_of(rows[new - 1]) != self._told:
             new -= 1
         for row in rows[new:]:
-            self._write({**row, "step": row["step"] + self._began})
+            self._write(self._of_exchange(row))
         self._told = _words_of(rows[-1]) if rows else ()
 
     def _write(self, row: Dict[str, Any]) -> None:

@@ -6,7 +6,14 @@ import torch
 
 from ..errors import InvalidArgument
 
-__all__ = ["DTYPES", "check_options", "common_device", "common_dtype", "refuse_steps_in_backward"]
+__all__ = [
+    "DTYPES",
+    "check_options",
+    "common_device",
+    "common_dtype",
+    "plain_name",
+    "refuse_steps_in_backward",
+]
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _PLAN_OPTIONS = ("rules", "exempt_1d", "exchange", "seed", "ranks_per_node")
@@ -59,3 +66,8 @@ def refuse_steps_in_backward(named: Sequence[Tuple[str, torch.Tensor]]) -> None:
                 f"parameter '{name}': _apply_optimizer_in_backward() steps it during backward, before its "
                 "gradient is the mean of all ranks; expected an optimizer whose step() comes behind backward"
             )
+
+
+def plain_name(name: str) -> str:
+    """A parameter's as the model was written: torch.compile puts a module of its own around it."""
+    return name.replace("_orig_mod.", "")

@@ -16,7 +16,7 @@ from ..errors import InvalidArgument, NonFiniteGradient
 from ..reducer import Reducer
 from .auto import Auto, parse_auto
 from .checkpoint import States, state_of
-from .checks import DTYPES, check_options, common_device, common_dtype, refuse_steps_in_backward
+from .checks import DTYPES, check_options, common_device, common_dtype, plain_name, refuse_steps_in_backward
 from .figures import stats_of
 from .joining import join
 from .loading import load_states
@@ -116,6 +116,8 @@ class GradientExchange:
             **self._work.reducer_options(),
         )
         _live.add(self)
+        if self._auto is not None:
+            self._auto.start()
 
     @property
     def spec(self) -> str:
@@ -326,7 +328,7 @@ class GradientExchange:
         return make_plan(self._shapes(), self._spec, **how)
 
     def _shapes(self) -> List[Tuple[str, Tuple[int, ...]]]:
-        return [(_plain(name), tuple(p.shape)) for name, p in self._named]
+        return [(plain_name(name), tuple(p.shape)) for name, p in self._named]
 
     def _plan_words(self) -> Dict[str, Any]:
         """Of all plans: what make_plan() is told besides the spec and buckets."""
@@ -390,11 +392,6 @@ class GradientExchange:
 
     def _index_of(self, name: str) -> int:
         for i, (known, _) in enumerate(self._named):
-            if name in (known, _plain(known)):
+            if name in (known, plain_name(known)):
                 return i
         raise InvalidArgument(f"name: '{name}' is no parameter that is exchanged")
-
-
-def _plain(name: str) -> str:
-    """As the model was written: torch.compile puts a module of its own around it."""
-    return name.replace("_orig_mod.", "")

@@ -54,7 +54,7 @@ class _Worker:
             gradient_as_bucket_view=True,
             **method.ddp_options,
         )
-        method.install(self._model, options.timeout_s, options.seed)
+        self._meter.seconds += method.install(self._model, options.timeout_s, options.seed)
         moves = workload.moves_parameters
         self._optimizer = optimizers.make(options, workload.model) if moves else None
         self._last_gradient = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Dict, List, Optional, Tuple
 
 import gradwire
@@ -55,9 +56,11 @@ class Gradwire:
     def _is_auto(self) -> bool:
         return self.spec.partition(":")[0] == "auto"
 
-    def install(self, ddp: Any, timeout_s: float, seed: int) -> None:
+    def install(self, ddp: Any, timeout_s: float, seed: int) -> float:
+        """Returns the seconds of it that belong to the training: what 'auto' probes."""
         import gradwire.torch as gradwire_torch
 
+        began = time.perf_counter()
         self._hook = gradwire_torch.register(
             ddp,
             self.spec,
@@ -66,6 +69,7 @@ class Gradwire:
             exchange=self._asked,
             seed=seed,
         )
+        return time.perf_counter() - began if self._is_auto() else 0.0
 
     @property
     def exchange(self) -> str:

@@ -54,7 +54,7 @@ class Peer:
         # another order on each rank, which ends the process: all gradients are one bucket.
         return {"bucket_cap_mb": _ONE_BUCKET_MB} if self._name == "ddp-powersgd" else {}
 
-    def install(self, ddp: Any, timeout_s: float, seed: int) -> None:
+    def install(self, ddp: Any, timeout_s: float, seed: int) -> float:
         if self._name == "ddp-fp16":
             ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif self._name == "ddp-powersgd":
@@ -78,6 +78,7 @@ class Peer:
             )
         elif self._name == "ddp-topk":
             ddp.register_comm_hook(HandTopK(self._amount), hand_top_k_hook)
+        return 0.0  # nothing of it belongs to the training
 
     def after_step(self, model: Any) -> None:
         if self._averager is not None:
