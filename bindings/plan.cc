@@ -159,8 +159,8 @@ void bind_link(py::module_& module) {
              py::arg("most_bytes") = ProbeOptions{}.most_bytes,
              "Measures the line between the ranks by a few all-gathers: the same LinkCosts on all. "
              "Collective; a Reducer over the transport must be between steps.\n\n"
-             "Args:\n    budget: seconds; once three calls of a size take this long, no larger one "
-             "is tried.\n    most_bytes: of a message.\n\n"
+             "Args:\n    budget: seconds that three calls of the largest size may take.\n"
+             "    most_bytes: of a message.\n\n"
              "Raises:\n    TransportError: naming a rank; the group is finished.");
 }
 

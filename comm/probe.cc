@@ -85,13 +85,15 @@ LinkCosts probe_link(Transport& transport, Context& context, const ProbeOptions&
   Probe probe(transport, context, options.most_bytes);
   probe.seconds_of(kSmallest);  // connections and buffers warm up
   std::vector<MessageTime> times;
-  for (size_t bytes = kSmallest; bytes <= options.most_bytes; bytes *= kGrowth) {
+  for (size_t bytes = kSmallest, growth = kGrowth; growth > 1;) {
     const double seconds = probe.seconds_of(bytes);
     times.push_back({static_cast<double>(bytes), seconds});
     const std::chrono::duration<double> spent(seconds * kRepeats * (transport.world_size() - 1));
-    if (probe.agreed<uint8_t>(spent >= options.budget) != 0) {
-      break;
-    }
+    const double fits = options.budget / spent;  // times as long, and at most as many bytes
+    growth = probe.agreed(std::min(kGrowth, static_cast<size_t>(fits)));
+    const size_t next = std::min(bytes * growth, options.most_bytes);
+    growth = next > bytes ? growth : 0;
+    bytes = next;
   }
   return probe.agreed(fit_link(times));
 }

@@ -16,7 +16,8 @@ struct LinkCosts {
 };
 
 struct ProbeOptions {
-  /// Once the three calls of a size take this long, no larger one is tried.
+  /// What the three calls of the largest size may take: sizes grow eightfold, the last one by what
+  /// fits, and no larger one is tried where not even twice the bytes would.
   std::chrono::microseconds budget{5000};
   size_t most_bytes = size_t{1} << 20;  ///< of a message
 };

@@ -8,12 +8,19 @@
 #include <sstream>
 
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/median.h"
 #include "gradwire/planner/internal/self_measure.h"
 
 namespace gradwire::planner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// The probe before the first step is so much shorter: that a link is slow shows at once.
+constexpr int kFirstLook = 10;
+/// A later one takes no longer than so many steps did; nor is it worth its time where it would be
+/// at most so many times as long as the first.
+constexpr double kStepsOfProbe = 10, kLonger = 2;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -68,8 +75,8 @@ struct Autopilot::State {
   void end_window();
   void change_plan();
   void begin();
-  PilotCosts measure_costs();
-  LinkCosts link_of_now();
+  PilotCosts measure_costs(double step);
+  LinkCosts link_of_now(std::chrono::microseconds budget);
   ParamId largest() const;
 
   std::vector<ParamInfo> parameters;
@@ -175,7 +182,7 @@ void Autopilot::State::end_window() {
   meter.clear();
   bool changed = pilot.end_window(window);
   if (pilot.wants_costs()) {
-    changed |= pilot.set_costs(measure_costs());
+    changed |= pilot.set_costs(measure_costs(typical_of(window.step_s)));
   }
   if (changed) {
     change_plan();
@@ -190,8 +197,10 @@ ParamId Autopilot::State::largest() const {
   return found;
 }
 
-LinkCosts Autopilot::State::link_of_now() {
-  LinkCosts link = probe_link(transport, context, options.probe);
+LinkCosts Autopilot::State::link_of_now(std::chrono::microseconds budget) {
+  ProbeOptions of = options.probe;
+  of.budget = budget;
+  LinkCosts link = probe_link(transport, context, of);
   // A line too fast to be seen to depend on bytes carries as much as memory does.
   link.beta_s_per_byte = std::max(link.beta_s_per_byte, 1e-11);
   return link;
@@ -202,7 +211,7 @@ void Autopilot::State::begin() {
   if (transport.world_size() == 1) {
     return;
   }
-  first_link = link_of_now();
+  first_link = link_of_now(options.probe.budget / kFirstLook);
   PilotCosts costs{.ready_s = std::vector<double>(parameters.size()),
                    .alpha_s = first_link->alpha_s,
                    .bytes_per_s = 1 / first_link->beta_s_per_byte,
@@ -218,7 +227,8 @@ void Autopilot::State::begin() {
   pilot.begin(agreed_costs(costs, transport, context));
 }
 
-PilotCosts Autopilot::State::measure_costs() {
+// `step`: seconds that a step took, the same on all ranks.
+PilotCosts Autopilot::State::measure_costs(double step) {
   PilotCosts costs;
   costs.ready_s.assign(parameters.size(), -1);
   double last_s = 0;
@@ -232,7 +242,14 @@ PilotCosts Autopilot::State::measure_costs() {
   const std::span<const float> gradient = reducer->gradient(largest()).as<float>();
   costs.codecs = time_codecs(
       pilot.specs(), gradient.first(std::min(gradient.size(), options.codec_numel)), context);
-  const LinkCosts link = first_link ? *std::exchange(first_link, {}) : link_of_now();
+  using Microseconds = std::chrono::duration<double, std::micro>;
+  const Microseconds budget = std::min<Microseconds>(
+      options.probe.budget, std::chrono::duration<double>(kStepsOfProbe * step));
+  const bool long_enough = first_link && budget <= kLonger * options.probe.budget / kFirstLook;
+  const LinkCosts link =
+      long_enough ? *first_link
+                  : link_of_now(std::chrono::duration_cast<std::chrono::microseconds>(budget));
+  first_link.reset();
   costs.alpha_s = link.alpha_s;
   costs.bytes_per_s = 1 / link.beta_s_per_byte;
   return agreed_costs(costs, transport, context);

@@ -18,6 +18,7 @@ struct AutopilotOptions {
   /// Its streams are not read: the pilot chooses them.
   ReducerOptions reducer{};
   /// For slow links a longer budget than probe_link()'s own: what passes in a burst says nothing.
+  /// Before the first step a tenth of it is spent, later no more than ten steps take.
   ProbeOptions probe{.budget = std::chrono::milliseconds(20)};
   /// Steps at the end of each window in which the guard's norms are measured: three passes over
   /// the gradients, and a copy of them (4 bytes an element) that is kept.

@@ -97,9 +97,13 @@ def _switches(world):
     assert len(ready) == 6 and min(ready) == 0 and max(ready) > 0
     assert link.alpha_s > 0 and {"bf16", "int8", "int4"} <= set(codecs)
     records = exchange.decisions()
-    # The link is probed before the first step, what compressors cost where it is asked for.
-    assert pilot.first_link is link and records[0]["numbers"]["alpha_s"] == link.alpha_s
-    assert [(r["step"], r["what"]) for r in records[:2]] == [(0, "probe"), (7, "probe")]
+    # The link is probed before the first step, and again where steps are long; what compressors cost
+    # where it is asked for.
+    probes = [r for r in records if r["what"] == "probe"]
+    looks = [(r["step"], r["numbers"]["alpha_s"]) for r in probes if "alpha_s" in r["numbers"]]
+    assert looks[0] == (0, pilot.first_link.alpha_s) and looks[1:] in ([], [(7, link.alpha_s)])
+    assert looks[-1][1] == link.alpha_s
+    assert [r["step"] for r in probes if "seconds" in r["numbers"]] == [7]
     exchange.close()
     return [pilot.windows, pilot.costs[0], codecs, records]
 
@@ -304,7 +308,7 @@ def _told(world):
 
 def test_each_decision_is_a_line_of_rank_0(tmp_path):
     first, second = check(2, _told, tmp_path)
-    assert second == [] and ["probe" in line for line in first] == [True, True, False, False]
-    assert "step 0, probe: none: a message takes" in first[0]
-    assert "step 7, probe: none: bf16, int8, int4, topk:1%,int4 can be priced" in first[1]
-    assert first[2].endswith("choose: a -> b: window 0")
+    assert second == [] and "step 0, probe: none: a message takes" in first[0]
+    assert any("step 7, probe: none: bf16, int8, int4, topk:1%,int4 can be priced" in x for x in first)
+    chosen = [line for line in first if "probe" not in line]
+    assert len(chosen) == 2 and chosen[0].endswith("choose: a -> b: window 0")

@@ -61,7 +61,8 @@ def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
     spec, plan, records, dense = ends[0]
     assert spec != "none" and spec in plan
     kinds = [r["what"] for r in records]
-    assert kinds[:4] == ["probe", "probe", "begin", "predict"] and "choose" in kinds
+    assert kinds[:3] == ["probe", "probe", "begin"] and "choose" in kinds
+    assert next(k for k in kinds[3:] if k != "probe") == "predict"
     assert [r["step"] for r in records[:3]] == [0, 0, 0] and records[2]["to"] != "none"
     assert dense == 0  # bytes of the first steps, beside those of dense gradients
     link = records[0]["numbers"]

@@ -1702,7 +1702,7 @@ def probe_link(transport: Transport, *, budget: typing.SupportsFloat | typing.Su
     Measures the line between the ranks by a few all-gathers: the same LinkCosts on all. Collective; a Reducer over the transport must be between steps.
     
     Args:
-        budget: seconds; once three calls of a size take this long, no larger one is tried.
+        budget: seconds that three calls of the largest size may take.
         most_bytes: of a message.
     
     Raises:

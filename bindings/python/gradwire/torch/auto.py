@@ -2,6 +2,7 @@
 
 import json
 import logging
+import statistics
 import struct
 import time
 import zlib
@@ -27,6 +28,10 @@ _KEPT_STEPS = 200  # with the plan of a checkpoint, before anything is measured
 _MOST_SAID = 1000  # decisions that are kept, as many as the pilot's
 _CODECS_BYTES = 1 << 16  # that rank 0 may say of compressors
 _LINK_SHARE = 0.1  # of the budget: three exchanges of a size longer than that are the last ones
+_FIRST_LOOK = 0.1  # of that, before the first step: that a link is slow shows at once
+# Later ones take no longer than so many steps did; nor are they worth it where that is at most so many
+# times as long as the first.
+_STEPS_OF_PROBE, _LONGER = 10, 2
 _UNPRICED = (1e3, 0.0, 1e3, 0.0)  # of a compressor that was not timed: not worth a trial
 
 
@@ -173,7 +178,7 @@ class Auto:
         transport = exchange._transport
         assert transport is not None
         self._chose = exchange._begun_steps
-        link = self._first_link = self._link(transport)
+        link = self._first_link = self._link(transport, self._link_budget() * _FIRST_LOOK)
         if pilot.begins_slowly(link) and pilot.begin(link, self._prices(transport)):
             exchange._spec = pilot.spec  # in the buckets that there are, until DDP has settled on others
             exchange._plan_to_set = exchange._make_plan()
@@ -263,7 +268,10 @@ class Auto:
             norms=shared.norms,
         )
         if pilot.wants_costs:
-            link = self._first_link or self._link(transport)
+            budget = min(self._link_budget(), _STEPS_OF_PROBE * statistics.median(shared.step_s))
+            link = self._first_link
+            if link is None or budget > _LONGER * _FIRST_LOOK * self._link_budget():
+                link = self._link(transport, budget)
             self._first_link = None
             changed = pilot.set_costs(self._ready(transport), link, self._prices(transport)) or changed
         self._tell()
@@ -300,8 +308,11 @@ class Auto:
         found = cached_codecs(specs, self._exchange._threads, budget_s=self.asked.budget_s)
         return found, time.perf_counter() - began
 
-    def _link(self, transport: _core.Transport) -> _core.LinkCosts:
-        link = probe_link(transport, budget=max(self.asked.budget_s * _LINK_SHARE, 1e-3))
+    def _link_budget(self) -> float:
+        return max(self.asked.budget_s * _LINK_SHARE, 1e-2)
+
+    def _link(self, transport: _core.Transport, budget_s: float) -> _core.LinkCosts:
+        link = probe_link(transport, budget=budget_s)
         rate = f"{1e-6 / link.beta_s_per_byte:.1f} MB/s" if link.beta_s_per_byte > 0 else "any rate"
         self._say(
             "probe",
