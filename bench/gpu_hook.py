@@ -1,5 +1,6 @@
 """Do gradients of CUDA tensors come back as on the CPU? Several processes on the first GPU:
-gradwire.torch.register() and attach() over gradwire's NCCL, beside the same on the CPU.
+gradwire.torch.register() and attach(), DiLoCo and the 1-bit optimizers over gradwire's NCCL, beside the
+same on the CPU.
 
     python3 bench/gpu_hook.py [--ranks 2]
 
@@ -16,6 +17,7 @@ import sys
 import tempfile
 
 SPECS = ("none", "topk:10%", "int4,stochastic", "topk:10%,int8,momentum=0.8", "powersgd:2")
+EXCHANGED = ("DiLoCo", "OneBitAdam", "OneBitLAMB")
 SHAPES = ((40, 30), (30,), (64, 50), (1,))
 STEPS = 4
 LIMIT_S = 100
@@ -182,6 +184,46 @@ def hooked(torch, gradwire, model, spec):
             expect(f"means of step {step}", same(seen["cpu"][step], seen["cuda"][step]))
 
 
+def exchanging(torch, gradwire, model, kind):
+    """Optimizers whose step is an exchange, on both devices: parameters, residuals and states."""
+    from gradwire.torch.joining import join
+
+    shapes, seen = list(zip(names(), SHAPES)), {}
+    for device in ("cpu", "cuda"):
+        transport = join(None, "auto", 45.0, torch.device(device))
+        stream = torch.cuda.Stream() if device == "cuda" else None
+        how = {} if stream is None else {"stream": stream.cuda_stream, "left_out": "nan"}
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=device)) for shape in SHAPES]
+        if kind == "DiLoCo":
+            plan = gradwire.make_plan(shapes, "topk:10%,decay=0.95", exchange="gather", seed=5)
+            reducer = gradwire.Reducer(plan, transport, **how)
+            local = gradwire.torch.SGD(parameters, lr=0.1, momentum=0.9, threads=1)
+            made = gradwire.torch.DiLoCo(parameters, reducer, every=2)
+        else:
+            reducer = gradwire.Reducer(gradwire.make_plan(shapes, "none"), transport, **how)
+            momenta = gradwire.make_plan(shapes, "1bit", exchange="two_shot", seed=5)
+            local = None
+            made = getattr(gradwire.torch, kind)(parameters, reducer, momenta, lr=0.01, freeze_step=3)
+        seen[device] = []
+        for step in range(2 * STEPS):
+            for parameter, factor in zip(parameters, model.factors(step, device)):
+                parameter.grad = factor
+            if local is not None:
+                local.step()
+            made.step()
+            seen[device].append([p.detach().cpu().clone() for p in parameters])
+        made.synchronize()
+        kept = [reducer.residual(i) for i in range(len(SHAPES))]
+        seen[device].append([None if k is None else torch.from_numpy(k) for k in kept])
+        state = made.state_dict()
+        tensors = state.get("outer", state)["tensors"]
+        seen[device].append([tensors[i][key] for i in sorted(tensors) for key in sorted(tensors[i])])
+        transport.close()
+    for i, (left, right) in enumerate(zip(seen["cpu"], seen["cuda"])):
+        what = {2 * STEPS: "residuals", 2 * STEPS + 1: "states"}.get(i, f"parameters of step {i}")
+        expect(what, same(left, right))
+
+
 def refused(gradwire, model):
     for carrier in ("gloo", "torch"):
         try:
@@ -205,7 +247,9 @@ def one_rank(rank, count, meet):
     code = 0
     for name, body in [(f"attach {s}", lambda s=s: attached(torch, gradwire, model, s)) for s in SPECS] + [
         (f"register {s}", lambda s=s: hooked(torch, gradwire, model, s)) for s in SPECS[:2]
-    ] + [("refusals", lambda: refused(gradwire, model))]:  # fmt: skip
+    ] + [(kind, lambda kind=kind: exchanging(torch, gradwire, model, kind)) for kind in EXCHANGED] + [
+        ("refusals", lambda: refused(gradwire, model))
+    ]:  # fmt: skip
         try:
             body()
             print(f"rank {rank}: ok: {name}", flush=True)
@@ -234,7 +278,8 @@ def main():
         print(f"skipped: {reason}")
         return 3
     good = ranks_of(arguments.ranks)
-    print(f"the hook on one GPU, {arguments.ranks} ranks: {'all was right' if good else 'FAILED'}")
+    end = "all was right" if good else "FAILED"
+    print(f"the hook and optimizers on one GPU, {arguments.ranks} ranks: {end}")
     return 0 if good else 1
 
 

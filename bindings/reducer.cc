@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <string>
 
+#include "gradwire/bindings/device_array.h"
 #include "gradwire/bindings/layers.h"
 #include "gradwire/bindings/plan.h"
 
@@ -44,16 +45,20 @@ struct Viewed {
   BoundReducer::View view;
 };
 
-py::array gradient(const py::object& self, ParamId p) {
+py::object gradient(const py::object& self, ParamId p) {
   auto& bound = self.cast<BoundReducer&>();
-  bound.check_on_cpu("gradient", "give_from() and write_means()");
   auto viewed = std::make_unique<Viewed>(Viewed{self, bound.view()});
   std::vector<size_t> shape;
   const Gradient view = bound.run([&](Reducer& reducer) {
     shape = parameter_of(reducer.plan(), p).shape;
     return reducer.gradient(p);
   });
-  const py::capsule owner(viewed.release(), [](void* held) { delete static_cast<Viewed*>(held); });
+  py::capsule owner(viewed.release(), [](void* held) { delete static_cast<Viewed*>(held); });
+  if (bound.on_gpu()) {
+    return py::cast(DeviceArray(std::string(to_string(view.dtype)), std::move(shape),
+                                {bound.device(), bound.stream().native_handle()}, view.data,
+                                std::move(owner)));
+  }
   return array_over(view, shape, owner);
 }
 
@@ -151,7 +156,8 @@ void bind_step(ReducerClass& type) {
   type.def("gradient", &gradient, py::arg("parameter"),
            "Where a parameter's gradient belongs, in the parameter's shape and the plan's dtype, "
            "without a copy: write it here; after wait() the mean of all ranks is here. The array "
-           "is good until set_plan() or replan(), which are refused while it is in use.")
+           "is good until set_plan() or replan(), which are refused while it is in use. On a GPU a "
+           "DeviceArray, written and read on the reducer's stream.")
       .def(
           "grad_ready",
           [](BoundReducer& self, ParamId p) {
@@ -179,6 +185,35 @@ void bind_step(ReducerClass& type) {
       .def("residual", &residual, py::arg("parameter"),
            "A copy of the committed residual, float32, or None without error feedback. On a GPU "
            "it waits for the steps so far.");
+}
+
+void bind_options(ReducerClass& type) {
+  type.def_property_readonly(
+          "device",
+          [](const BoundReducer& self) {
+            return self.on_gpu() ? concat("cuda:", self.device().index) : std::string("cpu");
+          },
+          "Where gradients and means lie: 'cpu', or 'cuda:' and the number of a GPU.")
+      .def_property_readonly(
+          "stream",
+          [](const BoundReducer& self) {
+            return self.on_gpu()
+                       ? std::optional(reinterpret_cast<uintptr_t>(self.stream().native_handle()))
+                       : std::nullopt;
+          },
+          "The stream it was made with; None on the CPU.")
+      .def_property_readonly(
+          "on_nonfinite",
+          [](const BoundReducer& self) {
+            return self.on_nonfinite() == OnNonFinite::kSkip ? "skip" : "error";
+          },
+          "As it was made with.")
+      .def_property_readonly(
+          "left_out",
+          [](const BoundReducer& self) {
+            return self.left_out() == MeansLeftOut::kNaN ? "nan" : "zero";
+          },
+          "As it was made with.");
 }
 
 void bind_facts(ReducerClass& type) {
@@ -246,11 +281,12 @@ void bind_reducer(py::module_& module) {
            "    left_out: what means are after a step that was left out: 'zero' or 'nan'.\n"
            "    stream: over a transport of GPU memory the cudaStream_t, as a number, on which "
            "gradients are written and means read; it outlives the reducer. Then no call of a step "
-           "waits for the GPU, gradients are handed over by give_from() or bucket_ready_at() and "
-           "means taken by write_means(); what docs/gpu.md says is not there is refused at its "
-           "call.\n\n"
+           "waits for the GPU; gradients are handed over in gradient(), by give_from() or "
+           "bucket_ready_at(), means taken there or by write_means(); what docs/gpu.md says is not "
+           "there is refused at its call.\n\n"
            "Raises:\n    InvalidArgument: naming the first line in which a rank's plan differs.");
   bind_step(type);
+  bind_options(type);
   bind_handing_over(module, type);
   bind_memory(type);
   bind_between_steps(module, type);

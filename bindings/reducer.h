@@ -29,7 +29,10 @@ class BoundReducer {
   /// in options there is none.
   BoundReducer(const Plan& plan, BoundTransport& transport, ReducerOptions options,
                std::optional<uintptr_t> stream)
-      : transport_(transport.get()), device_(transport_->traits().device) {
+      : transport_(transport.get()),
+        device_(transport_->traits().device),
+        on_nonfinite_(options.on_nonfinite),
+        left_out_(options.left_out) {
     check(on_gpu() == stream.has_value(), "stream: is ", stream ? "given" : "None", ", must be ",
           on_gpu() ? "the stream that gradients are written on" : "None",
           ", because the transport carries memory of ", name_of(device_));
@@ -98,11 +101,9 @@ class BoundReducer {
   bool on_gpu() const { return device_.type == DeviceType::kCuda; }
   /// On a GPU: the stream that gradients are written on.
   Stream& stream() const { return *stream_; }
-  /// @throws InvalidArgument on a GPU, where NumPy has no arrays.
-  void check_on_cpu(std::string_view call, std::string_view instead) const {
-    check(!on_gpu(), call, ": gradients are on ", name_of(device_),
-          ", of whose memory NumPy has no arrays, expected ", instead);
-  }
+  /// As it was made.
+  OnNonFinite on_nonfinite() const { return on_nonfinite_; }
+  MeansLeftOut left_out() const { return left_out_; }
 
   /// Inside run().
   int rank() const { return transport_->rank(); }
@@ -113,6 +114,8 @@ class BoundReducer {
   const View view_ = std::make_shared<char>();
   std::shared_ptr<Transport> transport_;
   const Device device_;
+  const OnNonFinite on_nonfinite_;
+  const MeansLeftOut left_out_;
   std::unique_ptr<Stream> stream_;
   OneAtATime door_;
   std::vector<std::shared_ptr<Array>> held_;

@@ -585,7 +585,7 @@ class Reducer:
             streams: exchanges in flight at once, 1 to 16, the same on all ranks.
             launch_order: buckets leave as the 'plan' has them, or as they are ready on all ranks, on which these have 'agreed' in rounds of ceil(buckets / 8) bytes a rank, for models whose gradients appear in another order from step to step; the same on all ranks.
             left_out: what means are after a step that was left out: 'zero' or 'nan'.
-            stream: over a transport of GPU memory the cudaStream_t, as a number, on which gradients are written and means read; it outlives the reducer. Then no call of a step waits for the GPU, gradients are handed over by give_from() or bucket_ready_at() and means taken by write_means(); what docs/gpu.md says is not there is refused at its call.
+            stream: over a transport of GPU memory the cudaStream_t, as a number, on which gradients are written and means read; it outlives the reducer. Then no call of a step waits for the GPU; gradients are handed over in gradient(), by give_from() or bucket_ready_at(), means taken there or by write_means(); what docs/gpu.md says is not there is refused at its call.
         
         Raises:
             InvalidArgument: naming the first line in which a rank's plan differs.
@@ -633,9 +633,9 @@ class Reducer:
         Raises:
             InvalidArgument: an unknown parameter, or one already ready.
         """
-    def gradient(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> numpy.ndarray:
+    def gradient(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
         """
-        Where a parameter's gradient belongs, in the parameter's shape and the plan's dtype, without a copy: write it here; after wait() the mean of all ranks is here. The array is good until set_plan() or replan(), which are refused while it is in use.
+        Where a parameter's gradient belongs, in the parameter's shape and the plan's dtype, without a copy: write it here; after wait() the mean of all ranks is here. The array is good until set_plan() or replan(), which are refused while it is in use. On a GPU a DeviceArray, written and read on the reducer's stream.
         """
     def gradient_timings(self) -> list[dict[str, typing.Any]]:
         """
@@ -760,6 +760,21 @@ class Reducer:
     @property
     def skipped_steps(self) -> int:
         """
+    def device(self) -> str:
+        """
+        Where gradients and means lie: 'cpu', or 'cuda:' and the number of a GPU.
+        """
+    @property
+    def left_out(self) -> str:
+        """
+        As it was made with.
+        """
+    @property
+    def on_nonfinite(self) -> str:
+        """
+        As it was made with.
+        """
+    @property
         Steps left out because of non-finite gradients.
         """
 class NoSync:
@@ -769,6 +784,11 @@ class NoSync:
     def __enter__(self) -> None:
         ...
     def __exit__(self, type: typing.Any, error: typing.Any, traceback: typing.Any) -> None:
+    @property
+    def stream(self) -> int | None:
+        """
+        The stream it was made with; None on the CPU.
+        """
         ...
 class GroupPayloads:
     """

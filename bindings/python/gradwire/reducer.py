@@ -47,6 +47,11 @@ class Reducer(_core.Reducer):
                 already, and those behind it have been handed over.
             NonFiniteGradient, TransportError: as wait().
         """
+        if self.device != "cpu":
+            raise InvalidArgument(
+                f"mean: gradients are on {self.device}, must be in CPU memory; there are give_from() and "
+                "write_means()"
+            )
         if self._sizes is None:  # the same for every plan that this one may be given
             self._sizes = [self.gradient(p).size for p in range(len(self.plan.parameters))]
         sizes = self._sizes

@@ -174,6 +174,31 @@ def test_a_bucket_is_reduced_where_it_is():
     run_ranks(body)
 
 
+def test_gradients_are_arrays_on_the_gpu_where_means_are_read():
+    _, gpu = groups()
+    plan = gradwire.make_plan(SHAPES, "none", exchange="dense")
+
+    def body(rank):
+        reducer = gradwire.Reducer(plan, gpu(rank), stream=STREAM)
+        arrays = [reducer.gradient(p) for p in range(len(SHAPES))]
+        for p, array in enumerate(arrays):
+            assert (array.shape, array.dtype, array.device) == (SHAPES[p][1], "float32", "cuda:0")
+            assert array.__gradwire_stream__ == STREAM
+            array.assign(np.full(SHAPES[p][1], rank + 1, np.float32))
+            reducer.grad_ready(p)
+        reducer.wait()
+        for p, array in enumerate(arrays):
+            np.testing.assert_array_equal(array.to_numpy(), np.full(SHAPES[p][1], 1.5, np.float32))
+        del array
+        with pytest.raises(gradwire.InvalidArgument, match="set_plan: 4 arrays of gradient\\(\\) are in use"):
+            reducer.set_plan(plan)
+        arrays.clear()
+        reducer.set_plan(plan)
+        assert (reducer.on_nonfinite, reducer.left_out) == ("error", "zero")
+
+    run_ranks(body)
+
+
 @pytest.mark.parametrize("spec", ["topk:5%,int4", "powersgd:2", "threshold:5%"])
 def test_checkpoints_go_from_one_to_the_other(spec):
     cpu, gpu = groups()
@@ -215,7 +240,7 @@ def test_what_is_not_there_is_refused_by_name():
             gradwire.Reducer(plan, cpu[rank], stream=STREAM)
         reducer = gradwire.Reducer(plan, transport, stream=STREAM)
         for call, words in [
-            (lambda: reducer.gradient(0), "expected give_from\\(\\) and write_means\\(\\)"),
+            (lambda: reducer.mean(gradients(rank, 0)), "mean: gradients are on cuda:0, must be in CPU"),
             (lambda: reducer.mark_unused(0), "mark_unused: gradients are on GPU 0"),
             (lambda: reducer.deliver(0, "payloads"), "deliver: gradients are on GPU 0"),
             (lambda: reducer.replan("none"), "replan: gradients are on GPU 0"),

@@ -7,12 +7,17 @@ import torch
 from .._core import build_info
 from ..errors import DeviceError, InvalidArgument
 
-__all__ = ["check_device", "current_stream", "gpu_of", "number_at", "tensor_over"]
+__all__ = ["array_of", "check_device", "current_stream", "gpu_of", "number_at", "tensor_over"]
 
 
 def gpu_of(tensor: torch.Tensor) -> Optional[int]:
     """The number of the GPU in whose memory it is; None elsewhere."""
     return tensor.get_device() if tensor.device.type == "cuda" else None
+
+
+def array_of(tensor: torch.Tensor) -> Any:
+    """Its memory, as gradwire's optimizers take arrays."""
+    return tensor.detach().numpy() if gpu_of(tensor) is None else tensor.detach()
 
 
 def check_device(what: str, tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> None:

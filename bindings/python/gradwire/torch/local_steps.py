@@ -1,25 +1,17 @@
 """Local steps in a torch program: any optimizer inside, one exchange in many of its steps."""
 
-from typing import Any, Dict, Iterable, Optional, Sequence
+from typing import Any, Dict, Iterable, Optional
 
 import torch
 
 from ..errors import InvalidArgument
 from ..local_steps import DiLoCo as _Arrays
 from ..reducer import Reducer
+from .devices import array_of, current_stream, gpu_of
+from .exchanged import StreamOrder, check_left_out, check_parameters
 from .plain_state import as_arrays, as_tensors
 
 __all__ = ["DiLoCo"]
-
-
-def check_floats(parameters: Sequence[torch.Tensor]) -> None:
-    """Raises InvalidArgument unless all are of torch.float32 in CPU memory."""
-    for i, parameter in enumerate(parameters):
-        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-            raise InvalidArgument(
-                f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be "
-                "torch.float32 on the CPU"
-            )
 
 
 class DiLoCo:
@@ -33,15 +25,22 @@ class DiLoCo:
             inner.step(), inner.zero_grad()
             outer.step()
 
+    On a GPU nothing waits but the constructor, state_dict(), load_state_dict() and synchronize(): an
+    exchange and its step are enqueued behind torch's current stream, which goes on behind them.
+
     Args:
-        parameters: those of the reducer's plan, in its order: float32, contiguous, in CPU memory, with
-            the same values on all ranks.
-        reducer: of the exchange; its own gradients are what travels, the parameters' stay untouched.
+        parameters: those of the reducer's plan, in its order: float32, contiguous, in CPU memory or on
+            one GPU, with the same values on all ranks.
+        reducer: of the exchange, over a transport of the same memory; its own gradients are what
+            travels, the parameters' stay untouched. With on_nonfinite="skip" an exchange that is left
+            out changes nothing where left_out is "nan", and where it is "zero" takes all ranks back to
+            where they last agreed, moved by the momentum. On a GPU "error" wants left_out="nan".
         every: local steps from one exchange to the next.
         lr, momentum, nesterov, preset, max_grad_norm, threads: see gradwire.DiLoCo.
 
     Raises:
         InvalidArgument: for parameters that do not fit the plan or cannot be viewed in place.
+        DeviceError: for parameters on a GPU that cannot be used, and why.
     """
 
     def __init__(
@@ -55,14 +54,19 @@ class DiLoCo:
         values = list(parameters)
         if every < 1:
             raise InvalidArgument(f"every: is {every}, must be at least 1")
-        check_floats(values)
+        check_parameters(values, reducer)
+        if reducer.on_nonfinite == "error":
+            check_left_out(reducer)
         self._reducer = reducer
         self._count = len(values)
         self._every = every
         self._steps = 0
         gradients = [reducer.gradient(i) for i in range(self._count)]
-        arrays = [p.detach().numpy() for p in values]
-        self._outer = _Arrays(arrays, gradients, lr, **options)
+        gpu = gpu_of(values[0]) if values else None
+        if gpu is not None:
+            options["stream"] = current_stream(gpu)
+        self._outer = _Arrays([array_of(p) for p in values], gradients, lr, **options)
+        self._order = StreamOrder(self._outer, reducer, gpu)
         self.lr = self._outer.lr
 
     @property
@@ -74,30 +78,50 @@ class DiLoCo:
         """Counts a local step; with every `every`th all ranks exchange and step together.
 
         Returns:
-            Whether they did: then all have the same parameters.
+            Whether they did: then all have the same parameters. On a GPU: whether it is enqueued.
 
         Raises:
             NonFiniteGradient: a parameter of some rank has become NaN or infinite: raised on all
-                ranks, nothing was changed.
+                ranks, nothing was changed. On a GPU it is raised some exchanges later, by this or by
+                synchronize(), and until synchronize() no exchange changes anything.
             TransportError: a rank was lost.
         """
         self._steps += 1
         if self._steps % self._every != 0:
             return False
-        self._outer.prepare()
-        for i in range(self._count):
-            self._reducer.grad_ready(i)
-        self._reducer.wait()
-        self._outer.step(self.lr)
+        self._outer.prepare(stream=self._order.current)
+        with self._order.exchanging() as stream:
+            for i in range(self._count):
+                self._reducer.grad_ready(i)
+            self._reducer.wait()
+            # As the reducer, of means that are not finite: of what was left out they may be NaN.
+            self._outer.step(self.lr, on_nonfinite=self._reducer.on_nonfinite, stream=stream)
         return True
+
+    def synchronize(self) -> None:
+        """On a GPU blocks until the steps so far are over, behind the same step on all ranks; on the CPU
+        step() has told all: does nothing.
+
+        Raises:
+            NonFiniteGradient: a parameter of some rank had become NaN or infinite; nothing was changed
+                since, and the next exchange is made again.
+            TransportError: a rank was lost.
+        """
+        self._order.synchronize()
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint of this rank needs besides parameters and the reducer's residuals: tensors
-        and numbers, for weights_only loading."""
+        in CPU memory and numbers, for weights_only loading, the same of a CPU and a GPU. On a GPU it
+        waits.
+
+        Raises:
+            NonFiniteGradient: on a GPU, where exchanges change nothing any more.
+        """
+        self._outer.check(self._order.current)
         return {"steps": self._steps, "outer": as_tensors(self._outer.state_dict())}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes over what state_dict() returned.
+        """Takes over what state_dict() returned, on a CPU or a GPU.
 
         Raises:
             InvalidArgument: the state is of something else; nothing was changed.

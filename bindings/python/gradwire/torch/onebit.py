@@ -1,8 +1,7 @@
 """1-bit Adam and 1-bit LAMB in a torch program: a Reducer whose plan changes when v freezes."""
 
-from typing import Any, Dict, Iterable, List, Type
+from typing import Any, Dict, Iterable, List, Tuple, Type
 
-import numpy as np
 import torch
 
 from .._core import Plan
@@ -11,7 +10,8 @@ from ..onebit import OneBitAdam as _AdamArrays
 from ..onebit import OneBitLAMB as _LambArrays
 from ..optim import Optimizer as _Arrays
 from ..reducer import Reducer
-from .local_steps import check_floats
+from .devices import array_of, current_stream, gpu_of
+from .exchanged import StreamOrder, check_left_out, check_parameters
 from .plain_state import as_arrays, as_tensors
 
 __all__ = ["OneBitAdam", "OneBitLAMB"]
@@ -27,7 +27,7 @@ def _check_plans(parameters: List[torch.Tensor], reducer: Reducer, plan: Plan) -
     if len(parameters) != len(names):
         raise InvalidArgument(f"parameters: are {len(parameters)}, must be the plan's {len(names)}")
     for i, parameter in enumerate(parameters):
-        shape = reducer.gradient(i).shape
+        shape = tuple(reducer.gradient(i).shape)
         if tuple(parameter.shape) != shape:
             raise InvalidArgument(
                 f"parameters[{i}]: has the shape {tuple(parameter.shape)}, must have {shape}, as the "
@@ -53,16 +53,25 @@ class _OneBit:
         **options: Any,
     ) -> None:
         values = list(parameters)
-        check_floats(values)
+        check_parameters(values, reducer)
+        check_left_out(reducer)
         _check_plans(values, reducer, plan)
         self._parameters = values
         self._reducer = reducer
         self._plans = {"gradients": reducer.plan, "momentum": plan}
         self._exchanged = "gradients"
         # Not the reducer's own, whose memory ends when its plan changes.
-        self._gradients = [np.empty(tuple(p.shape), np.float32) for p in values]
-        arrays = [p.detach().numpy() for p in values]
-        self._optimizer: _Arrays = self._kind(arrays, self._gradients, lr, **options)
+        self._memory, self._gradients = _one_behind_another(values)
+        gpu = gpu_of(values[0]) if values else None
+        if gpu is not None:
+            options["stream"] = current_stream(gpu)
+        arrays = [array_of(p) for p in values]
+        self._optimizer: _Arrays = self._kind(
+            arrays, [array_of(g) for g in self._gradients], lr, **options
+        )
+        self._order = StreamOrder(self._optimizer, reducer, gpu)
+        self._freeze_step = int(options["freeze_step"])
+        self._most_steps = 0  # that may have been made; where some were left out it is too many
 
     @property
     def lr(self) -> float:
@@ -75,66 +84,122 @@ class _OneBit:
 
     @property
     def exchanges(self) -> str:
-        """What the next step exchanges: "gradients", or "momentum" by the second plan."""
+        """What the next step exchanges: "gradients", or "momentum" by the second plan. On a GPU it
+        waits."""
         return self._optimizer.exchanges
 
     def step(self, *, gradient_scale: float = 1.0) -> bool:
         """Exchanges with all ranks, and steps.
+
+        On a GPU it is enqueued behind torch's current stream, which goes on behind it. Nothing waits
+        but the step at which v may be frozen, the one behind freeze_step others, which asks the GPU and
+        changes the plan; of steps that were left out before each makes one more ask.
 
         Args:
             gradient_scale: what gradients are multiplied by as they are read, in (0, 1], the same on
                 all ranks: 1 over the scale of the loss.
 
         Returns:
-            False for a step that the reducer skipped; nothing was changed then.
+            False for a step that the reducer skipped; nothing was changed then. On a GPU nobody knows
+            by then: True.
 
         Raises:
             NonFiniteGradient: on all ranks, where one's gradient is not finite; nothing was changed.
+                On a GPU it is raised some steps later, by this or by synchronize(), and until
+                synchronize() no step changes anything.
             InvalidArgument: a parameter has no gradient; gradient_scale is not in (0, 1].
             TransportError: a rank was lost.
         """
-        for i, (parameter, gradient) in enumerate(zip(self._parameters, self._gradients)):
-            if parameter.grad is None:
-                raise InvalidArgument(
-                    f"parameters[{i}]: has no gradient, must have one: zeros, where a step does not "
-                    "reach it"
-                )
-            if parameter.grad.layout != torch.strided:
-                raise InvalidArgument(f"parameters[{i}]: has a sparse gradient, must have a dense one")
-            np.copyto(gradient, parameter.grad.detach().numpy())
+        given = [_gradient_of(i, parameter) for i, parameter in enumerate(self._parameters)]
+        torch._foreach_copy_(self._gradients, given)
         self._follow()
-        self._optimizer.prepare(gradient_scale)
-        for i, gradient in enumerate(self._gradients):
-            np.copyto(self._reducer.gradient(i), gradient)
-            self._reducer.grad_ready(i)
-        if not self._reducer.wait():
-            return False
-        for i, gradient in enumerate(self._gradients):
-            np.copyto(gradient, self._reducer.gradient(i))
-        self._optimizer.step(gradient_scale=gradient_scale, known_finite=True)
+        self._optimizer.prepare(gradient_scale, stream=self._order.current)
+        ids, address = list(range(len(given))), self._memory.data_ptr()
+        with self._order.exchanging() as stream:
+            self._reducer.give_from(ids, address, "float32")
+            if self._reducer.wait() is False:
+                return False
+            self._reducer.write_means(ids, address, "float32")
+            on_cpu = stream is None  # where wait() has told all
+            self._optimizer.step(
+                gradient_scale=gradient_scale,
+                known_finite=on_cpu,
+                on_nonfinite="error" if on_cpu else self._reducer.on_nonfinite,
+                stream=stream,
+            )
+        self._most_steps += 1
         return True
 
+    def synchronize(self) -> None:
+        """On a GPU blocks until the steps so far are over, behind the same step on all ranks; on the CPU
+        step() has told all: does nothing.
+
+        Raises:
+            NonFiniteGradient: some rank's gradient was not finite; nothing was changed since, and the
+                next step is made again.
+            TransportError: a rank was lost.
+        """
+        self._order.synchronize()
+
     def _follow(self) -> None:
-        exchanged = self._optimizer.exchanges
+        # v stays frozen; and all ranks find it so behind the same step, since all have made the same.
+        if self._exchanged == "gradients" and self._most_steps >= self._freeze_step:
+            self._exchange(self._optimizer.exchanges)
+
+    def _exchange(self, exchanged: str) -> None:
         if exchanged != self._exchanged:
             self._reducer.set_plan(self._plans[exchanged])
             self._exchanged = exchanged
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint needs besides parameters and the reducer's residuals: tensors and numbers,
-        for weights_only loading."""
+        """What a checkpoint needs besides parameters and the reducer's residuals: tensors in CPU memory
+        and numbers, for weights_only loading, the same of a CPU and a GPU. On a GPU it waits.
+
+        Raises:
+            NonFiniteGradient: on a GPU, where steps change nothing any more.
+        """
+        self._optimizer.check(self._order.current)
         state: Dict[str, Any] = as_tensors(self._optimizer.state_dict())
         return state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes over what state_dict() returned, and the plan that goes with it. Collective: call it
-        before Reducer.load().
+        """Takes over what state_dict() returned, on a CPU or a GPU, and the plan that goes with it.
+        Collective: call it before Reducer.load().
 
         Raises:
-            InvalidArgument: the state is of something else; nothing was changed.
+            InvalidArgument: the state is of something else; nothing was changed. On a GPU also where
+                v is frozen here and not there, since what residuals hold cannot be given back.
         """
+        before = self._optimizer.state_dict()
         self._optimizer.load_state_dict(as_arrays(state))
-        self._follow()
+        try:
+            self._exchange(self._optimizer.exchanges)
+        except InvalidArgument:
+            self._optimizer.load_state_dict(before)
+            raise
+        self._most_steps = max((int(s["step"]) for s in state["scalars"].values()), default=0)
+
+
+def _one_behind_another(
+    like: List[torch.Tensor],
+) -> Tuple[torch.Tensor, List[torch.Tensor]]:
+    """New memory, and tensors of these shapes in it."""
+    memory = torch.empty(sum(t.numel() for t in like), dtype=torch.float32, device=like[0].device)
+    parts, at = [], 0
+    for t in like:
+        parts.append(memory[at : at + t.numel()].view(t.shape))
+        at += t.numel()
+    return memory, parts
+
+
+def _gradient_of(i: int, parameter: torch.Tensor) -> torch.Tensor:
+    if parameter.grad is None:
+        raise InvalidArgument(
+            f"parameters[{i}]: has no gradient, must have one: zeros, where a step does not reach it"
+        )
+    if parameter.grad.layout != torch.strided:
+        raise InvalidArgument(f"parameters[{i}]: has a sparse gradient, must have a dense one")
+    return parameter.grad.detach()
 
 
 class OneBitAdam(_OneBit):
@@ -151,15 +216,16 @@ class OneBitAdam(_OneBit):
             optimizer.step()
 
     Args:
-        parameters: those of the plans, in their order: float32, contiguous, in CPU memory, with the
-            same values on all ranks.
+        parameters: those of the plans, in their order: float32, contiguous, in CPU memory or on one
+            GPU, with the same values on all ranks.
         reducer: its plan is that of gradients; gradients are copied to it, the parameters' own stay
-            as they are.
+            as they are. Over a transport of the same memory; on a GPU made with left_out="nan".
         plan: of momenta, with a compressor with error feedback.
         lr, freeze_step and others: see gradwire.OneBitAdam.
 
     Raises:
         InvalidArgument: for parameters that do not fit the plan or cannot be viewed in place.
+        DeviceError: for parameters on a GPU that cannot be used, and why.
     """
 
     _kind = _AdamArrays

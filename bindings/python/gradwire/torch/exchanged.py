@@ -1,0 +1,81 @@
+"""Optimizers on arrays whose step is an exchange by a Reducer: what they step, and the order of their
+work on a GPU."""
+
+import contextlib
+from typing import Iterator, Optional, Sequence
+
+import torch
+
+from ..errors import InvalidArgument, NonFiniteGradient
+from ..optim import Optimizer
+from ..reducer import Reducer
+from .devices import check_device, current_stream, gpu_of
+
+__all__ = ["StreamOrder", "check_left_out", "check_parameters"]
+
+
+def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
+    """Raises InvalidArgument unless all are of torch.float32 and where the reducer's gradients are,
+    DeviceError for a GPU that gradwire cannot use."""
+    for i, parameter in enumerate(parameters):
+        if parameter.dtype != torch.float32:
+            raise InvalidArgument(
+                f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be torch.float32"
+            )
+        check_device(f"parameters[{i}]", parameter, parameters[: min(i, 1)])
+        gpu = gpu_of(parameter)
+        if reducer.device != ("cpu" if gpu is None else f"cuda:{gpu}"):
+            raise InvalidArgument(
+                f"parameters[{i}]: is on {parameter.device}, must be on {reducer.device}, where the "
+                "reducer has its gradients"
+            )
+
+
+def check_left_out(reducer: Reducer) -> None:
+    """Raises InvalidArgument where a step that is left out on a GPU would look like one of zeros."""
+    if reducer.device != "cpu" and reducer.left_out != "nan":
+        raise InvalidArgument(
+            f"reducer: left_out is '{reducer.left_out}', must be 'nan' on {reducer.device}: no host "
+            "knows which steps are left out there, and the optimizer tells by their means"
+        )
+
+
+class StreamOrder:
+    """The work of an optimizer and of a Reducer, which are on torch's current stream and on the
+    reducer's. On the CPU calls are over when they return."""
+
+    def __init__(self, optimizer: Optimizer, reducer: Reducer, gpu: Optional[int]) -> None:
+        self._optimizer = optimizer
+        self._reducer = reducer
+        self._gpu = gpu
+
+    @property
+    def current(self) -> Optional[int]:
+        """The handle of torch's current stream; None on the CPU."""
+        return None if self._gpu is None else current_stream(self._gpu)
+
+    @contextlib.contextmanager
+    def exchanging(self) -> Iterator[Optional[int]]:
+        """Inside, the reducer's stream, which is handed out, is behind what the optimizer has enqueued;
+        afterwards torch's current one is behind all that. No host waits."""
+        stream = self._reducer.stream
+        if stream is None:
+            yield None
+            return
+        self._optimizer.follow(stream)
+        try:
+            yield stream
+        finally:  # also where wait() has raised: memory is read on that stream until then
+            self._optimizer.follow(stream)
+            self._optimizer.follow(self.current)
+
+    def synchronize(self) -> None:
+        """On a GPU waits, and raises what kept steps from being made; steps are made again then."""
+        try:
+            self._reducer.synchronize()
+        except NonFiniteGradient:
+            # Of the means that were left out. What raises is the reducer's, which is the cause.
+            with contextlib.suppress(NonFiniteGradient):
+                self._optimizer.check(self.current)
+            raise
+        self._optimizer.check(self.current)
