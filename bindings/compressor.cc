@@ -7,6 +7,8 @@
 
 #include "gradwire/bindings/device_array.h"
 #include "gradwire/kernels/compress/segments.h"
+#include "gradwire/kernels/ops/elementwise.h"
+#include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/core/external_stream.h"
 
 namespace gradwire::bindings {
@@ -186,6 +188,36 @@ void BoundCompressor::restore(py::handle payload, py::handle values, py::handle 
   check_disjoint(x, "values", from, "payload");
   worker_.run([&](Context& context) { compressor_->restore(from.bytes(), x.floats(), context); },
               place.stream);
+}
+
+void BoundCompressor::add_estimate(py::handle mean, py::handle estimate, py::handle next,
+                                   py::handle stream) {
+  const Compressor& c = *compressor_;
+  check(c.spec().ef21, "add_estimate: the spec is '", to_string(c.spec()), "', must have ef21");
+  const Place place = place_for(stream, mean);
+  const auto array = [&](py::handle given, std::string_view what) {
+    return Array::output(given, {what, DType::kFloat32, c.shape().numel}, place);
+  };
+  const Array sum = array(mean, "mean"), a = array(estimate, "estimate");
+  const Array b = array(next, "next_estimate");
+  check_disjoint(sum, "mean", a, "estimate");
+  check_disjoint(sum, "mean", b, "next_estimate");
+  check_disjoint(b, "next_estimate", a, "estimate");
+  worker_.run(
+      [&](Context& context) {
+        if (worker_.on_gpu()) {  // which of the two is committed is known there alone
+          cuda::StepWords* const words = device_state_->words();
+          cuda::add_estimate({.estimate = {a.floats(), b.floats(), &words->parity},
+                              .next = {b.floats(), a.floats(), &words->parity},
+                              .mean = sum.floats(),
+                              .status = &words->status},
+                             context.stream);
+          return;
+        }
+        cpu::add(a.floats(), sum.floats(), sum.floats());
+        std::ranges::copy(sum.floats(), b.floats().begin());
+      },
+      place.stream);
 }
 
 py::object BoundCompressor::decompress(py::handle payloads, float scale, py::object out,

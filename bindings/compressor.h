@@ -36,6 +36,8 @@ class BoundCompressor {
   void restore(py::handle payload, py::handle values, py::handle stream);
   py::object decompress(py::handle payloads, float scale, py::object out, py::handle stream);
   void commit(py::handle stream, bool skip);
+  /// Of a spec with ef21, behind decompress(): mean = next = estimate + mean.
+  void add_estimate(py::handle mean, py::handle estimate, py::handle next, py::handle stream);
 
   /// Waits. @throws NonFiniteGradient or InvalidArgument for what stopped commits on a GPU, and
   /// forgets it.

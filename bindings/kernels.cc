@@ -214,6 +214,14 @@ void bind_compressor(py::module_& module) {
            py::arg("stream") = py::none())
       .def("decompress", &Self::decompress, kDecompressDoc, py::arg("payloads"),
            py::arg("scale") = 1.0f, py::arg("out") = py::none(), py::arg("stream") = py::none())
+      .def("add_estimate", &Self::add_estimate, py::arg("mean"), py::arg("estimate"),
+           py::arg("next_estimate"), py::arg("stream") = py::none(),
+           "Of a spec with ef21, behind decompress(), whose result is `mean`: writes estimate + "
+           "mean to `mean` and next_estimate, numel float32 elements each. On a GPU the two "
+           "estimates are passed in the same order in every step, as the residuals are, and a sum "
+           "that overflows stops the commit.\n\n"
+           "Raises:\n    InvalidArgument: a spec without ef21, another dtype or size, arrays that "
+           "share memory.")
       .def("commit", &Self::commit, py::arg("stream") = py::none(), py::arg("skip") = false,
            "Makes what the last compress() drew final: its next_residual is now the committed one. "
            "On "

@@ -196,6 +196,19 @@ def test_an_estimate_of_ef21_that_overflows_is_not_committed():
     assert feedback.step == 2
 
 
+def test_an_estimate_takes_the_mean_where_the_spec_has_one():
+    arrays = [np.float32([1, 2, 3]), np.float32([10, 20, 30]), np.zeros(3, np.float32)]
+    mean, estimate, following = arrays
+    made = gradwire.Compressor("topk:50%,ef21", 3)
+    made.add_estimate(mean, estimate, following)
+    for array, wanted in zip(arrays, ([11, 22, 33], [10, 20, 30], [11, 22, 33])):
+        np.testing.assert_array_equal(array, np.float32(wanted))
+    with pytest.raises(gradwire.InvalidArgument, match="next_estimate: shares memory with estimate"):
+        made.add_estimate(mean, estimate, estimate)
+    with pytest.raises(gradwire.InvalidArgument, match="the spec is 'topk:50%', must have ef21"):
+        gradwire.Compressor("topk:50%", 3).add_estimate(mean, estimate, following)
+
+
 def test_ef21_finds_the_minimum_of_ranks_that_differ():
     rng = np.random.default_rng(21)
     targets = rng.normal(size=(4, 60)).astype(np.float32)

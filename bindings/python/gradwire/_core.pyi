@@ -199,6 +199,13 @@ class Compressor:
         ...
     def __repr__(self) -> str:
         ...
+    def add_estimate(self, mean: typing.Any, estimate: typing.Any, next_estimate: typing.Any, stream: typing.Any = None) -> None:
+        """
+        Of a spec with ef21, behind decompress(), whose result is `mean`: writes estimate + mean to `mean` and next_estimate, numel float32 elements each. On a GPU the two estimates are passed in the same order in every step, as the residuals are, and a sum that overflows stops the commit.
+        
+        Raises:
+            InvalidArgument: a spec without ef21, another dtype or size, arrays that share memory.
+        """
     def check(self, stream: typing.Any = None) -> None:
         """
         On a GPU waits, raises what stopped commits, and forgets it: the committed state stands. Call it once in a while. On the CPU calls raise for themselves.

@@ -31,7 +31,7 @@ class Feedback:
 
     With device "cuda" all arrays and the residuals are in the memory of that GPU, and calls are
     enqueued on the `stream` they are given, as Compressor's; commit() decides there, and check() says
-    what stopped it. ef21 is of the CPU.
+    what stopped it: with ef21 also an estimate that overflowed.
 
     Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; ef21: Richtarik et
     al., arXiv:2106.05203; with an eta: Fatkhullin et al., arXiv:2305.15155.
@@ -53,10 +53,6 @@ class Feedback:
         if parse_spec(spec).residual != "float32":
             raise InvalidArgument(
                 f"spec: is '{spec}', must be one with float32 residuals, all that Feedback keeps")
-        if parse_spec(spec).ef21 and device != "cpu":
-            raise InvalidArgument(
-                f"spec: is '{spec}', must be one without ef21 on {device}: Feedback keeps the estimate in "
-                "CPU memory")
         self.compressor = Compressor(
             spec, numel, dtype, seed, rank, threads, world_size, shapes=shapes, device=device)
         self._on_gpu = self.compressor.device != "cpu"
@@ -66,14 +62,15 @@ class Feedback:
         # Of powersgd: whether what the next step begins with is known.
         self._learns = shapes is not None and parse_spec(spec).rank > 0
         self._learned = False
-        # Of ef21: the committed estimate, and what the last decompress() made of it.
-        self._estimate: Optional[npt.NDArray[np.float32]] = None
-        self._next_estimate: Optional[npt.NDArray[np.float32]] = None
+        # Of ef21: the committed estimate, and what the last decompress() made of it, as the residuals.
+        self._estimate: Any = None
+        self._next_estimate: Any = None
+        self._estimated = False  # in the step that is pending
         if parse_spec(spec).ef21:
             if self.compressor.dtype != "float32":
                 raise InvalidArgument(
                     f"dtype: is {self.compressor.dtype}, must be float32 with ef21")
-            self._estimate = np.zeros(numel, np.float32)
+            self._estimate, self._next_estimate = self._new_floats(), self._new_floats()
 
     @property
     def step(self) -> int:
@@ -87,7 +84,7 @@ class Feedback:
         if self._committed is None:
             return None
         if self._on_gpu:
-            return (self._committed, self._next)[self.compressor.parity]
+            return self._of_parity(self._committed, self._next)
         view: npt.NDArray[np.float32] = self._committed.view()
         view.flags.writeable = False
         return view
@@ -131,15 +128,10 @@ class Feedback:
     ) -> Any:
         """Returns scale * (sum of the payloads), as Compressor.decompress does; with ef21 the
         estimate plus that."""
-        if self._estimate is not None and not isinstance(out, (np.ndarray, type(None))):
-            raise InvalidArgument(
-                f"out: is a {type(out).__name__}, must be a NumPy array with ef21")
         array = self.compressor.decompress(payloads, scale, out, stream)
         if self._estimate is not None:
-            flat = array.reshape(-1)
-            with np.errstate(over="ignore"):  # commit() refuses it
-                np.add(flat, self._estimate, out=flat)
-            self._next_estimate = flat.copy()
+            self.compressor.add_estimate(array, self._estimate, self._next_estimate, stream)
+            self._estimated = True
         self._learned = self._pending
         return array
 
@@ -158,22 +150,21 @@ class Feedback:
         if not self._pending:
             last = "compress()" if self.compressor.rounds == 1 else "compress_second()"
             raise InvalidArgument(f"commit: nothing is pending, must follow a {last}")
-        if self._estimate is not None and self._next_estimate is None:
+        if self._estimate is not None and not self._estimated:
             raise InvalidArgument(
                 "commit: with ef21 the estimate is pending, must follow a decompress() of the step")
         if self._learns and not self._learned:
             raise InvalidArgument(
                 f"commit: '{self.compressor.spec}' learns from the payloads of all ranks, must "
                 "follow a decompress() of the step")
-        if self._next_estimate is not None and not np.isfinite(self._next_estimate).all():
+        if self._estimate is not None and not self._on_gpu and not np.isfinite(self._next_estimate).all():
             raise NonFiniteGradient(
                 f"'{self.compressor.spec}', step {self.step}: the estimate of ef21 overflows float32, "
                 "expected finite values; nothing was committed")
         self.compressor.commit(stream, skip)
-        if self._next_estimate is not None:
-            self._estimate, self._next_estimate = self._next_estimate, None
         if not self._on_gpu:
             self._committed, self._next = self._next, self._committed
+            self._estimate, self._next_estimate = self._next_estimate, self._estimate
         self.rollback()
 
     def check(self, stream: Any = None) -> None:
@@ -184,7 +175,7 @@ class Feedback:
         """Forgets the last compress(); the committed residual stays as it was."""
         self._pending = False
         self._learned = False
-        self._next_estimate = None
+        self._estimated = False
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint needs: the identity, the committed step, what the compressor learned in
@@ -194,10 +185,9 @@ class Feedback:
             state["shapes"] = self.compressor.shapes
         state["step"] = self.step
         state["learned"] = self.compressor.state
-        kept = self.residual
-        state["residual"] = None if kept is None else kept.to_numpy() if self._on_gpu else kept.copy()
+        state["residual"] = _copy(self.residual)
         if self._estimate is not None:
-            state["estimate"] = self._estimate.copy()
+            state["estimate"] = _copy(self._of_parity(self._estimate, self._next_estimate))
         velocity = self.compressor.velocity
         if velocity is not None:
             state["velocity"] = velocity
@@ -249,22 +239,32 @@ class Feedback:
                 ) from None
             except InvalidArgument as error:
                 raise InvalidArgument(f"state['learned']: {error}") from None
-        if self._on_gpu and self._committed is not None:
-            self.residual.assign(kept["residual"])
-        elif self._committed is not None:
-            self._committed[:] = kept["residual"]
-        if self._estimate is not None:
-            self._estimate[:] = kept["estimate"]
+        for name, pair in (("residual", (self._committed, self._next)),
+                           ("estimate", (self._estimate, self._next_estimate))):
+            if name in kept and self._on_gpu:
+                self._of_parity(*pair).assign(kept[name])
+            elif name in kept:
+                pair[0][:] = kept[name]
         if velocity is not None:
             c.velocity = kept["velocity"]
         self.rollback()
 
     def _new_residual(self) -> Any:
+        return self._new_floats() if self.compressor.keeps_residual else None
+
+    def _new_floats(self) -> Any:
         c = self.compressor
-        if not c.keeps_residual:
-            return None
         return DeviceArray("float32", [c.numel], c.device) if self._on_gpu else np.zeros(c.numel, np.float32)
+
+    def _of_parity(self, first: Any, second: Any) -> Any:
+        """Which of the two is committed; on a GPU it waits."""
+        return (first, second)[self.compressor.parity]
 
     def __repr__(self) -> str:
         c = self.compressor
         return f"Feedback('{c.spec}', {c.numel}, '{c.dtype}')"
+
+
+def _copy(kept: Any) -> Any:
+    """In CPU memory; None stays None."""
+    return None if kept is None else kept.to_numpy() if isinstance(kept, DeviceArray) else kept.copy()

@@ -8,7 +8,8 @@ import gradwire
 NUMEL = 5000
 SHAPES = [(60, 70), (800,)]
 SPECS = [row.example for row in gradwire.compressors()] + [
-    "topk:1%,int4", "int8,stochastic", "topk:1%,momentum=0.9", "int4,decay=0.5"]  # fmt: skip
+    "topk:1%,int4", "int8,stochastic", "topk:1%,momentum=0.9", "int4,decay=0.5", "topk:1%,ef21",
+    "int4,ef21", "topk:5%,ef21,eta=0.25", "powersgd:2,ef21"]  # fmt: skip
 
 
 def values(seed):
@@ -110,7 +111,8 @@ def test_gradients_added_up_in_the_residual_are_compressed_and_restored(gpu):
     np.testing.assert_array_equal(gpu.host(y), values(1))
 
 
-@pytest.mark.parametrize("spec", ["int4", "dgc:1%", "topk:1%,momentum=0.5"])
+@pytest.mark.parametrize("spec", ["int4", "dgc:1%", "topk:1%,momentum=0.5", "topk:1%,ef21",
+                                  "topk:1%,ef21,eta=0.25"])  # fmt: skip
 def test_a_checkpoint_moves_between_cpu_and_gpu(gpu, spec):
     here, there = pair(spec)
     for seed in range(3):
@@ -125,9 +127,47 @@ def test_a_checkpoint_moves_between_cpu_and_gpu(gpu, spec):
     np.testing.assert_array_equal(back.compress(values(9)), here.compress(values(9)))
 
 
+def test_estimates_of_steps_that_are_not_committed_are_forgotten(gpu):
+    here, there = pair("topk:1%,ef21")
+    for seed, committed in ((1, True), (2, False), (3, True), (4, False), (5, True)):
+        mean, means = step(gpu, here, there, values(seed))
+        np.testing.assert_array_equal(means.to_numpy(), mean)
+        for each in (here, there):
+            each.commit() if committed else each.rollback()
+    there.check()
+    assert there.step == here.step == 3
+    np.testing.assert_array_equal(there.state_dict()["estimate"], here.state_dict()["estimate"])
+    there.compress(gpu.array(values(6)), stream=gpu.stream)
+    with pytest.raises(gradwire.InvalidArgument, match="the estimate is pending, must follow a decompr"):
+        there.commit()
+
+
+def test_an_estimate_that_overflows_is_not_committed(gpu):
+    there = gradwire.Feedback("topk:50%,ef21", 4, world_size=2, device="cuda")
+
+    def send(gradient):
+        return there.compress(gpu.array(np.float32(gradient)), stream=gpu.stream)
+
+    there.decompress([send([2e38, -1, 2, 3e37])], stream=gpu.stream)
+    there.commit()
+    before = there.state_dict()
+    payload = send([3.4e38, 1, 1, 0])
+    estimate = there.decompress([payload] * 2, stream=gpu.stream).to_numpy()
+    assert np.isinf(estimate[0]) and np.isfinite(estimate[1:]).all()
+    there.commit()
+    with pytest.raises(gradwire.NonFiniteGradient, match="NaN or infinity in step 1"):
+        there.check()
+    after = there.state_dict()
+    assert after["step"] == 1
+    for name in ("residual", "estimate"):
+        np.testing.assert_array_equal(after[name], before[name])
+    there.decompress([send([3.4e38, 1, 1, 0])] * 2, 0.5, stream=gpu.stream)
+    there.commit()
+    there.check()
+    assert there.step == 2
+
+
 def test_what_is_not_there_is_refused_when_it_is_made(gpu):
-    with pytest.raises(gradwire.InvalidArgument, match="must be one without ef21 on cuda"):
-        gradwire.Feedback("topk:1%,ef21", NUMEL, device="cuda")
     with pytest.raises(gradwire.InvalidArgument, match="device: is 'cpu', must be 'cuda'"):
         gradwire.DeviceArray("float32", [3], "cpu")
     with pytest.raises(gradwire.InvalidArgument, match="dtype: is 'float64', must be"):
