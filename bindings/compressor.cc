@@ -6,40 +6,18 @@
 #include <cmath>
 
 #include "gradwire/bindings/device_array.h"
-#include "gradwire/kernels/compress/segments.h"
+#include "gradwire/kernels/core/external_stream.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
-#include "gradwire/kernels/core/external_stream.h"
 
 namespace gradwire::bindings {
 namespace {
 
-constexpr size_t kMostNumel = size_t{1} << 31;  // of a group
-
-std::string text_of(const std::vector<int64_t>& shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += concat(i == 0 ? "" : ", ", shape[i]);
-  }
-  return text + (shape.size() == 1 ? ",)" : ")");
-}
-
-std::vector<Segment> segments_of(const ParameterShapes& shapes, size_t numel) {
-  std::vector<Segment> segments;
+std::vector<Segment> segments_of_group(const ParameterShapes& shapes, size_t numel) {
+  std::vector<Segment> segments = segments_of(shapes.value_or(Shapes()));
   size_t total = 0;
-  for (uint32_t p = 0; shapes && p < shapes->size(); ++p) {
-    const std::vector<int64_t>& shape = (*shapes)[p];
-    const std::vector<size_t> extents(shape.begin(), shape.end());
-    size_t product = 1;
-    for (const int64_t extent : shape) {
-      check(extent >= 1, "shapes[", p, "]: is ", text_of(shape),
-            ", must hold integers from 1 on alone");
-      check(static_cast<size_t>(extent) <= kMostNumel / product, "shapes[", p, "]: is ",
-            text_of(shape), ", must have at most ", kMostNumel, " elements");
-      product *= static_cast<size_t>(extent);
-    }
-    segments.push_back(whole_parameter(p, extents));
-    total += product;
+  for (const Segment& segment : segments) {
+    total += segment.numel;
   }
   check(!shapes || total == numel, "shapes: have ", total, " elements, must have numel = ", numel);
   return segments;
@@ -52,7 +30,7 @@ CompressorShape shape_of(int64_t numel, py::handle dtype, int64_t seed, int rank
   CompressorShape shape;
   shape.numel = static_cast<size_t>(numel);
   shape.dtype = parse_dtype(dtype);
-  shape.segments = segments_of(shapes, shape.numel);
+  shape.segments = segments_of_group(shapes, shape.numel);
   shape.seed = static_cast<uint64_t>(seed);
   shape.rank = rank;
   shape.world_size = world_size;
@@ -190,6 +168,28 @@ void BoundCompressor::restore(py::handle payload, py::handle values, py::handle 
               place.stream);
 }
 
+py::object BoundCompressor::decompress(py::handle payloads, float scale, py::object out,
+                                       py::handle stream) {
+  const CompressorShape& shape = compressor_->shape();
+  const Place place = place_for(stream, first_of(payloads));
+  const Payloads given = payloads_of(payloads, place);
+  if (out.is_none()) {
+    out = worker_.on_gpu()
+              ? py::cast(DeviceArray(std::string(to_string(shape.dtype)), {shape.numel}, place))
+              : py::object(new_array(shape.dtype, shape.numel));
+  }
+  const Array sum = Array::output(out, {"out", shape.dtype, shape.numel}, place);
+  for (const Array& owner : given.owners) {
+    check_disjoint(sum, "out", owner, "a payload");
+  }
+  worker_.run(
+      [&](Context& context) {
+        compressor_->decompress(given.parts, scale, sum.writable_view(), context);
+      },
+      place.stream);
+  return out;
+}
+
 void BoundCompressor::add_estimate(py::handle mean, py::handle estimate, py::handle next,
                                    py::handle stream) {
   const Compressor& c = *compressor_;
@@ -218,28 +218,6 @@ void BoundCompressor::add_estimate(py::handle mean, py::handle estimate, py::han
         std::ranges::copy(sum.floats(), b.floats().begin());
       },
       place.stream);
-}
-
-py::object BoundCompressor::decompress(py::handle payloads, float scale, py::object out,
-                                       py::handle stream) {
-  const CompressorShape& shape = compressor_->shape();
-  const Place place = place_for(stream, first_of(payloads));
-  const Payloads given = payloads_of(payloads, place);
-  if (out.is_none()) {
-    out = worker_.on_gpu()
-              ? py::cast(DeviceArray(std::string(to_string(shape.dtype)), {shape.numel}, place))
-              : py::object(new_array(shape.dtype, shape.numel));
-  }
-  const Array sum = Array::output(out, {"out", shape.dtype, shape.numel}, place);
-  for (const Array& owner : given.owners) {
-    check_disjoint(sum, "out", owner, "a payload");
-  }
-  worker_.run(
-      [&](Context& context) {
-        compressor_->decompress(given.parts, scale, sum.writable_view(), context);
-      },
-      place.stream);
-  return out;
 }
 
 void BoundCompressor::commit(py::handle stream, bool skip) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/bindings/parameter_shapes.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/worker.h"
 #include "gradwire/kernels/compress/compressor.h"
@@ -15,7 +16,7 @@
 namespace gradwire::bindings {
 
 /// What each parameter of a group is, in order; none: one parameter, which is no matrix.
-using ParameterShapes = std::optional<std::vector<std::vector<int64_t>>>;
+using ParameterShapes = std::optional<Shapes>;
 
 /// A compressor, and whether what it wrote last may be committed. On a GPU calls are enqueued on
 /// the stream they name, and what may be committed is decided there.
@@ -35,9 +36,9 @@ class BoundCompressor {
   void take_first(py::handle payloads, float scale, py::handle stream);
   void restore(py::handle payload, py::handle values, py::handle stream);
   py::object decompress(py::handle payloads, float scale, py::object out, py::handle stream);
-  void commit(py::handle stream, bool skip);
   /// Of a spec with ef21, behind decompress(): mean = next = estimate + mean.
   void add_estimate(py::handle mean, py::handle estimate, py::handle next, py::handle stream);
+  void commit(py::handle stream, bool skip);
 
   /// Waits. @throws NonFiniteGradient or InvalidArgument for what stopped commits on a GPU, and
   /// forgets it.

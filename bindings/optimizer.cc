@@ -173,12 +173,13 @@ void BoundOptimizer::step(const StepArguments& arguments) {
   worker_->run([&](Context& context) { optimizer_->apply(options, context); }, place.stream);
 }
 
-void BoundOptimizer::step_from(const std::vector<const PayloadCopies*>& groups,
+void BoundOptimizer::step_from(const std::vector<const PayloadGroup*>& groups,
                                const StepArguments& arguments) {
-  check(!worker_->on_gpu(), "payloads: are given, expected none: the parameters are in memory of ",
-        name_of(device()), ", and these payloads in the CPU's");
-  step_at([&](Context& context) { return from_payloads_.open(groups, places_, context); },
-          arguments);
+  std::vector<Array> kept;
+  const std::vector<PlacedGroup> given = placed(groups, place_for(arguments.stream), kept);
+  step_at(
+      "step(payloads=)",
+      [&](Context& context) { return from_payloads_.open(given, places_, context); }, arguments);
 }
 
 void BoundOptimizer::step_on(const Arrays& gradients, const StepArguments& arguments) {
@@ -199,7 +200,7 @@ void BoundOptimizer::step_on(const Arrays& gradients, const StepArguments& argum
         gradients[i], {concat("gradients[", i, "]"), std::nullopt, places[i].value.numel}, place));
     places[i].gradient = arrays.back().view();
   }
-  step_at([&](Context&) { return places; }, arguments);
+  step_at("step_on", [&](Context&) { return places; }, arguments);
 }
 
 const char* BoundOptimizer::exchanges() {
@@ -222,7 +223,16 @@ void BoundOptimizer::prepare(double gradient_scale, py::handle stream) {
 
 void BoundOptimizer::synchronize(py::handle stream) {
   const Place place = place_for(stream);
-  worker_->run([&](Context& context) { optimizer_->synchronize(context); }, place.stream);
+  worker_->run(
+      [&](Context& context) {
+        try {
+          optimizer_->synchronize(context);
+        } catch (const InvalidArgument&) {
+          from_payloads_.check_faults(context);  // which may name the cause
+          throw;
+        }
+      },
+      place.stream);
 }
 
 uint64_t BoundOptimizer::skipped_steps(py::handle stream) {
@@ -312,16 +322,16 @@ TensorView BoundOptimizer::keep(py::handle array, const std::string& what,
 }
 
 template <class FindPlaces>
-void BoundOptimizer::step_at(const FindPlaces& find_places, const StepArguments& arguments) {
+void BoundOptimizer::step_at(std::string_view name, const FindPlaces& find_places,
+                             const StepArguments& arguments) {
   const Place place = place_for(arguments.stream);
   std::vector<Array> kept;
   const StepOptions options = options_of(arguments, place, kept);
   worker_->run(
       [&](Context& context) {
-        check(
-            !worker_->on_gpu() || !cuda::is_capturing(context.stream),
-            "step_on: its stream is captured into a graph, which would step on the gradients that "
-            "are bound when it runs, expected step() there");
+        check(!worker_->on_gpu() || !cuda::is_capturing(context.stream), name,
+              ": its stream is captured into a graph, which would step on the gradients that "
+              "are bound when it runs, expected step() there");
         const std::vector<Binding> places = find_places(context);
         optimizer_->bind_in_order(places, context);
         try {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gradwire/bindings/optimizer_state.h"
-#include "gradwire/bindings/payload_copies.h"
+#include "gradwire/bindings/payload_groups.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/bindings/worker.h"
@@ -83,7 +83,7 @@ class BoundOptimizer {
 
   void step(const StepArguments& arguments);
   /// The same, where the gradients of the groups' parameters are read from payloads.
-  void step_from(const std::vector<const PayloadCopies*>& groups, const StepArguments& arguments);
+  void step_from(const std::vector<const PayloadGroup*>& groups, const StepArguments& arguments);
   /// The same with gradients of this step alone, which may be read-only.
   void step_on(const Arrays& gradients, const StepArguments& arguments);
   /// As Python has it.
@@ -110,9 +110,10 @@ class BoundOptimizer {
   TensorView view_at(const Address& address, size_t numel) const;
   TensorView keep(py::handle array, const std::string& what, std::optional<size_t> numel,
                   const Place& place);
-  /// One step with parameters where find_places() says.
+  /// One step of that name with parameters where find_places() says.
   template <class FindPlaces>
-  void step_at(const FindPlaces& find_places, const StepArguments& arguments);
+  void step_at(std::string_view name, const FindPlaces& find_places,
+               const StepArguments& arguments);
 
   std::vector<Array> arrays_;
   py::object source_ = py::none();  // whose library knows the current stream

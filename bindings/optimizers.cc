@@ -157,13 +157,15 @@ void bind_optimizers(py::module_& module) {
           "in (0, 1].")
       .def(
           "step_from",
-          [](BoundOptimizer& o, const std::vector<const PayloadCopies*>& payloads,
-             double learning_rate, double gradient_scale, bool known_finite, bool skip) {
-            o.step_from(payloads, {learning_rate, gradient_scale, known_finite, skip, py::none(),
-                                   py::none(), py::none()});
+          [](BoundOptimizer& o, const std::vector<const PayloadGroup*>& payloads,
+             double learning_rate, double gradient_scale, bool known_finite, bool skip,
+             py::object stream, py::object loss_scale, py::object found_inf) {
+            o.step_from(payloads, {learning_rate, gradient_scale, known_finite, skip,
+                                   std::move(stream), std::move(loss_scale), std::move(found_inf)});
           },
           py::arg("payloads"), py::arg("learning_rate"), py::arg("gradient_scale") = 1.0,
-          py::arg("known_finite") = false, py::arg("skip") = false,
+          py::arg("known_finite") = false, py::arg("skip") = false, py::arg("stream") = py::none(),
+          py::arg("loss_scale") = py::none(), py::arg("found_inf") = py::none(),
           "step(), where the gradients of the groups' parameters are read from their payloads. "
           "Errors as of step().\n\nRaises:\n    InvalidArgument: a payload that does not decode, "
           "or groups of other parameters; nothing was changed.")

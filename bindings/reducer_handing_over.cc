@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "gradwire/bindings/payload_copies.h"
+#include "gradwire/bindings/payload_groups.h"
 #include "gradwire/bindings/plan.h"
 #include "gradwire/bindings/python_calls.h"
 #include "gradwire/bindings/reducer.h"
@@ -56,11 +56,11 @@ class NoSyncScope {
   std::optional<Reducer::NoSync> scope_;  // ends before what it belongs to
 };
 
-std::vector<PayloadCopies> take_payloads(BoundReducer& self, BucketId bucket) {
+std::vector<PayloadGroup> take_payloads(BoundReducer& self, BucketId bucket) {
   return self.run([&](Reducer& reducer) {
-    std::vector<PayloadCopies> copies;
+    std::vector<PayloadGroup> groups;
     for (const GroupPayloads& group : reducer.take_payloads(bucket)) {
-      PayloadCopies& copy = copies.emplace_back();
+      PayloadGroup& copy = groups.emplace_back();
       copy.spec = to_string(group.group->spec);
       copy.offset = group.group->offset;
       copy.numel = group.group->numel;
@@ -69,24 +69,24 @@ std::vector<PayloadCopies> take_payloads(BoundReducer& self, BucketId bucket) {
       copy.scale = group.result.scale;
       for (const ConstPayload part : group.result.parts) {
         const ConstPayload used = part.first(read_header(part).bytes);
-        copy.parts.emplace_back(used.begin(), used.end());
+        copy.copies.emplace_back(used.begin(), used.end());
       }
     }
-    return copies;
+    return groups;
   });
 }
 
-std::vector<ParamId> parameters_of(const PayloadCopies& copies) {
+std::vector<ParamId> parameters_of(const PayloadGroup& group) {
   std::vector<ParamId> parameters;
-  for (const Segment& segment : copies.segments) {
+  for (const Segment& segment : group.segments) {
     parameters.push_back(segment.parameter);
   }
   return parameters;
 }
 
-std::vector<std::vector<size_t>> shapes_of(const PayloadCopies& copies) {
+std::vector<std::vector<size_t>> shapes_of(const PayloadGroup& group) {
   std::vector<std::vector<size_t>> shapes;
-  for (const Segment& segment : copies.segments) {
+  for (const Segment& segment : group.segments) {
     const bool matrix = segment.rows > 1;
     shapes.push_back(matrix ? std::vector{segment.rows, segment.numel / segment.rows}
                             : std::vector{segment.numel});
@@ -94,37 +94,54 @@ std::vector<std::vector<size_t>> shapes_of(const PayloadCopies& copies) {
   return shapes;
 }
 
-py::typing::List<py::array_t<uint8_t>> arrays_of(const py::object& self) {
-  py::typing::List<py::array_t<uint8_t>> list;
-  for (const std::vector<std::byte>& part : self.cast<const PayloadCopies&>().parts) {
-    py::array_t<uint8_t> array(static_cast<py::ssize_t>(part.size()),
-                               reinterpret_cast<const uint8_t*>(part.data()), self);
+py::typing::List<py::object> arrays_of(const py::object& self) {
+  const auto& group = self.cast<const PayloadGroup&>();
+  py::typing::List<py::object> list;
+  for (const std::vector<std::byte>& copy : group.copies) {
+    py::array_t<uint8_t> array(static_cast<py::ssize_t>(copy.size()),
+                               reinterpret_cast<const uint8_t*>(copy.data()), self);
     array.attr("setflags")(py::arg("write") = false);
+    list.append(array);
+  }
+  for (const py::object& array : group.arrays) {
     list.append(array);
   }
   return list;
 }
 
 void bind_payloads(py::module_& module, ReducerClass& type) {
-  py::class_<PayloadCopies>(
+  py::class_<PayloadGroup>(
       module, "GroupPayloads",
       "The mean of one group of a bucket as payloads, read-only: "
       "Compressor(spec, numel, shapes=shapes, seed=seed).decompress(payloads, "
-      "scale) gives it.")
-      .def_readonly("spec", &PayloadCopies::spec, "Of the group's compressor.")
-      .def_readonly("offset", &PayloadCopies::offset, "The group's first element in its bucket.")
-      .def_readonly("numel", &PayloadCopies::numel, "Elements of the group.")
+      "scale) gives it. Made by Reducer.take_payloads(), or of payloads that came another way.")
+      .def(
+          py::init(&payload_group), py::arg("spec"), py::arg("parameters"), py::arg("shapes"),
+          py::arg("payloads"), py::arg("scale") = 1.0F, py::arg("seed") = 0,
+          "Args:\n    spec: of the compressor that made the payloads.\n"
+          "    parameters: places among an optimizer's, of those that lie one after another in the "
+          "group.\n    shapes: theirs, as Compressor(shapes=...) takes them.\n"
+          "    payloads: uint8 arrays in CPU memory, or on the GPU where the parameters are: of "
+          "every rank, or slices that tile the group, to be added in this order. Kept as they are, "
+          "and read by steps.\n"
+          "    scale: the mean is this times the payloads' sum.\n"
+          "    seed: of what the compressor draws.\n\n"
+          "Raises:\n    InvalidArgument: a bad spec or shape, no payloads.")
+      .def_readonly("spec", &PayloadGroup::spec, "Of the group's compressor.")
+      .def_readonly("offset", &PayloadGroup::offset, "The group's first element in its bucket.")
+      .def_readonly("numel", &PayloadGroup::numel, "Elements of the group.")
       .def_property_readonly("parameters", &parameters_of,
                              "Ids of its parameters, one after another from its first element on.")
-      .def_readonly("seed", &PayloadCopies::seed, "The plan's, of what compressors draw.")
+      .def_readonly("seed", &PayloadGroup::seed, "The plan's, of what compressors draw.")
       .def_property_readonly(
           "shapes", &shapes_of,
           "Of the parameters, as Compressor(shapes=...) takes them: rows and columns of "
           "a matrix, else the number of elements.")
-      .def_readonly("scale", &PayloadCopies::scale, "The mean is this times the payloads' sum.")
-      .def_property_readonly("payloads", &arrays_of,
-                             "uint8 arrays, read-only: of every rank, or slices that tile the "
-                             "group, to be added in this order.");
+      .def_readonly("scale", &PayloadGroup::scale, "The mean is this times the payloads' sum.")
+      .def_property_readonly(
+          "payloads", &arrays_of,
+          "uint8 arrays, to be read only: of every rank, or slices that tile the "
+          "group, to be added in this order.");
   type.def(
           "deliver",
           [](BoundReducer& self, BucketId bucket, const std::string& as) {

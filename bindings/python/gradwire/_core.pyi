@@ -760,13 +760,6 @@ class Reducer:
         Steps that wait() committed.
         """
     @property
-    def plan(self) -> Plan:
-        """
-        A copy of the plan.
-        """
-    @property
-    def skipped_steps(self) -> int:
-        """
     def device(self) -> str:
         """
         Where gradients and means lie: 'cpu', or 'cuda:' and the number of a GPU.
@@ -782,7 +775,19 @@ class Reducer:
         As it was made with.
         """
     @property
+    def plan(self) -> Plan:
+        """
+        A copy of the plan.
+        """
+    @property
+    def skipped_steps(self) -> int:
+        """
         Steps left out because of non-finite gradients.
+        """
+    @property
+    def stream(self) -> int | None:
+        """
+        The stream it was made with; None on the CPU.
         """
 class NoSync:
     """
@@ -791,16 +796,24 @@ class NoSync:
     def __enter__(self) -> None:
         ...
     def __exit__(self, type: typing.Any, error: typing.Any, traceback: typing.Any) -> None:
-    @property
-    def stream(self) -> int | None:
-        """
-        The stream it was made with; None on the CPU.
-        """
         ...
 class GroupPayloads:
     """
-    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, shapes=shapes, seed=seed).decompress(payloads, scale) gives it.
+    The mean of one group of a bucket as payloads, read-only: Compressor(spec, numel, shapes=shapes, seed=seed).decompress(payloads, scale) gives it. Made by Reducer.take_payloads(), or of payloads that came another way.
     """
+    def __init__(self, spec: str, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], shapes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], payloads: collections.abc.Sequence[typing.Any], scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        """
+        Args:
+            spec: of the compressor that made the payloads.
+            parameters: places among an optimizer's, of those that lie one after another in the group.
+            shapes: theirs, as Compressor(shapes=...) takes them.
+            payloads: uint8 arrays in CPU memory, or on the GPU where the parameters are: of every rank, or slices that tile the group, to be added in this order. Kept as they are, and read by steps.
+            scale: the mean is this times the payloads' sum.
+            seed: of what the compressor draws.
+        
+        Raises:
+            InvalidArgument: a bad spec or shape, no payloads.
+        """
     @property
     def numel(self) -> int:
         """
@@ -817,9 +830,9 @@ class GroupPayloads:
         Ids of its parameters, one after another from its first element on.
         """
     @property
-    def payloads(self) -> list[numpy.typing.NDArray[numpy.uint8]]:
+    def payloads(self) -> list[typing.Any]:
         """
-        uint8 arrays, read-only: of every rank, or slices that tile the group, to be added in this order.
+        uint8 arrays, to be read only: of every rank, or slices that tile the group, to be added in this order.
         """
     @property
     def scale(self) -> float:
@@ -936,7 +949,7 @@ class Optimizer:
             NonFiniteGradient: naming the parameter; nothing was changed. On a GPU check() raises it.
             InvalidArgument: learning_rate is negative or not finite, or gradient_scale is not in (0, 1].
         """
-    def step_from(self, payloads: collections.abc.Sequence[GroupPayloads], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False, skip: bool = False) -> None:
+    def step_from(self, payloads: collections.abc.Sequence[GroupPayloads], learning_rate: typing.SupportsFloat | typing.SupportsIndex, gradient_scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, known_finite: bool = False, skip: bool = False, stream: typing.Any = None, loss_scale: typing.Any = None, found_inf: typing.Any = None) -> None:
         """
         step(), where the gradients of the groups' parameters are read from their payloads. Errors as of step().
         

@@ -124,8 +124,10 @@ class Optimizer:
         Args:
             lr: instead of self.lr.
             payloads: groups from Reducer.take_payloads(), of plans whose parameters are this
-                optimizer's: the gradients of their parameters are read from there, a piece at a
-                time, and never lie in memory as a whole. The others' are in memory as ever.
+                optimizer's, or made as GroupPayloads: the gradients of their parameters are read from
+                there, a piece at a time, and never lie in memory as a whole. The others' are in memory
+                as ever. On a GPU payloads are there too, and stay until the stream has passed the
+                step; one that does not decode leaves the step out, and check() raises it.
             gradient_scale: what gradients are multiplied by as they are read, in (0, 1]: 1 over a
                 loss scale, or over a number of gradients added up.
             known_finite: no gradient holds NaN or infinity, as after Reducer.wait(); saves SGD and
@@ -145,7 +147,9 @@ class Optimizer:
         rate = self.lr if lr is None else lr
         skip = _skips(on_nonfinite)
         if payloads:
-            self._core.step_from(list(payloads), rate, gradient_scale, known_finite, skip)
+            self._core.step_from(
+                list(payloads), rate, gradient_scale, known_finite, skip, stream, loss_scale, found_inf
+            )
         else:
             self._core.step(
                 rate, gradient_scale, known_finite, skip, stream, loss_scale, found_inf
@@ -188,7 +192,8 @@ class Optimizer:
 
         Raises:
             NonFiniteGradient: naming the first parameter whose gradient held NaN or infinity.
-            InvalidArgument: a loss scale that is not finite and above 0.
+            InvalidArgument: a loss scale that is not finite and above 0, or payloads that did not
+                decode.
         """
         self._core.check(stream)
 
