@@ -84,6 +84,27 @@ def test_steps_from_payloads_have_the_bits_of_the_dense_sum(gpu, spec, optimizer
         np.testing.assert_array_equal(a, b)
 
 
+def test_payloads_that_were_made_there_stay_there(gpu):
+    cpu, here, gradients, on_gpu, there = pair(gpu, "lamb")
+    spec = "topk:5%,int4"
+    compressors = [gradwire.Feedback(spec, NUMEL, shapes=SHAPES, device="cuda") for _ in range(RANKS)]
+    of_cpu = [gradwire.Feedback(spec, NUMEL, shapes=SHAPES) for _ in range(RANKS)]
+    for step in range(3):
+        given = [np.concatenate([v.reshape(-1) for v in values(100 * step + r)]) for r in range(RANKS)]
+        payloads = [c.compress(gpu.array(g), stream=gpu.stream) for c, g in zip(compressors, given)]
+        group = gradwire.GroupPayloads(spec, [0, 1, 2, 3], SHAPES, payloads, SCALE)
+        assert all(a is b for a, b in zip(group.payloads, payloads))
+        on_gpu.step(payloads=[group], stream=gpu.stream)
+        mean = of_cpu[0].decompress([c.compress(g).copy() for c, g in zip(of_cpu, given)], SCALE)
+        for gradient, part in zip(gradients, split(mean)):
+            gradient[...] = part
+        cpu.step()
+        for feedback in (*compressors, *of_cpu):
+            feedback.commit()
+    on_gpu.check(gpu.stream)
+    same(gpu, there, here)
+
+
 def test_groups_may_be_several_and_the_rest_is_in_memory(gpu):
     cpu, here, gradients, on_gpu, there = pair(gpu, "adamw")
     for step in range(3):
