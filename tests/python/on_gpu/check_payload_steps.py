@@ -141,6 +141,9 @@ def test_a_payload_that_does_not_decode_leaves_the_step_out_until_it_is_told(gpu
     cpu.step()
     on_gpu.check(gpu.stream)
     same(gpu, there, here)
+    on_gpu.step(stream=gpu.stream, loss_scale=gpu.array(np.float32([0])))
+    with pytest.raises(gradwire.InvalidArgument, match="loss_scale in GPU memory is 0"):  # and no payload
+        on_gpu.check(gpu.stream)
 
 
 def test_a_loss_scale_is_read_on_the_gpu(gpu):
