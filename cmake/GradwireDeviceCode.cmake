@@ -1,15 +1,9 @@
 # Device code of a layer, where a CUDA compiler is found. Elsewhere every cuda:: operation throws
 # (no_cuda.cc). An object library of its own: the flags of C++ files are not nvcc's.
 
-# gradwire_device_code(<layer> <folder>): the folder's *_cuda.cu, or its no_cuda.cc.
-function(gradwire_device_code layer folder)
-  if(NOT GRADWIRE_WITH_CUDA_KERNELS)
-    target_sources(gradwire_${layer}_objects PRIVATE ${folder}/no_cuda.cc)
-    return()
-  endif()
-  set(target gradwire_${layer}_cuda)
-  file(GLOB device_sources CONFIGURE_DEPENDS ${folder}/*_cuda.cu)
-  add_library(${target} OBJECT ${device_sources})
+# gradwire_device_objects(<target> <source.cu>...): an object library of them.
+function(gradwire_device_objects target)
+  add_library(${target} OBJECT ${ARGN})
   # Bits are compared with the CPU's: no fused multiply-add, IEEE division and subnormals (defaults).
   target_compile_options(${target} PRIVATE -std=c++20 --fmad=false
                          --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
@@ -22,6 +16,17 @@ function(gradwire_device_code layer folder)
   target_include_directories(${target} PRIVATE ${GRADWIRE_INCLUDE_DIR})
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
                         CUDA_ARCHITECTURES "80-real;90")
+endfunction()
+
+# gradwire_device_code(<layer> <folder>): the folder's *_cuda.cu, or its no_cuda.cc.
+function(gradwire_device_code layer folder)
+  if(NOT GRADWIRE_WITH_CUDA_KERNELS)
+    target_sources(gradwire_${layer}_objects PRIVATE ${folder}/no_cuda.cc)
+    return()
+  endif()
+  set(target gradwire_${layer}_cuda)
+  file(GLOB device_sources CONFIGURE_DEPENDS ${folder}/*_cuda.cu)
+  gradwire_device_objects(${target} ${device_sources})
   foreach(library IN ITEMS gradwire_${layer} gradwire_${layer}_static)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${target}>)
   endforeach()

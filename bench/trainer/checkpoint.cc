@@ -14,6 +14,7 @@
 #include <system_error>
 #include <vector>
 
+#include "bench/trainer/host_verbs.h"
 #include "bench/trainer/state_file.h"
 #include "gradwire/kernels/core/error.h"
 
@@ -84,12 +85,7 @@ Checkpoints::Checkpoints(std::string folder, size_t keep, gradwire::Transport& t
                          gradwire::Context& context)
     : folder_(std::move(folder)), keep_(keep), transport_(transport), context_(context) {}
 
-void Checkpoints::together(const char* what) {
-  transport_.barrier({.what = what}, context_);
-  context_.stream.wait();
-}
-
-std::string Checkpoints::save(const Position& position, const Network& model, Updates& updates) {
+std::string Checkpoints::save(const Position& position, Network& model, Updates& updates) {
   const std::string final = concat(folder_, "/", kPrefix, position.steps);
   const std::string partial = concat(final, kPartial);
   const auto rank = static_cast<uint64_t>(transport_.rank());
@@ -97,7 +93,7 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
     fs::remove_all(partial);  // of a run that ended while it wrote
     fs::create_directories(partial);
   }
-  together("checkpoint: folder");
+  meet("checkpoint: folder", transport_, context_);
   // [save]
   {
     const std::string path = of_rank(partial, rank, "residuals");
@@ -109,7 +105,7 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
     }
     sync(path);
   }
-  StateWriter optimizer;
+  StateWriter optimizer(&context_.stream);
   updates.visit_state(optimizer);
   optimizer.write(of_rank(partial, rank, "optimizer"));
   // [save-end]
@@ -121,16 +117,14 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
     shared.number("", "seconds", std::bit_cast<uint64_t>(position.seconds));
     shared.number("", "seconds_to_target", std::bit_cast<uint64_t>(position.seconds_to_target));
     updates.save_plan(shared);
-    size_t offset = 0;
-    for (ParamId p = 0; p < model.parameters().size(); ++p) {
-      const gradwire::ParamInfo& info = model.parameters()[p];
-      const size_t numel = info.numel();
-      shared.floats(info.name, "value", model.values().subspan(offset, numel));
-      offset += numel;
+    std::span<const float> values = model.values();
+    for (const gradwire::ParamInfo& info : model.parameters()) {
+      shared.floats(info.name, "value", values.first(info.numel()));
+      values = values.subspan(info.numel());
     }
     shared.write(partial + "/parameters");
   }
-  together("checkpoint: files");
+  meet("checkpoint: files", transport_, context_);
   if (rank == 0) {
     sync(partial);
     fs::remove_all(final);  // the same step again, behind a resumed run
@@ -138,7 +132,7 @@ std::string Checkpoints::save(const Position& position, const Network& model, Up
     sync(folder_);
     remove_older(final);
   }
-  together("checkpoint: its name");
+  meet("checkpoint: its name", transport_, context_);
   return final;
 }
 
@@ -179,7 +173,7 @@ Position Checkpoints::load(Network& model, Updates& updates) {
   StateReader optimizer(of_rank(folder, rank, "optimizer"));
   updates.load_state(optimizer);
   for (ParamId p = 0; p < values.size(); ++p) {
-    std::copy(values[p].begin(), values[p].end(), model.value(p).begin());
+    model.set_value(p, values[p]);
   }
   updates.load_residuals([&](int of) -> std::unique_ptr<std::istream> {
     auto in = std::make_unique<std::ifstream>(

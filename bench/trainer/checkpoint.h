@@ -24,6 +24,7 @@ struct Position {
   uint64_t steps_at(uint64_t per_epoch) const;
 };
 
+/// Files are the same whether a run is on a CPU or on a GPU, and go from one to the other.
 class Checkpoints {
  public:
   /// `keep`: complete ones that stay, at least 1.
@@ -35,7 +36,7 @@ class Checkpoints {
   /// planner chose; a folder has its name once all of that is on the disk, and older ones go only
   /// then. Returns the folder.
   /// @throws std::system_error naming a file that could not be written: former ones are as before.
-  std::string save(const Position& position, const Network& model, Updates& updates);
+  std::string save(const Position& position, Network& model, Updates& updates);
 
   /// Collective, before the first step: takes over the newest complete checkpoint. With the world
   /// size and batch that it was saved with training goes on bit for bit; with others residuals are
@@ -46,7 +47,6 @@ class Checkpoints {
   Position load(Network& model, Updates& updates);
 
  private:
-  void together(const char* what);
   std::string newest() const;
   void remove_older(const std::string& latest) const;
 

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "bench/trainer/host_verbs.h"
 #include "gradwire/kernels/core/error.h"
 
 namespace trainer {
@@ -46,19 +47,6 @@ uint64_t hash_images(const LabelledImages& images, uint64_t hash) {
   return fnv1a(std::as_bytes(std::span(images.labels)), hash);
 }
 
-// Every rank's bytes, one after another `stride` apart; ranks that send less leave zeros behind.
-std::vector<std::byte> gather(std::span<const std::byte> mine, size_t stride,
-                              gradwire::Transport& transport, gradwire::Context& context) {
-  const auto ranks = static_cast<size_t>(transport.world_size());
-  std::vector<std::byte> all(ranks * stride);
-  std::vector<size_t> lengths(ranks);
-  const size_t length = mine.size();
-  transport.all_gather(length, mine, {.bytes = all, .stride = stride, .lengths = lengths},
-                       {.fingerprint = stride, .what = "settings"}, context);
-  context.stream.wait();
-  return all;
-}
-
 std::string_view take_line(std::string_view& text) {
   const size_t end = std::min(text.find('\n'), text.size());
   const std::string_view line = text.substr(0, end);
@@ -80,30 +68,28 @@ std::string difference(size_t rank, std::string_view text, std::string_view expe
 
 }  // namespace
 
-Evaluation evaluate(Network& model, const LabelledImages& images, const Standardiser& standardise,
-                    gradwire::Transport& transport, gradwire::Context& context) {
+Evaluation evaluate(Network& model, Examples& images, gradwire::Transport& transport,
+                    gradwire::Context& context) {
   const int ranks = transport.world_size();
-  size_t begin = gradwire::shard_begin(images.count, ranks, transport.rank());
-  const size_t end = gradwire::shard_begin(images.count, ranks, transport.rank() + 1);
+  size_t begin = gradwire::shard_begin(images.count(), ranks, transport.rank());
+  const size_t end = gradwire::shard_begin(images.count(), ranks, transport.rank() + 1);
   size_t correct = 0;
   double loss = 0;
-  std::vector<uint8_t> labels;
   std::vector<uint32_t> indices;
   while (begin < end) {
     const size_t batch = std::min(model.max_batch(), end - begin);
     indices.resize(batch);
-    labels.resize(batch);
     std::iota(indices.begin(), indices.end(), static_cast<uint32_t>(begin));
-    gather_examples(images, standardise, indices, model.inputs(), labels);
-    loss += model.forward(labels) * static_cast<double>(batch);
-    correct += model.correct(labels);
+    model.forward(images.take(indices, model.inputs()));
+    const BatchResult found = model.last_result();
+    loss += found.loss * static_cast<double>(batch);
+    correct += found.correct;
     begin += batch;
   }
   // Counts are exact in float32 up to 2^24 examples.
   std::array<float, 2> sums = {static_cast<float>(correct), static_cast<float>(loss)};
-  transport.all_reduce_sum(sums, {.fingerprint = images.count, .what = "evaluation"}, context);
-  context.stream.wait();
-  const auto count = static_cast<double>(images.count);
+  sum_floats(sums, {.fingerprint = images.count(), .what = "evaluation"}, transport, context);
+  const auto count = static_cast<double>(images.count());
   return {.accuracy = sums[0] / count, .loss = sums[1] / count};
 }
 
@@ -138,7 +124,8 @@ void check_same_settings(std::string_view settings, gradwire::Transport& transpo
   const auto bytes = std::as_bytes(std::span(settings));
   const Digest own{.hash = fnv1a(bytes), .length = bytes.size()};
   const auto digests =
-      gather(std::as_bytes(std::span(&own, 1)), sizeof(Digest), transport, context);
+      gather_bytes(std::as_bytes(std::span(&own, 1)), sizeof(Digest),
+                   {.fingerprint = sizeof(Digest), .what = "settings"}, transport, context);
   std::vector<Digest> all(static_cast<size_t>(transport.world_size()));
   std::memcpy(all.data(), digests.data(), digests.size());
   const auto other =
@@ -149,8 +136,8 @@ void check_same_settings(std::string_view settings, gradwire::Transport& transpo
   const auto by_length = [](const Digest& a, const Digest& b) { return a.length < b.length; };
   const size_t longest = std::max_element(all.begin(), all.end(), by_length)->length;
   const size_t stride = std::clamp<size_t>(longest, 1, kComparedBytes);
-  const auto texts =
-      gather(bytes.first(std::min(bytes.size(), stride)), stride, transport, context);
+  const auto texts = gather_bytes(bytes.first(std::min(bytes.size(), stride)), stride,
+                                  {.fingerprint = stride, .what = "settings"}, transport, context);
   const auto text_of = [&](size_t r) {
     const auto* begin = reinterpret_cast<const char*>(texts.data() + r * stride);
     return std::string_view(begin, std::min<size_t>(all[r].length, stride));
@@ -158,8 +145,7 @@ void check_same_settings(std::string_view settings, gradwire::Transport& transpo
   const auto rank = static_cast<size_t>(other - all.begin());
   const std::string message = difference(rank, text_of(rank), text_of(0));
   try {  // a rank that fails ends the group: not before all ranks have the texts
-    transport.barrier({.what = "settings"}, context);
-    context.stream.wait();
+    meet("settings", transport, context);
   } catch (const gradwire::TransportError&) {
     // Another rank was faster to leave; the difference is what to report either way.
   }
@@ -170,13 +156,10 @@ void check_equal_on_all_ranks(uint64_t hash, gradwire::Transport& transport,
                               gradwire::Context& context) {
   const auto ranks = static_cast<size_t>(transport.world_size());
   std::vector<uint64_t> all(ranks);
-  std::vector<size_t> lengths(ranks);
-  const size_t length = sizeof(hash);
-  transport.all_gather(
-      length, std::as_bytes(std::span(&hash, 1)),
-      {.bytes = std::as_writable_bytes(std::span(all)), .stride = sizeof(hash), .lengths = lengths},
-      {.fingerprint = sizeof(hash), .what = "parameter hash"}, context);
-  context.stream.wait();
+  const auto gathered =
+      gather_bytes(std::as_bytes(std::span(&hash, 1)), sizeof(hash),
+                   {.fingerprint = sizeof(hash), .what = "parameter hash"}, transport, context);
+  std::memcpy(all.data(), gathered.data(), gathered.size());
   std::string different;
   for (size_t r = 1; r < ranks; ++r) {
     if (all[r] != all[0]) {

@@ -21,8 +21,8 @@ struct Evaluation {
 };
 
 /// Each rank evaluates its shard of `images`; counts and losses are summed over ranks. Blocks.
-Evaluation evaluate(Network& model, const LabelledImages& images, const Standardiser& standardise,
-                    gradwire::Transport& transport, gradwire::Context& context);
+Evaluation evaluate(Network& model, Examples& images, gradwire::Transport& transport,
+                    gradwire::Context& context);
 
 /// FNV-1a, 64 bits (RFC 9923 gives the constants), going on from `hash`.
 uint64_t fnv1a(std::span<const std::byte> bytes, uint64_t hash = 0xcbf29ce484222325);

@@ -135,6 +135,8 @@ constexpr OptionRow kRows[] = {
      [](Options& o, View v) { o.group.world_size = parse_number<int>(v, 1, 4096); }},
     {"transport", "NAME", "in_process (ranks are threads) or a transport of processes [in_process]",
      set_transport},
+    {"device", "WHERE", "cpu, or over nccl cuda: GPU rank mod the machine's, or cuda:N [cpu]",
+     [](Options& o, View v) { o.device = parse_device(v); }},
     {"store", "WHERE", "where ranks meet: file:DIR or tcp:HOST:PORT",
      [](Options& o, View v) { o.group.store = v; }},
     {"interface", "NAME", "network interface to use and to count, e.g. eth0",
@@ -273,6 +275,7 @@ void complete(Options& o) {
   if (o.automatic.has_value()) {
     check_auto(o);
   }
+  complete_device(o);
   if (o.learning_rate == 0) {
     o.learning_rate = default_learning_rate(o.optimizer);
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/trainer/auto_method.h"
+#include "bench/trainer/device_option.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/compress/spec.h"
 #include "gradwire/optimizers/optimizer.h"
@@ -28,6 +29,7 @@ struct Options {
   Options() : outer(gradwire::default_spec("diloco")) { group.world_size = 4; }
 
   std::string transport = "in_process";  ///< in_process: all ranks are threads of this process
+  DeviceOption device;
   gradwire::TransportOptions group;
   std::string data;
   std::vector<size_t> convolutions;  ///< output channels of each; empty: a perceptron

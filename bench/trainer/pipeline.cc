@@ -24,13 +24,15 @@ class PlannedPipeline final : public Pipeline {
 }  // namespace
 
 std::unique_ptr<Pipeline> make_pipeline(const Options& options, gradwire::Plan plan,
-                                        gradwire::Transport& transport) {
+                                        gradwire::Transport& transport, gradwire::Stream& stream) {
   if (options.automatic.has_value()) {
     return make_auto_pipeline(options, std::move(plan.parameters), transport);
   }
-  return std::make_unique<PlannedPipeline>(
-      std::move(plan), transport,
-      gradwire::ReducerOptions{.threads = options.threads, .streams = options.streams});
+  gradwire::ReducerOptions of{.threads = options.threads, .streams = options.streams};
+  if (stream.device().type == gradwire::DeviceType::kCuda) {
+    of.stream = &stream;
+  }
+  return std::make_unique<PlannedPipeline>(std::move(plan), transport, of);
 }
 
 }  // namespace trainer

@@ -39,10 +39,11 @@ class Pipeline {
   virtual std::vector<gradwire::planner::Decision> decisions() { return {}; }
 };
 
-/// Collective. `plan`: of the first step; where the method is auto, its parameters alone.
+/// Collective. `plan`: of the first step; where the method is auto, its parameters alone. `stream`:
+/// on a GPU that of backward and the optimizer, which outlives it.
 /// @throws gradwire::InvalidArgument as Reducer() and planner::Autopilot().
 std::unique_ptr<Pipeline> make_pipeline(const Options& options, gradwire::Plan plan,
-                                        gradwire::Transport& transport);
+                                        gradwire::Transport& transport, gradwire::Stream& stream);
 
 /// Collective. @throws gradwire::InvalidArgument as planner::Autopilot(), and in a build without
 /// the planner.

@@ -10,6 +10,7 @@
 
 #include "bench/trainer/group_checks.h"
 #include "bench/trainer/idx.h"
+#include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/core/error.h"
 
 namespace trainer {
@@ -67,13 +68,26 @@ class Cursor {
 
 }  // namespace
 
-StateWriter::StateWriter() {
+StateWriter::StateWriter(gradwire::Stream* stream) : stream_(stream) {
   append(std::as_bytes(std::span(kMagic)));
   append(bytes_of(kVersion));
 }
 
 void StateWriter::append(std::span<const std::byte> bytes) {
   content_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void StateWriter::append_from(std::span<const std::byte> bytes, gradwire::Device device) {
+  if (device.type == gradwire::DeviceType::kCpu) {
+    append(bytes);
+    return;
+  }
+  check(stream_ != nullptr && stream_->device() == device, "checkpoint: state is on ",
+        gradwire::name_of(device), ", expected a stream of it to copy on");
+  std::vector<std::byte> copy(bytes.size());
+  gradwire::copy_bytes(copy, {}, bytes, device, *stream_);
+  stream_->wait();
+  append(copy);
 }
 
 void StateWriter::begin(uint32_t kind, std::string_view parameter, std::string_view name,
@@ -99,13 +113,14 @@ void StateWriter::number(std::string_view parameter, std::string_view name, uint
 
 void StateWriter::tensor(std::string_view parameter, std::string_view name,
                          gradwire::TensorView value) {
-  floats(parameter, name, value.as<float>());
+  begin(kFloats, parameter, name, value.numel);
+  append_from(std::as_bytes(value.as<float>()), value.device);
 }
 
 void StateWriter::bytes(std::string_view parameter, std::string_view name,
-                        std::span<std::byte> value, gradwire::Device) {
+                        std::span<std::byte> value, gradwire::Device device) {
   begin(kBytes, parameter, name, value.size());
-  append(value);
+  append_from(value, device);
 }
 
 void StateWriter::scalar(std::string_view parameter, std::string_view name, uint64_t& value) {

@@ -21,9 +21,10 @@ namespace trainer {
 ///   characters of the parameter's name, u32 and those of the piece's, u64 count and its values
 ///   (float32, bytes, one u64); last u64, FNV-1a 64 of everything before.
 /// Collects pieces; add an optimizer's by `optimizer.visit_state(writer)`, its stream being idle.
+/// What lies on a GPU is copied on `stream`, which is of that GPU and waited for.
 class StateWriter final : public gradwire::StateVisitor {
  public:
-  StateWriter();
+  explicit StateWriter(gradwire::Stream* stream = nullptr);
 
   void floats(std::string_view parameter, std::string_view name, std::span<const float> values);
   void number(std::string_view parameter, std::string_view name, uint64_t value);
@@ -41,7 +42,9 @@ class StateWriter final : public gradwire::StateVisitor {
  private:
   void begin(uint32_t kind, std::string_view parameter, std::string_view name, uint64_t count);
   void append(std::span<const std::byte> bytes);
+  void append_from(std::span<const std::byte> bytes, gradwire::Device device);
 
+  gradwire::Stream* stream_;
   std::string content_;
 };
 

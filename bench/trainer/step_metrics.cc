@@ -1,5 +1,7 @@
 #include "bench/trainer/step_metrics.h"
 
+#include <limits>
+
 namespace trainer {
 namespace {
 
@@ -28,6 +30,12 @@ void StepMetrics::add_times(const StepMoments& at) {
   backward_ms = milliseconds(at.backward - at.forward);
   compute_ms = milliseconds((at.prepared - at.begin) + (at.updated - at.exchanged));
   exposed_exchange_ms = milliseconds((at.exchanged - at.prepared) + (at.end - at.updated));
+}
+
+void StepMetrics::keep_only_step_time(double milliseconds) {
+  step_ms = milliseconds;
+  compute_ms = backward_ms = exposed_exchange_ms = compression_ms = transfer_ms =
+      std::numeric_limits<double>::quiet_NaN();
 }
 
 void StepMetrics::add_trace(const gradwire::StepTrace& trace) {

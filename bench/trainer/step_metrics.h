@@ -25,6 +25,8 @@ struct StepMetrics {
 
   /// Takes the times of the caller's thread.
   void add_times(const StepMoments& at);
+  /// Of a step on a GPU, of which the host knows no more: what it was made of becomes NaN.
+  void keep_only_step_time(double milliseconds);
   /// Takes codec and transport times and bytes from the reducer's trace of the step.
   void add_trace(const gradwire::StepTrace& trace);
   StepMetrics& operator+=(const StepMetrics& other);

@@ -8,6 +8,8 @@
 #include "bench/trainer/checkpoint.h"
 #include "bench/trainer/data.h"
 #include "bench/trainer/group_checks.h"
+#include "bench/trainer/host_verbs.h"
+#include "bench/trainer/math.h"
 #include "bench/trainer/network.h"
 #include "bench/trainer/run_events.h"
 #include "bench/trainer/step_metrics.h"
@@ -32,6 +34,14 @@ NetworkShape shape_of(const Options& options, const DataFolder& data) {
 
 size_t rows(const Options& options) { return std::max<size_t>(options.batch_size, 128); }
 
+// Where the transport carries memory, there a rank computes.
+std::unique_ptr<gradwire::Stream> make_stream(const RankInputs& in) {
+  const gradwire::Device device = in.transport.traits().device;
+  return device.type == gradwire::DeviceType::kCuda
+             ? gradwire::cuda::make_stream(device.index)
+             : gradwire::make_inline_stream(in.options.threads);
+}
+
 // Ends the group with the exception being handled, and throws it on.
 [[noreturn]] void end_group(const RankInputs& in) {
   try {
@@ -54,8 +64,8 @@ size_t rows(const Options& options) { return std::max<size_t>(options.batch_size
 // Ranks that are threads have the same options and data anyhow.
 void compare_settings(const RankInputs& in) {
   if (in.options.transport != "in_process") {
-    const auto stream = gradwire::make_inline_stream(in.options.threads);
-    gradwire::Workspace workspace;
+    const auto stream = make_stream(in);
+    gradwire::Workspace workspace(*stream);
     gradwire::Context context{*stream, workspace};
     check_same_settings(common_settings(in.options, in.data), in.transport, context);
   }
@@ -73,6 +83,7 @@ class Training {
   bool together() const;
   void begin_step();
   void step();
+  void settle();
   void after_step();
   void evaluate_now();
   void compare_parameters();
@@ -92,12 +103,14 @@ class Training {
   const Options& options_;
   Standardiser standardise_;
   BatchSampler sampler_;  // before the model, so that its check comes before any allocation
+  std::unique_ptr<gradwire::Stream> stream_ = make_stream(in_);
+  const bool on_gpu_ = stream_->device().type == gradwire::DeviceType::kCuda;
+  std::unique_ptr<Math> math_ = make_math(*stream_);
   Network model_;
-  std::unique_ptr<gradwire::Stream> stream_ = gradwire::make_inline_stream(options_.threads);
-  gradwire::Workspace workspace_;
+  gradwire::Workspace workspace_{*stream_};
   gradwire::Context context_{*stream_, workspace_};
   Updates updates_{options_, in_.transport, model_, context_};
-  std::vector<uint8_t> labels_;
+  std::unique_ptr<Examples> training_, test_;
   std::string interface_;  // empty: not counted
   Checkpoints checkpoints_{options_.checkpoint, options_.keep_checkpoints, in_.transport, context_};
   std::optional<uint64_t> resumed_at_;
@@ -105,8 +118,10 @@ class Training {
 
   uint64_t steps_per_epoch_;
   uint64_t total_steps_;
-  uint64_t steps_ = 0;  // done
-  double seconds_ = 0;  // training clock: steps, and what auto probes before them
+  uint64_t steps_ = 0;               // done, on a GPU enqueued
+  std::vector<StepMetrics> untold_;  // of the last steps
+  StepMoments::Time untold_since_;   // when the first of them began
+  double seconds_ = 0;               // training clock: steps, and what auto probes before
   bool finished_ = false;
   MetricsMean metrics_;
   std::optional<uint64_t> evaluated_at_, compared_at_;
@@ -123,8 +138,9 @@ Training::Training(const RankInputs& in)
                 .world_size = static_cast<size_t>(in.transport.world_size()),
                 .seed = in.options.seed},
                static_cast<size_t>(in.transport.rank())),
-      model_(shape_of(in.options, in.data), rows(in.options)),
-      labels_(in.options.batch_size),
+      model_(shape_of(in.options, in.data), rows(in.options), *math_),
+      training_(math_->examples(in.data.train, standardise_, in.options.batch_size)),
+      test_(math_->examples(in.data.test, standardise_, model_.max_batch())),
       steps_per_epoch_(in.data.train.count /
                        (in.options.batch_size * static_cast<size_t>(in.transport.world_size()))),
       total_steps_(steps_per_epoch_ * in.options.epochs) {
@@ -147,8 +163,7 @@ void Training::join() {
   }
   seconds_ += updates_.chooses() ? joining_s : 0;  // auto probes the link, for the training's sake
   tell_start();
-  in_.transport.barrier({.what = "start"}, context_);
-  context_.stream.wait();
+  meet("start", in_.transport, context_);
 }
 
 void Training::resume() {
@@ -207,15 +222,15 @@ void Training::step() {
   const uint64_t interface_before = interface_bytes();
   const double cpu_before = process_cpu_ms();
   const auto begin = Clock::now();
-  gather_examples(in_.data.train, standardise_, sampler_.batch(steps_), model_.inputs(), labels_);
   // [step]
-  const double loss = model_.forward(labels_);
+  const auto labels = training_->take(sampler_.batch(steps_), model_.inputs());
+  model_.forward(labels);
   const auto forward_end = Clock::now();
-  model_.backward(labels_, [&](ParamId p) { updates_.gradient_ready(p); });
+  model_.backward(labels, [&](ParamId p) { updates_.gradient_ready(p); });
   const auto backward_end = Clock::now();
   updates_.prepare();
   const auto prepare_end = Clock::now();
-  updates_.exchange(loss);
+  updates_.exchange();
   const auto exchange_end = Clock::now();
   updates_.apply(learning_rate(steps_));
   // [step-end]
@@ -237,11 +252,45 @@ void Training::step() {
   if (!interface_.empty()) {
     metrics.interface_bytes_sent = static_cast<double>(interface_bytes() - interface_before);
   }
-  seconds_ += metrics.step_ms / 1000;
-  metrics_.add(metrics);
-  events_.step(now(), metrics, loss);
+  if (untold_.empty()) {
+    untold_since_ = begin;
+  }
+  untold_.push_back(metrics);
+  if (on_gpu_) {
+    if (untold_.size() == Network::kResults) {
+      settle();
+    }
+    return;  // the host has only seen how long it took to enqueue
+  }
+  settle();
   events_.timeline(steps_, at, trace);
   tell_decisions();
+}
+
+// Tells of the steps that have not been told of. On a GPU it waits for them first, and they took
+// the same time each: as much as the host has seen go by.
+void Training::settle() {
+  if (untold_.empty()) {
+    return;
+  }
+  updates_.synchronize();
+  const std::vector<BatchResult> results = model_.last_results(untold_.size());
+  if (on_gpu_) {
+    const std::chrono::duration<double, std::milli> all = Clock::now() - untold_since_;
+    for (StepMetrics& step : untold_) {
+      step.keep_only_step_time(all.count() / static_cast<double>(untold_.size()));
+    }
+  }
+  const uint64_t last = steps_;
+  steps_ -= untold_.size();
+  for (size_t i = 0; i < untold_.size(); ++i) {
+    ++steps_;
+    seconds_ += untold_[i].step_ms / 1000;
+    metrics_.add(untold_[i]);
+    events_.step(now(), untold_[i], results[i].loss);
+  }
+  steps_ = last;
+  untold_.clear();
 }
 
 void Training::after_step() {
@@ -251,21 +300,24 @@ void Training::after_step() {
     return;  // ranks are compared, and evaluated, where they are the same
   }
   const bool due = options_.eval_every == 0 ? epoch_end : steps_ % options_.eval_every == 0;
+  const bool save =
+      options_.checkpoint_every == 0 ? epoch_end : steps_ >= saved_at_ + options_.checkpoint_every;
+  if (due || epoch_end || save || finished_) {
+    settle();
+  }
   if (due || finished_) {
     evaluate_now();
   }
   if (epoch_end || finished_) {
     compare_parameters();
   }
-  const bool save =
-      options_.checkpoint_every == 0 ? epoch_end : steps_ >= saved_at_ + options_.checkpoint_every;
   if (!options_.checkpoint.empty() && (save || finished_)) {
     save_checkpoint();
   }
 }
 
 void Training::evaluate_now() {
-  evaluation_ = evaluate(model_, in_.data.test, standardise_, in_.transport, context_);
+  evaluation_ = evaluate(model_, *test_, in_.transport, context_);
   events_.evaluate(now(), evaluation_);
   // The accuracy has the same bits on every rank, so all take the same decision.
   const bool reached =

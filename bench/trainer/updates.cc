@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "bench/trainer/host_verbs.h"
 #include "bench/trainer/plan_pieces.h"
 #include "bench/trainer/process.h"
 #include "gradwire/kernels/core/error.h"
@@ -56,6 +57,10 @@ class OuterSaved final : public gradwire::SavedState {
   gradwire::SavedState& from_;
 };
 
+gradwire::TensorView view_on(gradwire::Device device, std::span<float> elements) {
+  return {elements.data(), elements.size(), gradwire::DType::kFloat32, device};
+}
+
 gradwire::PlanOptions plan_options(const Options& options) {
   return {.spec = options.method,
           .exchange = options.exchange,
@@ -83,9 +88,9 @@ const gradwire::Plan& Updates::plan_now() const {
 
 void Updates::join() {
   if (options_.exchange_gradients) {
-    pipeline_ = make_pipeline(options_, plan_now(), transport_);
+    pipeline_ = make_pipeline(options_, plan_now(), transport_, context_.stream);
   } else {
-    local_gradients_.resize(model_.parameter_count());
+    local_gradients_ = {model_.parameter_count(), model_.device()};
   }
   keep_to(options_.compute_cpus);
   std::vector<gradwire::Parameter> parameters = bind_gradients();
@@ -106,12 +111,12 @@ std::vector<gradwire::Parameter> Updates::bind_gradients() {
     const gradwire::TensorView gradient =
         pipeline_ != nullptr
             ? pipeline_->reducer().gradient(p)
-            : gradwire::view_of(std::span(local_gradients_).subspan(offset, value.size()));
+            : view_on(model_.device(), local_gradients_.span().subspan(offset, value.size()));
     offset += value.size();
     model_.bind_gradient(p, gradient.as<float>());
     const auto& info = model_.parameters()[p];
     parameters.push_back(
-        {info.name, gradwire::view_of(value), gradient, info.shape.size() == 1 ? 1u : 0u});
+        {info.name, view_on(model_.device(), value), gradient, info.shape.size() == 1 ? 1u : 0u});
   }
   return parameters;
 }
@@ -153,39 +158,74 @@ void Updates::gradient_ready(ParamId p) {
   }
 }
 
-void Updates::prepare() {
-  optimizer_->prepare(context_);
-  context_.stream.wait();
-}
-
-void Updates::exchange(double loss) {
-  if (pipeline_ != nullptr && outer_ == nullptr) {
-    exchange_ready(loss);
+// Where errors of its calls surface.
+void Updates::wait_on_cpu() {
+  if (!on_gpu()) {
+    context_.stream.wait();
   }
 }
 
-void Updates::exchange_ready(double loss) {
+void Updates::prepare() {
+  optimizer_->prepare(context_);
+  wait_on_cpu();
+}
+
+void Updates::exchange() {
+  if (pipeline_ != nullptr && outer_ == nullptr) {
+    exchange_ready();
+  }
+}
+
+void Updates::exchange_ready() {
   for (const ParamId p : ready_) {
     pipeline_->grad_ready(p);
   }
-  if (pipeline_->wait(loss)) {
-    replanned_ = true;
-    bind_again();
+  try {
+    // The planner alone looks at the loss, and it does not choose for outer steps.
+    if (pipeline_->wait(chooses() ? model_.last_result().loss : 0)) {
+      replanned_ = true;
+      bind_again();
+    }
+  } catch (const gradwire::NonFiniteGradient&) {
+    if (!on_gpu()) {
+      throw;
+    }
+    // Of a step before, heard of at another step on every rank: synchronize() throws it on all
+    // behind the same one, and until then nothing is committed.
   }
 }
 
 void Updates::apply(double learning_rate) {
   optimizer_->apply(learning_rate, context_);
-  context_.stream.wait();
+  wait_on_cpu();
+}
+
+void Updates::synchronize() {
+  if (!on_gpu()) {
+    return;
+  }
+  try {
+    if (pipeline_ != nullptr) {
+      pipeline_->reducer().synchronize();
+    }
+  } catch (const gradwire::NonFiniteGradient&) {
+    try {  // a rank that fails ends the group: not before all have heard of it
+      meet("gradients that are not finite", transport_, context_);
+    } catch (const gradwire::TransportError&) {
+      // Another rank was faster to leave; the gradient is what to report either way.
+    }
+    throw;
+  }
+  optimizer_->synchronize(context_);
 }
 
 // The gradients' memory, which the optimizer has read, takes what the local steps moved.
 void Updates::outer_step() {
   outer_->prepare(context_);
-  context_.stream.wait();
-  exchange_ready(0);  // which is for the planner, and it does not choose here
+  wait_on_cpu();
+  exchange_ready();
   outer_->apply(options_.outer_learning_rate, context_);
-  context_.stream.wait();
+  wait_on_cpu();
 }
 
 std::vector<gradwire::planner::Decision> Updates::decisions() {

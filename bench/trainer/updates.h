@@ -19,7 +19,8 @@ namespace trainer {
 /// Exchanges what the optimizer says is to be exchanged, by the plan of the method; an optimizer of
 /// momenta has its gradients exchanged uncompressed until it begins with these. With local steps
 /// what they moved is exchanged, and stepped on, once in so many. Where the planner chooses, plans
-/// change behind an exchange. Everything outlives it.
+/// change behind an exchange. On a GPU (the context's stream says so) the calls of a step enqueue
+/// and nothing waits. Everything outlives it.
 class Updates {
  public:
   Updates(const Options& options, gradwire::Transport& transport, Network& model,
@@ -37,12 +38,15 @@ class Updates {
   /// What is exchanged is in the gradients' memory behind it.
   void prepare();
   /// Blocks until the mean is there; with local steps, and without an exchange, does nothing.
-  /// `loss`: of this rank's step.
-  void exchange(double loss);
+  void exchange();
   /// The optimizer's step.
   void apply(double learning_rate);
   /// With local steps: exchanges what they moved, and steps on it.
   void outer_step();
+
+  /// On a GPU: waits, and throws what a step since the last call has met. Behind the same step on
+  /// all ranks.
+  void synchronize();
 
   /// What the planner has decided since the last call, which was behind the step before.
   std::vector<gradwire::planner::Decision> decisions();
@@ -82,7 +86,9 @@ class Updates {
   void bind_again();
   const gradwire::Plan& plan_now() const;
   bool take_plan();
-  void exchange_ready(double loss);
+  void exchange_ready();
+  void wait_on_cpu();
+  bool on_gpu() const { return context_.stream.device().type == gradwire::DeviceType::kCuda; }
 
   const Options& options_;
   gradwire::Transport& transport_;
@@ -91,7 +97,7 @@ class Updates {
   gradwire::Plan plan_, plain_plan_;    // of the method, of gradients before there are momenta
   std::unique_ptr<Pipeline> pipeline_;  // null without an exchange
   bool replanned_ = false;              // behind the last step, by the planner
-  std::vector<float> local_gradients_;  // without an exchange
+  Array<float> local_gradients_;        // without an exchange
   std::unique_ptr<gradwire::Optimizer> optimizer_;
   std::unique_ptr<gradwire::Optimizer> outer_;                       // with local steps
   gradwire::Exchanged exchanged_ = gradwire::Exchanged::kGradients;  // in the step to come

@@ -3,16 +3,16 @@
 
 set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 
-# gradwire_simt_mutant(<name> [COMPRESSORS|OPTIMIZERS] FILE x.cuh SOURCE x_cuda.cu FROM text TO text
+# gradwire_simt_mutant(<name> [COMPRESSORS|OPTIMIZERS|TRAINER] FILE x.cuh SOURCE x_cuda.cu FROM text TO text
 #                      TESTS filter)
 # COMPRESSORS: the tests are those of simt_compress_test. OPTIMIZERS: the files are optimizers/'s, the
-# tests those of simt_optimizers_test.
+# tests those of simt_optimizers_test. TRAINER: bench/trainer's, and those of simt_trainer_test.
 # READS as well: the file is kernels/ops' all the same, and the source optimizers/'.
 function(gradwire_simt_mutant name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS;READS" "FILE;SOURCE;FROM;TO;TESTS"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS;READS;TRAINER" "FILE;SOURCE;FROM;TO;TESTS"
                         "")
   set(from ${ops})
-  set(within kernels/ops)
+  set(within gradwire/kernels/ops)
   set(more "")
   set(tests simt_tests)
   set(others simt_kernels)
@@ -20,15 +20,23 @@ function(gradwire_simt_mutant name)
     set(tests simt_compress_tests)
   elseif(arg_OPTIMIZERS)
     set(from ${optimizers})
-    set(within optimizers)
+    set(within gradwire/optimizers)
     set(tests simt_optimizer_tests)
     set(others simt_optimizer_kernels)
     set(more $<TARGET_OBJECTS:simt_kernels>)
+  elseif(arg_TRAINER)
+    if(NOT TARGET simt_trainer_tests)
+      return()
+    endif()
+    set(from ${PROJECT_SOURCE_DIR}/bench/trainer)
+    set(within bench/trainer)
+    set(tests simt_trainer_tests)
+    set(others simt_trainer_kernels)
   endif()
   set(source ${from}/${arg_SOURCE})
   if(arg_READS)
     set(from ${ops})
-    set(within kernels/ops)
+    set(within gradwire/kernels/ops)
   endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${from}/${arg_FILE})
   file(READ ${from}/${arg_FILE} text)
@@ -38,7 +46,7 @@ function(gradwire_simt_mutant name)
   endif()
   string(REPLACE "${arg_FROM}" "${arg_TO}" text "${text}")
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
-  file(GENERATE OUTPUT ${folder}/gradwire/${within}/${arg_FILE} CONTENT "${text}")
+  file(GENERATE OUTPUT ${folder}/${within}/${arg_FILE} CONTENT "${text}")
   gradwire_simt_kernels(simt_mutant_${name}_kernels ${source})
   target_include_directories(simt_mutant_${name}_kernels BEFORE PRIVATE ${folder})
   gradwire_simt_program(simt_mutant_${name} ${tests} simt_mutant_${name}_kernels EXCLUDE_FROM_ALL)
@@ -47,6 +55,9 @@ function(gradwire_simt_mutant name)
   cmake_path(GET arg_SOURCE STEM stem)
   target_sources(simt_mutant_${name} PRIVATE
                  "$<FILTER:$<TARGET_OBJECTS:${others}>,EXCLUDE,/${stem}[.]cu>" ${more})
+  if(arg_TRAINER)
+    target_link_libraries(simt_mutant_${name} PRIVATE gradwire_trainer_pieces)
+  endif()
   add_dependencies(simt_mutants simt_mutant_${name})
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_SIMT_MUTANTS
                "$<TARGET_FILE:simt_mutant_${name}>|${arg_TESTS}")
@@ -291,6 +302,15 @@ gradwire_simt_mutant(quotient_of_a_scale FILE elementwise.cuh SOURCE elementwise
 gradwire_simt_mutant(fill_of_the_first_block FILE elementwise.cuh SOURCE elementwise_cuda.cu
   FROM "       first < numel; first += all) {" TO "       first < numel; first += numel) {"
   TESTS "*ElementwiseKernels.Fill*")
+gradwire_simt_mutant(tile_barrier TRAINER FILE math.cuh SOURCE math_cuda.cu
+  FROM "    __syncthreads();  // the next terms take their place\n" TO "" TESTS "*NetworkKernels*")
+gradwire_simt_mutant(places_not_mirrored TRAINER FILE math.cuh SOURCE math_cuda.cu
+  FROM "(kPlaces - 1 - column % kPlaces)" TO "column % kPlaces" TESTS "*NetworkKernels*")
+gradwire_simt_mutant(all_of_the_largest TRAINER FILE math.cuh SOURCE math_cuda.cu
+  FROM "largest[from] == i % (of.channels * pixels)" TO "largest[from] != ConvBatch::kNone"
+  TESTS "*NetworkKernels*")
+gradwire_simt_mutant(rows_of_one_pass TRAINER FILE math.cuh SOURCE math_cuda.cu
+  FROM "row < batch; row += kThreads" TO "row < batch; row += batch" TESTS "*NetworkKernels*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")
