@@ -48,7 +48,16 @@ done
 build=$(realpath -m "$build")
 [ "$rebuild" = no ] || [ -n "$prebuilt" ] || misuse "--rebuild goes with --prebuilt"
 
-programs=(gpu_test core_test cuda_bench gradwire-check nccl_reducer_rank)
+programs=(gpu_test core_test cuda_bench gradwire-check nccl_reducer_rank gradwire-trainer)
+# The trainer is a target where OpenBLAS and zlib are: TARGET..., and it if FOLDER was configured so.
+targets_in() {  # FOLDER TARGET...
+  local folder=$1
+  shift
+  targets=("$@")
+  if grep -qs '^build gradwire_trainer: ' "$folder/build.ninja"; then
+    targets+=(gradwire_trainer)
+  fi
+}
 
 # --- the folder of programs built beforehand
 if [ -n "$make_prebuilt" ]; then
@@ -57,11 +66,19 @@ if [ -n "$make_prebuilt" ]; then
   make_prebuilt=$(cd "$make_prebuilt" && pwd)
   cd "$root"
   cmake --preset prebuilt -G Ninja
-  cmake --build build/prebuilt --target "${programs[@]/gradwire-check/gradwire_check}"
+  targets_in build/prebuilt gpu_test core_test cuda_bench gradwire_check nccl_reducer_rank
+  cmake --build build/prebuilt --target "${targets[@]}"
   cp build/prebuilt/{tests/simt/gpu_test,tests/kernels/core_test,bench/cuda_bench} \
     build/prebuilt/comm/gradwire-check build/prebuilt/tests/comm/nccl_reducer_rank \
     "$make_prebuilt/bin/"
-  cp -L build/prebuilt/*/libgradwire_{kernels,optimizers,comm}.so.?.? "$make_prebuilt/lib/"
+  layers=(kernels optimizers comm)
+  if [ "${targets[-1]}" = gradwire_trainer ]; then
+    cp build/prebuilt/bench/gradwire-trainer "$make_prebuilt/bin/"
+    [ ! -e build/prebuilt/planner/libgradwire_planner.so ] || layers+=(planner)
+  fi
+  for layer in "${layers[@]}"; do
+    cp -L "build/prebuilt/$layer/libgradwire_$layer".so.?.? "$make_prebuilt/lib/"
+  done
   strip "$make_prebuilt"/bin/* "$make_prebuilt"/lib/*
   commit_of_tree > "$make_prebuilt/COMMIT"
   megabytes=$(du -sm "$make_prebuilt" | cut -f1)
@@ -108,14 +125,16 @@ if [ -n "$prebuilt" ]; then
 else
   path_of=([gpu_test]=$build/tests/simt/gpu_test [core_test]=$build/tests/kernels/core_test
     [cuda_bench]=$build/bench/cuda_bench [gradwire-check]=$build/comm/gradwire-check
-    [nccl_reducer_rank]=$build/tests/comm/nccl_reducer_rank)
+    [nccl_reducer_rank]=$build/tests/comm/nccl_reducer_rank
+    [gradwire-trainer]=$build/bench/gradwire-trainer)
   stage configure 60 "${configure[@]}"
   tests=()
   if grep -qs '^-- gradwire: TESTS on' "$logs/configure.log"; then
     tests=(gpu_test core_test nccl_reducer_rank)
   fi
+  targets_in "$build" cuda_bench "${tests[@]}" gradwire_check
   # Some programs are better than none: what does not build is missed by its own stage.
-  stage build 270 cmake --build "$build" --target cuda_bench "${tests[@]}" gradwire_check -- -k 0
+  stage build 270 cmake --build "$build" --target "${targets[@]}" -- -k 0
 fi
 
 # --- run: what matters most comes first
@@ -130,6 +149,12 @@ else
   ranks=("${path_of[gradwire-check]}" "${tool[nccl]}")
   [ ! -x "${path_of[nccl_reducer_rank]}" ] || ranks+=("${path_of[nccl_reducer_rank]}")
   stage nccl 120 "$root/bench/nccl_ranks.sh" "${ranks[@]}"
+fi
+missing=$(trainer_missing)
+if [ -n "$missing" ]; then
+  skip trainer "$missing"
+else
+  stage trainer 60 "$root/bench/gpu_trainer.sh" "${path_of[gradwire-trainer]}" "${tool[nccl]}"
 fi
 missing=$(python_missing)
 if [ -n "$missing" ]; then

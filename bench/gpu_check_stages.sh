@@ -82,6 +82,18 @@ python_missing() {
   timeout -k 2 60 python3 "$root/tests/python/on_gpu/gpu_arrays.py" 2>&1 | tail -n 1
 }
 
+# Why the trainer cannot run here; nothing where it can. It needs OpenBLAS beside what others need.
+trainer_missing() {
+  local program=${path_of[gradwire-trainer]} said
+  if [ ! -x "$program" ]; then
+    echo "there is no $program"
+  elif ! said=$(timeout -k 2 20 "$program" --help 2>&1); then
+    echo "$program does not start: $(tail -n 1 <<< "$said")"
+  elif [ "${tool[nccl]}" = '' ]; then
+    echo "NCCL: ${why_not[nccl]}"
+  fi
+}
+
 json_tools() {
   local name comma=''
   for name in "${!tool[@]}"; do

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "gpu_check.sh"
-NAMES = ["gpu_test", "bench", "core_test", "nccl", "python", "hook", "peers",
+NAMES = ["gpu_test", "bench", "core_test", "nccl", "trainer", "python", "hook", "peers",
          "memcheck", "racecheck", "synccheck", "initcheck"]
 HANGS = 'trap "" TERM; sleep 1000 & echo $! > "$FAKES/child"; while :; do sleep 1; done'
 
@@ -98,7 +98,7 @@ def test_every_stage_is_run_and_told(machine):
     assert results["stages"][0]["reason"] == "[  PASSED  ] 7 tests."
     assert results["tools"]["torch"] == {"absent": "ModuleNotFoundError: no module"}
     assert results["tools"]["compute-sanitizer"] == {"version": "Version 1"}
-    assert (machine.folder / "checks").read_text().split() == NAMES[7:]
+    assert (machine.folder / "checks").read_text().split() == NAMES[8:]
     last = done.stdout.splitlines()[-1 - len(NAMES):]
     assert [line.split()[0] for line in last] == NAMES + ["gpu_check.sh:"]
 
