@@ -53,6 +53,14 @@ class CudaExamples final : public Examples {
     stream_.wait();  // they are read until then
   }
 
+  ~CudaExamples() override {
+    try {
+      stream_.wait();  // the slots must not go before the GPU has passed them
+    } catch (const gradwire::DeviceError&) {
+      // It does nothing any more then, and whoever waits for the stream next is told.
+    }
+  }
+
   size_t count() const override { return count_; }
 
   std::span<const uint8_t> take(std::span<const uint32_t> indices,
