@@ -89,7 +89,7 @@ class Examples {
   virtual size_t count() const = 0;
   /// Writes the standardised pixels of the images `indices`, at most as many as were asked for, to
   /// `inputs`. @returns their labels, valid until the next call; both on the Math's device. On a
-  /// GPU it waits in every kExamplesAhead-th call for those before.
+  /// GPU it waits only where the kExamplesAhead calls before it are all under way.
   virtual std::span<const uint8_t> take(std::span<const uint32_t> indices,
                                         std::span<float> inputs) = 0;
 };

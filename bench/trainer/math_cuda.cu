@@ -1,9 +1,8 @@
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "bench/trainer/math.cuh"
+#include "gradwire/kernels/core/event.h"
 #include "gradwire/kernels/core/pinned.h"
 
 namespace trainer {
@@ -41,6 +40,9 @@ class CudaExamples final : public Examples {
         indices_(most * sizeof(uint32_t), stream.device()),
         taken_(most, stream.device()),
         slots_(kExamplesAhead * most * sizeof(uint32_t)) {
+    for (std::unique_ptr<gradwire::Event>& passed : passed_) {
+      passed = gradwire::make_event(stream.device());
+    }
     upload(pixels_, std::as_bytes(std::span(images.pixels)));
     upload(labels_, std::as_bytes(std::span(images.labels)));
     std::vector<float> table;
@@ -67,14 +69,15 @@ class CudaExamples final : public Examples {
                                 std::span<float> inputs) override {
     gradwire::check(indices.size() <= most_, "examples: ", indices.size(),
                     " are asked for, at most ", most_, " were announced");
-    if (under_way_ == kExamplesAhead) {
+    const size_t at = calls_++ % kExamplesAhead;
+    if (!passed_[at]->passed()) {
       stream_.wait();
-      under_way_ = 0;
     }
     const std::span<std::byte> slot =
-        slots_.bytes().subspan(under_way_++ * most_ * sizeof(uint32_t), indices.size_bytes());
+        slots_.bytes().subspan(at * most_ * sizeof(uint32_t), indices.size_bytes());
     std::memcpy(slot.data(), indices.data(), slot.size());
     gradwire::copy_bytes(indices_.bytes().first(slot.size()), stream_.device(), slot, {}, stream_);
+    passed_[at]->record(stream_);
     const StoredImages from{pixels_.as<uint8_t>().data(), labels_.as<uint8_t>().data(),
                             standardised_.as<float>().data(), features_, plane_};
     GRADWIRE_LAUNCH(take_examples_kernel, shape_for(indices.size() * features_, stream_), from,
@@ -92,7 +95,8 @@ class CudaExamples final : public Examples {
   const size_t count_, features_, plane_, most_;
   const gradwire::Buffer pixels_, labels_, standardised_, indices_, taken_;
   const gradwire::PinnedBuffer slots_;
-  size_t under_way_ = 0;  // calls since the stream was waited for
+  std::array<std::unique_ptr<gradwire::Event>, kExamplesAhead> passed_;  // that a slot was read
+  size_t calls_ = 0;
 };
 
 class CudaMath final : public Math {

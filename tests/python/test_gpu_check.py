@@ -162,6 +162,14 @@ def test_an_interrupted_run_leaves_its_results(machine):
     assert machine.child_is_gone()
 
 
+def test_a_trainer_that_does_not_start_is_left_out_with_the_reason(machine):
+    machine.program("bin/gradwire-trainer", 'echo "libopenblas.so.0: not found" >&2; exit 127')
+    assert machine.run().returncode == 0
+    stage = machine.results()["stages"][NAMES.index("trainer")]
+    assert stage["status"] == "skipped"
+    assert stage["reason"].endswith("gradwire-trainer does not start: libopenblas.so.0: not found")
+
+
 @pytest.mark.parametrize("builds", [True, False])
 def test_the_programs_are_built_and_what_does_not_build_is_missed(machine, builds):
     make = "mkdir -p $2/tests/simt $2/bench; cp $FAKES/bin/gpu_test $2/tests/simt"

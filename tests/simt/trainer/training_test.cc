@@ -242,13 +242,13 @@ TEST_F(TrainerOnAGpu, NothingInAStepWaits) {
         updates.apply(0.01);
       }
     };
-    steps(0, 2);  // scratch memory has its size then
+    steps(0, 10);  // scratch memory has its size then
     updates.synchronize();
     Gate gate(self.stream());
-    steps(2, 2 + trainer::Network::kResults - 3);
+    steps(10, 10 + trainer::Network::kResults);
     gate.release();  // nothing has run so far
     updates.synchronize();
-    for (const trainer::BatchResult& result : model.last_results(10)) {
+    for (const trainer::BatchResult& result : model.last_results(trainer::Network::kResults)) {
       EXPECT_TRUE(std::isfinite(result.loss));
     }
   });
