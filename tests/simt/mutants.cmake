@@ -3,14 +3,14 @@
 
 set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 
-# gradwire_simt_mutant(<name> [COMPRESSORS|OPTIMIZERS|TRAINER] FILE x.cuh SOURCE x_cuda.cu FROM text TO text
-#                      TESTS filter)
+# gradwire_simt_mutant(<name> [COMPRESSORS|OPTIMIZERS|TRAINER] FILE x.cuh SOURCE x_cuda.cu
+#                      FROM text TO text TESTS filter)
 # COMPRESSORS: the tests are those of simt_compress_test. OPTIMIZERS: the files are optimizers/'s, the
 # tests those of simt_optimizers_test. TRAINER: bench/trainer's, and those of simt_trainer_test.
 # READS as well: the file is kernels/ops' all the same, and the source optimizers/'.
 function(gradwire_simt_mutant name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS;READS;TRAINER" "FILE;SOURCE;FROM;TO;TESTS"
-                        "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPRESSORS;OPTIMIZERS;READS;TRAINER"
+                        "FILE;SOURCE;FROM;TO;TESTS" "")
   set(from ${ops})
   set(within gradwire/kernels/ops)
   set(more "")
