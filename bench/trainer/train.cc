@@ -115,7 +115,6 @@ class Training {
   Checkpoints checkpoints_{options_.checkpoint, options_.keep_checkpoints, in_.transport, context_};
   std::optional<uint64_t> resumed_at_;
   uint64_t saved_at_ = 0;  // step of the last checkpoint
-
   uint64_t steps_per_epoch_;
   uint64_t total_steps_;
   uint64_t steps_ = 0;               // done, on a GPU enqueued
@@ -157,11 +156,11 @@ Training::Training(const RankInputs& in)
 void Training::join() {
   const auto begin = Clock::now();
   updates_.join();
-  const double joining_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  const std::chrono::duration<double> joining = Clock::now() - begin;
+  seconds_ = updates_.chooses() ? joining.count() : 0;  // auto probes, for the training's sake
   if (options_.resume) {
     resume();
   }
-  seconds_ += updates_.chooses() ? joining_s : 0;  // auto probes the link, for the training's sake
   tell_start();
   meet("start", in_.transport, context_);
 }
@@ -169,7 +168,7 @@ void Training::join() {
 void Training::resume() {
   const Position position = checkpoints_.load(model_, updates_);
   steps_ = position.steps_at(steps_per_epoch_);
-  seconds_ = position.seconds;
+  seconds_ += position.seconds;
   if (position.seconds_to_target >= 0) {
     seconds_to_target_ = position.seconds_to_target;
   }
