@@ -84,13 +84,31 @@ size_t capacity_or(const std::optional<size_t>& capacity, size_t longest) {
   return capacity.value_or(longest);
 }
 
+Bytes arrays_of(const std::vector<std::string>& words) {
+  Bytes list;
+  for (const std::string& each : words) {
+    list.append(py::array_t<uint8_t>(static_cast<py::ssize_t>(each.size()),
+                                     reinterpret_cast<const uint8_t*>(each.data())));
+  }
+  return list;
+}
+
 Bytes all_gather(BoundTransport& self, py::handle data, std::optional<size_t> capacity,
                  uint64_t fingerprint, const std::string& what) {
-  const auto transport = self.get_for_arrays();
+  const auto transport = self.get();
   const Array mine = Array::input_memory(data, "data");
   const size_t length = mine.bytes().size();
-  Area all(static_cast<size_t>(self.world_size()), capacity_or(capacity, length));
+  const size_t room = capacity_or(capacity, length);
   const Tag tag{fingerprint, what};
+  if (self.device().type != DeviceType::kCpu) {  // beside what it carries
+    const std::string_view words(reinterpret_cast<const char*>(mine.bytes().data()), length);
+    std::vector<std::string> said;
+    self.work(transport, [&](Context& context) {
+      said = transport->gather_words(words, room, tag.get(), context);
+    });
+    return arrays_of(said);
+  }
+  Area all(static_cast<size_t>(self.world_size()), room);
   const Parts parts = all.parts();
   self.work(transport, [&](Context& context) {
     transport->all_gather(length, mine.bytes(), parts, tag.get(), context);
@@ -308,13 +326,15 @@ void bind_comm(py::module_& module) {
             return device.type == DeviceType::kCpu ? "cpu" : concat("cuda:", device.index);
           },
           "Of the memory it carries: 'cpu', or 'cuda:0' and so on, which no array can be in: then "
-          "it is for a Reducer.")
+          "it is for a Reducer, and of the verbs all_gather() alone is there.")
       .def("all_gather", &all_gather, py::arg("data"), py::kw_only(),
            py::arg("capacity") = py::none(), py::arg("fingerprint") = 0, py::arg("what") = "",
            "Returns what each rank gave, a uint8 array per rank.\n\n"
            "Args:\n    data: a contiguous array of any dtype, or bytes.\n"
            "    capacity: bytes, the same on all ranks and at least len(data) on each; by default "
-           "the length of data, which then is the same everywhere.")
+           "the length of data, which then is the same everywhere.\n\n"
+           "Over a transport of GPU memory it is for a few KB between steps: bytes of the host, which "
+           "travel beside it over the control group, by way of rank 0.")
       .def("all_to_all", &all_to_all, py::arg("data"), py::kw_only(),
            py::arg("capacity") = py::none(), py::arg("fingerprint") = 0, py::arg("what") = "",
            "Gives data[d] to rank d; returns what each rank gave to this one.\n\n"

@@ -129,7 +129,17 @@ LinkCosts probe(BoundTransport& over, double budget, size_t most_bytes) {
       .budget = std::chrono::microseconds(static_cast<int64_t>(budget * 1e6)),
       .most_bytes = most_bytes};
   LinkCosts costs;
-  over.work(transport, [&](Context& context) { costs = probe_link(*transport, context, options); });
+  over.work(transport, [&](Context& context) {
+    const Device device = over.device();
+    if (device.type == DeviceType::kCpu) {
+      costs = probe_link(*transport, context, options);
+      return;
+    }
+    const auto stream = cuda::make_stream(device.index);
+    Workspace workspace(device);
+    Context there{*stream, workspace};
+    costs = probe_link(*transport, there, options);
+  });
   return costs;
 }
 

@@ -115,6 +115,14 @@ void write_means(BoundReducer& self, std::vector<ParamId> parameters, uintptr_t 
   });
 }
 
+bool copy_residual(BoundReducer& self, ParamId p, uintptr_t address) {
+  return self.run([&](Reducer& reducer) {
+    const size_t numel = parameter_of(reducer.plan(), p).numel();
+    check(address != 0, "address: is 0, must be that of ", numel, " floats");
+    return reducer.copy_residual(p, {reinterpret_cast<float*>(address), numel});
+  });
+}
+
 void bucket_ready_at(BoundReducer& self, BucketId bucket, uintptr_t address, size_t numel) {
   self.run_at_once([&](Reducer& reducer) {
     check(address != 0, "address: is 0, must be that of the bucket's gradient");
@@ -139,6 +147,12 @@ void bind_memory(ReducerClass& type) {
            py::arg("dtype"), py::arg("factor") = 1.0F, py::arg("scale") = 0,
            "The other way, after wait(): what is in gradient() of these parameters, times factor, "
            "and on a GPU times the float32 at `scale`, to memory of `dtype` from `address` on.")
+      .def("copy_residual", &copy_residual, py::arg("parameter"), py::arg("address"),
+           "Over a transport of GPU memory: enqueues a copy of the committed residual, float32, to "
+           "that GPU's memory at `address`, on the reducer's stream, and does not wait. Between "
+           "steps. Returns whether there is one: without error feedback nothing is written.\n\n"
+           "Raises:\n    InvalidArgument: no such parameter, or gradients are in CPU memory, where "
+           "residual() is there at once.")
       .def("bucket_ready_at", &bucket_ready_at, py::arg("bucket"), py::arg("address"),
            py::arg("numel"),
            "bucket_ready() with memory by address, which the caller keeps until wait() has "

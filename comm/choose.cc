@@ -195,10 +195,11 @@ std::string_view choose_exchange(std::span<const ExchangeCost> costs, MeanBits a
   return (clearly ? other : in_rank_order)->exchange;
 }
 
-std::vector<std::string_view> exchanges_that_carry(const Compressor& compressor) {
+std::vector<std::string_view> exchanges_that_carry(const Compressor& compressor,
+                                                   DeviceType device) {
   std::vector<std::string_view> names;
   for (const ExchangeRow& row : exchange_registry()) {
-    if (row.accepts(compressor) && !row.by_node) {
+    if (carries(row, compressor, device) && !row.by_node) {
       names.push_back(row.name);
     }
   }

@@ -83,8 +83,9 @@ inline constexpr double kClearGain = 0.1;
 /// @throws InvalidArgument when no cost is of an exchange whose mean is allowed.
 std::string_view choose_exchange(std::span<const ExchangeCost> costs, MeanBits allowed);
 
-/// Rows that can carry this compressor, in the registry's order; without those by node, whose cost
-/// depends on two kinds of link and is the sum of their parts'.
-std::vector<std::string_view> exchanges_that_carry(const Compressor& compressor);
+/// Rows that can carry this compressor between memories of such devices, in the registry's order;
+/// without those by node, whose cost depends on two kinds of link and is the sum of their parts'.
+std::vector<std::string_view> exchanges_that_carry(const Compressor& compressor,
+                                                   DeviceType device = DeviceType::kCpu);
 
 }  // namespace gradwire

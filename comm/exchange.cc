@@ -79,7 +79,8 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .accepts =
          [](const Compressor& c) { return !chooses_alone(c.spec()) || c.spec().error_feedback; },
      .make = make_two_shot_exchange,
-     .make_on_device = make_two_shot_exchange_on_device},
+     .make_on_device = make_two_shot_exchange_on_device,
+     .accepts_on_device = fills_every_chunk},
     {.name = "gtopk",
      .summary = "payloads meet in pairs along a tree, each meeting keeps the k largest sums",
      .bytes_formula = "log2 P (B + 64), a rank folded in 2B",
@@ -174,6 +175,17 @@ const ExchangeRow& find_exchange(std::string_view name) {
     known.push_back(row.name);
   }
   throw_unknown_name("exchange", name, known);
+}
+
+bool fills_every_chunk(const CompressorSpec& spec) {
+  const CompressorRow& row = find_compressor(spec.name);
+  return !row.selector || row.per_chunk;
+}
+
+bool carries(const ExchangeRow& row, const Compressor& compressor, DeviceType device) {
+  const bool there = row.make_on_device != nullptr &&
+                     (row.accepts_on_device == nullptr || row.accepts_on_device(compressor.spec()));
+  return row.accepts(compressor) && (device == DeviceType::kCpu || there);
 }
 
 std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext context) {

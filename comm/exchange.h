@@ -127,11 +127,16 @@ struct ExchangeRow {
   std::unique_ptr<Exchange> (*make)(ExchangeContext);
   /// The same over a transport of GPU memory; null where there is none.
   std::unique_ptr<Exchange> (*make_on_device)(ExchangeContext) = nullptr;
+  /// Whether it can carry there what it accepts; null: all of it.
+  bool (*accepts_on_device)(const CompressorSpec&) = nullptr;
   /// Runs only over transports with TransportTraits::sums_in_any_order.
   bool sums_in_any_order = false;
 };
 
 std::span<const ExchangeRow> exchange_registry();
+
+/// Whether the exchange can carry this compressor between memories of such devices.
+bool carries(const ExchangeRow& row, const Compressor& compressor, DeviceType device);
 
 /// @throws InvalidArgument listing the known names.
 const ExchangeRow& find_exchange(std::string_view name);

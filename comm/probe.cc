@@ -22,23 +22,16 @@ class Probe {
   Probe(Transport& transport, Context& context, size_t most_bytes)
       : transport_(transport),
         context_(context),
-        messages_(transport.world_size(), most_bytes),
+        messages_(transport.world_size(), most_bytes, transport.traits().device),
         tag_{fnv1a("probe"), "the probe"} {}
 
   /// Seconds per message of the fastest of a few all-gathers.
   double seconds_of(size_t bytes) {
-    const auto own = static_cast<size_t>(transport_.rank());
     double fastest = std::numeric_limits<double>::infinity();
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      transport_.barrier(tag_, context_);
-      context_.stream.wait();
+      gather(kSmallest);  // all are here
       const auto begin = Clock::now();
-      messages_.length(own) = bytes;
-      const Parts room = messages_.parts();
-      const Parts all{room.bytes.first(bytes * room.lengths.size()), bytes, room.lengths};
-      transport_.all_gather(messages_.length(own), all.bytes.subspan(own * bytes, bytes), all, tag_,
-                            context_);
-      context_.stream.wait();
+      gather(bytes);
       const std::chrono::duration<double> took = Clock::now() - begin;
       fastest = std::min(fastest, took.count() / (transport_.world_size() - 1));
     }
@@ -48,12 +41,25 @@ class Probe {
   /// Rank 0's value, on every rank.
   template <class T>
   T agreed(T value) {
-    transport_.broadcast(std::as_writable_bytes(std::span(&value, 1)), 0, tag_, context_);
-    context_.stream.wait();
+    const std::string_view own(reinterpret_cast<const char*>(&value), sizeof value);
+    const std::string first = transport_.gather_words(own, sizeof value, tag_, context_).at(0);
+    std::memcpy(&value, first.data(), std::min(first.size(), sizeof value));
     return value;
   }
 
  private:
+  /// Messages of so many bytes; waits.
+  void gather(size_t bytes) {
+    const auto own = static_cast<size_t>(transport_.rank());
+    messages_.length(own) = bytes;
+    const Parts room = messages_.parts();
+    const Parts all{room.bytes.first(bytes * room.lengths.size()), bytes, room.lengths};
+    transport_.all_gather(messages_.length(own), all.bytes.subspan(own * bytes, bytes), all, tag_,
+                          context_);
+    context_.stream.wait();
+    transport_.throw_if_failed();  // of which a GPU's stream says nothing
+  }
+
   Transport& transport_;
   Context& context_;
   Messages messages_;

@@ -206,6 +206,10 @@ class Reducer {
   /// the host's where the plan keeps residuals there. Where the spec has residual=bf16 it is a copy
   /// in float32, valid until the next call.
   ConstResidual residual(ParamId p) const;
+  /// On a GPU: enqueues a copy of it, as floats, to memory of that GPU, on ReducerOptions::stream,
+  /// and does not wait: between steps that of the last step that was enqueued. Returns false, and does
+  /// nothing, where there is no feedback. @throws InvalidArgument on the CPU, and for another size.
+  bool copy_residual(ParamId p, std::span<float> to) const;
 
   /// Committed steps, and steps skipped because of non-finite gradients. On a GPU they wait.
   uint64_t committed_steps() const;
@@ -214,9 +218,10 @@ class Reducer {
   /// Changes the plan between steps: a new epoch, with residuals and velocities carried over by
   /// parameter (residuals into the next step's gradient where the new plan keeps none). Collective, as
   /// the constructor is.
-  /// @throws InvalidArgument when parameters differ or a step has begun, or on a GPU when a parameter
-  /// keeps a residual in the old plan alone; the old plan stays. On a GPU it waits, throws as
-  /// synchronize() does, and a step that was captured must be captured anew.
+  /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays. On a GPU
+  /// it waits, throws as synchronize() does, and a step that was captured must be captured anew. What
+  /// goes into the next gradient there takes 4 bytes an element of its buckets until a step that has
+  /// it is known to be committed.
   void set_plan(Plan plan);
 
   /// Writes what this rank keeps between steps (residuals, velocities, counters, what compressors and exchanges
@@ -235,8 +240,7 @@ class Reducer {
   /// a rank that was not there the header of rank 0's. gradient() stays valid. On a GPU it waits, and
   /// a step that was captured must be captured anew.
   /// @throws InvalidArgument, on every rank, when one finds its checkpoint missing, damaged, of
-  /// other parameters or of another step than rank 0's, or on a GPU residuals of parameters that keep
-  /// none in this plan; nothing has changed then.
+  /// other parameters or of another step than rank 0's; nothing has changed then.
   void load(const OpenCheckpoint& open);
 
   /// After a TransportError: goes on with the group of the ranks that are left

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/internal/agree.h"
 #include "gradwire/comm/transport/gloo.h"
 #include "gradwire/comm/transport/in_process.h"
@@ -33,6 +34,24 @@ constexpr TransportRow kRows[] = {
 
 void Transport::agree(std::string_view what, std::string_view text, Context& context) {
   check_agreement(what, text, *this, context);
+}
+
+std::vector<std::string> Transport::gather_words(std::string_view mine, size_t capacity,
+                                                 CallTag tag, Context& context) {
+  check(traits().device.type == DeviceType::kCpu, name(), ": gather_words is not there");
+  Messages all(world_size(), capacity);
+  const auto own = static_cast<size_t>(rank());
+  check(mine.size() <= capacity, tag.what, ": length is ", mine.size(), ", capacity is ", capacity);
+  all.length(own) = mine.size();
+  std::ranges::copy(std::as_bytes(std::span(mine)), all.room(own).begin());
+  all_gather(all.length(own), all.room(own), all.parts(), tag, context);
+  context.stream.wait();
+  std::vector<std::string> words;
+  for (size_t r = 0; r < static_cast<size_t>(world_size()); ++r) {
+    const auto message = all.message(r);
+    words.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
+  }
+  return words;
 }
 
 size_t Pacing::burst_bytes() const {

@@ -13,6 +13,8 @@ std::unique_ptr<Exchange> make_gather_exchange(ExchangeContext context);
 std::unique_ptr<Exchange> make_dense_exchange_on_device(ExchangeContext context);
 std::unique_ptr<Exchange> make_two_shot_exchange_on_device(ExchangeContext context);
 std::unique_ptr<Exchange> make_gather_exchange_on_device(ExchangeContext context);
+/// Whether a payload has values in every chunk, so that a slice needs no room for all of them.
+bool fills_every_chunk(const CompressorSpec& spec);
 std::unique_ptr<Exchange> make_hierarchical_exchange(ExchangeContext context);
 std::unique_ptr<Exchange> make_gtopk_exchange(ExchangeContext context);
 /// Of a bucket with compressors of two rounds: `make`'s exchange of the first payloads, then its

@@ -133,8 +133,7 @@ std::unique_ptr<Exchange> make_dense_exchange_on_device(ExchangeContext context)
 
 std::unique_ptr<Exchange> make_two_shot_exchange_on_device(ExchangeContext context) {
   for (const Compressor* compressor : context.compressors) {
-    const CompressorRow& row = find_compressor(compressor->spec().name);
-    check(!row.selector || row.per_chunk, "exchange 'two_shot': cannot carry '",
+    check(fills_every_chunk(compressor->spec()), "exchange 'two_shot': cannot carry '",
           to_string(compressor->spec()), "' on a GPU, where each slice would travel with room for "
           "every entry; expected gather, or a compressor that sends or chooses in every chunk");
   }

@@ -68,6 +68,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
                   .parity = start.state == nullptr ? nullptr : &start.state->words()->parity,
                   .stream = start.stream}),
       gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
+      began_at_(start.committed_step),
       state_(start.state),
       stream_(start.stream),
       slots_(groups_.size()),
@@ -124,7 +125,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
 }
 
 void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
-  add_carried(gradient);
+  add_carried(gradient, context.stream);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
     GroupSlot& slot = slots_[g];

@@ -85,8 +85,7 @@ class Bucket {
   /// Makes `values` what is kept for these elements, rounded where residuals are bfloat16: their
   /// residual, or, in a group without feedback or with ef21, what is added to the next gradient.
   /// Nothing when empty. Called on all ranks, as carry_over(): exchanges by node then ask all for
-  /// what lies outside of their shares. @throws InvalidArgument on a GPU for what would have to go
-  /// into the next gradient.
+  /// what lies outside of their shares.
   void set_kept(size_t offset, ConstResidual values, size_t parity);
 
   /// The committed velocity of elements that lie in one group; where other ranks compress them,
@@ -119,6 +118,15 @@ class Bucket {
   void carry_over(size_t offset, ConstResidual values, size_t parity);
   /// What carry_over() still holds for the next step; empty when nothing.
   ConstResidual carried(size_t offset, size_t numel) const;
+  /// On a GPU, behind all carry_over() and set_kept() and before the next step: what they hold goes
+  /// to where the step's kernels find it. Waits.
+  void place_carried();
+  /// On a GPU: so many steps are known to be committed. What was carried into one of them is let go.
+  void let_go_of_carried(uint32_t committed_steps);
+
+  /// On a GPU: enqueues a copy of the committed residual of elements that lie in one group, as
+  /// floats. False, and nothing, where that group has no feedback.
+  bool copy_residual(size_t offset, std::span<float> to, Stream& stream) const;
 
   /// "bucket 2", and with what it does: "bucket 2 (gather, bf16 + topk:1%)".
   const std::string& label() const { return label_; }
@@ -126,7 +134,7 @@ class Bucket {
   bool compresses_first() const { return !by_node_ && !adds_gradients_; }
 
  private:
-  void add_carried(Gradient gradient) const;
+  void add_carried(Gradient gradient, Stream& stream) const;
   void lend_strays(size_t parity, Workspace::Frame& frame);
   size_t group_at(size_t offset) const;
   /// Where elements of the bucket lie in their group.
@@ -154,6 +162,8 @@ class Bucket {
   std::array<bool, 2> stray_{};            // whether they may hold something outside of the shares
   std::vector<size_t> estimate_offsets_;   // of each group with ef21, in floats
   std::vector<float> carried_;             // of the whole bucket, or empty
+  Buffer carried_on_gpu_;                  // the same there, until a step behind this one commits:
+  const uint32_t began_at_;                // committed steps before the first of the bucket
   std::vector<float> velocity_elsewhere_;  // the same: outside of the shares, until a step commits
   Gradient gradient_;
   std::shared_ptr<DeviceState> state_;  // null on the CPU

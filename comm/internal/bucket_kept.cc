@@ -6,6 +6,8 @@
 
 #include "gradwire/comm/internal/bucket.h"
 #include "gradwire/comm/internal/host_floats.h"
+#include "gradwire/kernels/compress/device_state.h"
+#include "gradwire/kernels/ops/elementwise_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -52,11 +54,7 @@ void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
     residuals_.write(g, offset - groups_[g].offset, values, parity);
     return;
   }
-  const bool waits = std::ranges::any_of(values, [](float x) { return x != 0; });
-  check(stream_ == nullptr || !waits, label_,
-        ": a residual is left for a group that keeps none, expected none or a plan with error "
-        "feedback there: on a GPU nothing can be added to the next gradient yet");
-  if (stream_ == nullptr) {
+  if (stream_ == nullptr || std::ranges::any_of(values, [](float x) { return x != 0; })) {
     std::ranges::copy(values, place_to_carry(offset, values.size()).begin());
   }
 }
@@ -221,11 +219,44 @@ void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
   }
 }
 
+// Whether the step it went into has been committed only a GPU knows there.
 ConstResidual Bucket::carried(size_t offset, size_t numel) const {
-  return carried_.empty() ? ConstResidual{} : std::span(carried_).subspan(offset, numel);
+  const bool waits = !carried_.empty() &&
+                     (stream_ == nullptr || state_->read(*stream_).step == began_at_);
+  return waits ? std::span(carried_).subspan(offset, numel) : ConstResidual{};
 }
 
-void Bucket::add_carried(Gradient gradient) const {
+void Bucket::place_carried() {
+  if (carried_.empty()) {
+    return;
+  }
+  carried_on_gpu_ = Buffer(carried_.size() * sizeof(float), *stream_);
+  write_floats(carried_,
+               {carried_on_gpu_.data(), carried_.size(), DType::kFloat32, gradient_.device},
+               stream_);
+}
+
+// Kernels that are still to run read the count of steps first, and then nothing of it.
+void Bucket::let_go_of_carried(uint32_t committed_steps) {
+  if (!carried_.empty() && committed_steps != began_at_) {
+    carried_ = {};
+    carried_on_gpu_ = {};
+  }
+}
+
+bool Bucket::copy_residual(size_t offset, std::span<float> to, Stream& stream) const {
+  const size_t g = group_at(offset);
+  return residuals_.copy(g, in_group(g, offset, to.size()), to, stream);
+}
+
+void Bucket::add_carried(Gradient gradient, Stream& stream) const {
+  if (stream_ != nullptr) {
+    if (carried_on_gpu_.size_bytes() > 0) {
+      cuda::add_until_committed(state_->words(), began_at_, carried_on_gpu_.as<float>(), gradient,
+                                stream);
+    }
+    return;
+  }
   if (!carried_.empty()) {
     add_to(gradient, carried_);
   }

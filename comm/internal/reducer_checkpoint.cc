@@ -206,6 +206,11 @@ void Reducer::load(const OpenCheckpoint& open) {
         take_estimate(kept, buckets[bucket], offset, same_size, parity);
       }
     }
+    for (Bucket& bucket : buckets) {
+      if (s.gpu != nullptr) {
+        bucket.place_carried();
+      }
+    }
     const bool all_have_one =
         header.world_size >= static_cast<uint32_t>(s.transport->world_size());
     read_states(sources, buckets,

@@ -35,22 +35,6 @@ Reducer::State::Counts Reducer::State::counts() const {
   return {words.step, words.skipped, words.parity};
 }
 
-void Reducer::State::check_feedback_stays(const Plan& next) const {
-  const auto waits = [](const Plan& in, size_t p) {
-    const auto [bucket, offset] = in.places[p];
-    const auto& groups = in.buckets[bucket].groups;
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const PlanGroup& group) {
-      return offset >= group.offset && offset < group.offset + group.numel;
-    });
-    return found != groups.end() && found->spec.error_feedback && !found->spec.ef21;
-  };
-  for (size_t p = 0; p < next.places.size(); ++p) {
-    check(!waits(plan, p) || waits(next, p), "set_plan: parameter '", next.parameters[p].name,
-          "' has error feedback in the old plan alone, expected in both, because on ",
-          name_of(device), " its residual cannot be added to the next gradient yet");
-  }
-}
-
 StepOutcome Reducer::State::end_step_on_device() {
   guarded(buckets.size() - 1, [this] {
     for (size_t l = 0; l < lanes.size(); ++l) {
@@ -74,6 +58,11 @@ StepOutcome Reducer::State::end_step_on_device() {
   begin_step();
   throw_if_transport_failed();
   if (const auto words = gpu->newest()) {
+    if (!cuda::is_capturing(gpu->caller())) {
+      for (Bucket& bucket : buckets) {
+        bucket.let_go_of_carried(words->step);
+      }
+    }
     throw_faults(*words, "; nothing has been committed since, and no mean came: call synchronize() "
                          "after the same step on every rank to go on");
   }
@@ -104,6 +93,18 @@ void Reducer::State::throw_faults(const cuda::StepWords& words, std::string_view
     transport->abort(finished->what());
     throw *finished;
   }
+}
+
+bool Reducer::copy_residual(ParamId p, std::span<float> to) const {
+  State& s = *state_;
+  check(s.gpu != nullptr, "copy_residual: gradients are in CPU memory, expected a GPU: residual() is "
+        "there at once");
+  check(p < s.plan.places.size(), "copy_residual: parameter ", p, " is not in the plan of ",
+        s.plan.places.size(), " parameters");
+  check(to.size() == s.plan.parameters[p].numel(), "copy_residual: to has ", to.size(),
+        " elements, must have the ", s.plan.parameters[p].numel(), " of parameter ", p);
+  const auto [bucket, offset] = s.plan.places[p];
+  return s.buckets[bucket].copy_residual(offset, to, s.gpu->caller());
 }
 
 void Reducer::synchronize() {

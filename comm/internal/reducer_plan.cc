@@ -280,7 +280,6 @@ void Reducer::set_plan(Plan plan) {
   std::shared_ptr<DeviceState> device_state;  // in which the first buffer is the committed one
   const size_t parity = s.gpu == nullptr ? s.parity : 0;
   if (s.gpu != nullptr) {
-    s.check_feedback_stays(plan);
     synchronize();
     device_state = s.gpu->make_state(now.committed, now.skipped);
   }
@@ -301,6 +300,11 @@ void Reducer::set_plan(Plan plan) {
       buckets[bucket].set_average(offset, numel, velocity, parity);
     }
     buckets[bucket].carry_over(offset, from.carried(old_offset, numel), parity);
+  }
+  for (Bucket& bucket : buckets) {
+    if (s.gpu != nullptr) {
+      bucket.place_carried();
+    }
   }
   for (const Bucket& from : s.buckets) {
     const auto states = from.states();

@@ -107,9 +107,6 @@ struct Reducer::State {
     size_t parity;
   };
   Counts counts() const;
-  /// @throws InvalidArgument where a parameter with feedback has none in `next`: on a GPU nothing can
-  /// be added to the next gradient yet.
-  void check_feedback_stays(const Plan& next) const;
   StepOutcome end_step_on_device();
   void throw_if_transport_failed();
   /// What the words of a step that is over say; `advice` goes behind it.

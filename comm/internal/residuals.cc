@@ -75,6 +75,16 @@ void Residuals::write(size_t g, size_t begin, ConstResidual values, size_t parit
   write_floats(values, kept(g, {begin, begin + values.size()}, parity), place_.stream);
 }
 
+bool Residuals::copy(size_t g, Region region, std::span<float> to, Stream& stream) const {
+  const TensorView first = kept(g, region, 0), second = kept(g, region, 1);
+  if (first.numel == 0) {
+    return false;
+  }
+  cuda::cast(kept_of(first, second),
+             TensorView{to.data(), to.size(), DType::kFloat32, place_.device}, stream);
+  return true;
+}
+
 bool Residuals::is_worked_on_in_place(size_t g) const {
   return dtypes_[g] == DType::kFloat32 && !on_host_of_gpu(place_);
 }

@@ -6,6 +6,7 @@
 
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/comm/internal/agree.h"
+#include "gradwire/comm/internal/host_words.h"
 #include "gradwire/comm/internal/interface.h"
 #include "gradwire/comm/internal/nccl_calls.h"
 #include "gradwire/comm/internal/nccl_world.h"
@@ -150,6 +151,19 @@ class NcclTransport final : public Transport {
   void agree(std::string_view what, std::string_view text, Context&) override {
     std::lock_guard lock(calls_);
     check_same_text(what, guarded([&] { return gather_texts(what, text); }));
+  }
+
+  std::vector<std::string> gather_words(std::string_view mine, size_t capacity, CallTag tag,
+                                        Context&) override {
+    std::lock_guard lock(calls_);
+    const size_t at_once = ControlGroup::kMostGathered / members_->ranks.size();
+    return guarded([&] {
+      return gather_host_words(mine, capacity, tag,
+                               {.round = [&](std::string_view piece) {
+                                  return world_->gather(*members_, piece, tag.what);
+                                },
+                                .most_bytes = at_once - std::min(at_once, sizeof(uint32_t))});
+    });
   }
 
   std::shared_ptr<void> register_buffer(std::span<std::byte> bytes) override {

@@ -48,4 +48,23 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   }
 }
 
+/// Bytes per element: 4 and twice those of T, or none.
+template <class T>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    add_until_committed_kernel(const StepWords* step, uint32_t committed, const std::byte* values,
+                               std::byte* to, size_t numel) {
+  const size_t first = (size_t{blockIdx.x} * kElementwiseThreads + threadIdx.x) * kPerThread;
+  if (step->step != committed || first >= numel) {
+    return;
+  }
+  float x[kPerThread], more[kPerThread];
+  load_floats<T>(to, first, numel, x);
+  load_floats<float>(values, first, numel, more);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    x[i] = x[i] + more[i];
+  }
+  store_floats<T>(to, first, numel, x);
+}
+
 }  // namespace gradwire::cuda

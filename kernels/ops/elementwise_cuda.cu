@@ -41,4 +41,19 @@ void fill_after_fault(const StepWords* step, TensorView x, float value, Stream& 
   });
 }
 
+void add_until_committed(const StepWords* step, uint32_t committed, std::span<const float> values,
+                         TensorView x, Stream& stream) {
+  const char* const op = "cuda::add_until_committed";
+  check(step != nullptr, op, ": step is null, must be device memory");
+  check(values.size() == x.numel, op, ": values has ", values.size(),
+        " elements, must have x's ", x.numel);
+  check_view(op, "x", x, stream);
+  const LaunchShape shape{blocks_for(x.numel), kElementwiseThreads, stream};
+  dispatch(x.dtype, [&]<class T>() {
+    GRADWIRE_LAUNCH(add_until_committed_kernel<T>, shape, step, committed,
+                    reinterpret_cast<const std::byte*>(values.data()),
+                    static_cast<std::byte*>(x.data), x.numel);
+  });
+}
+
 }  // namespace gradwire::cuda

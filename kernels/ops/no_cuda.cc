@@ -70,6 +70,10 @@ void fill_after_fault(const StepWords*, TensorView, float, Stream&) {
   throw_unavailable("cuda::fill_after_fault");
 }
 
+void add_until_committed(const StepWords*, uint32_t, std::span<const float>, TensorView, Stream&) {
+  throw_unavailable("cuda::add_until_committed");
+}
+
 void commit_step(StepWords*, bool, Stream&) { throw_unavailable("cuda::commit_step"); }
 
 void clear_faults(StepWords*, Stream&) { throw_unavailable("cuda::clear_faults"); }

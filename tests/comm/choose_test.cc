@@ -272,6 +272,18 @@ TEST(Choose, CandidatesAreTheRowsThatCarryTheCompressor) {
   EXPECT_EQ(std::find(of_int4.begin(), of_int4.end(), "hierarchical"), of_int4.end());
 }
 
+TEST(Choose, OnAGpuTheyAreThoseThatAreThere) {
+  const auto on_gpu = [](const char* spec) {
+    CompressorShape shape;
+    shape.numel = 100;
+    return exchanges_that_carry(*make_compressor(parse_spec(spec), shape), DeviceType::kCuda);
+  };
+  EXPECT_EQ(on_gpu("none"), (Names{"dense", "gather", "two_shot"}));
+  EXPECT_EQ(on_gpu("int4"), (Names{"gather", "two_shot"}));
+  EXPECT_EQ(on_gpu("topk:1%"), (Names{"gather"}));  // a slice would have room for every entry
+  EXPECT_EQ(on_gpu("chunktopk:64/4096"), (Names{"gather", "two_shot"}));
+}
+
 TEST(Choose, RefusesWhatItCannotCompute) {
   const auto refused = [](auto change) {
     ExchangeLoad load = load_of(4, 0.01);

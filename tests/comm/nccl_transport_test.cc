@@ -169,6 +169,50 @@ TEST_F(NcclTransport, AgreesOnAText) {
   }));
 }
 
+// More of them than go at once, and of lengths of their own.
+TEST_F(NcclTransport, GathersWordsOfTheHostInRounds) {
+  expect_all_fine(run_nccl_ranks(3, {}, [](NcclRank self) {
+    const size_t capacity = 70000;
+    const auto words_of = [](int rank) {
+      std::string words;
+      for (size_t i = 0; i < (rank == 1 ? 0 : 60000 + static_cast<size_t>(rank)); ++i) {
+        words += static_cast<char>((i * i + static_cast<size_t>(rank)) % 251);
+      }
+      return words;
+    };
+    for (const size_t room : {capacity, size_t{60002}}) {
+      const auto all = self.transport->gather_words(words_of(self.rank), room, {7, "words"},
+                                                    self.context);
+      ASSERT_EQ(all.size(), 3u);
+      for (int r = 0; r < 3; ++r) {
+        EXPECT_TRUE(all[static_cast<size_t>(r)] == words_of(r)) << r;
+      }
+    }
+    self.barrier();
+  }));
+}
+
+TEST_F(NcclTransport, TellsWordsOfAnotherFingerprintOrSizeApart) {
+  for (const bool sizes : {false, true}) {
+    expect_all_fine(run_nccl_ranks(3, {}, [sizes](NcclRank self) {
+      const bool other = self.rank == 2;
+      const CallTag tag{other && !sizes ? 8u : 7u, "a window"};
+      try {
+        self.transport->gather_words("abc", other && sizes ? 9 : 10, tag, self.context);
+        ADD_FAILURE() << "rank " << self.rank << " did not notice";
+      } catch (const TransportError& error) {
+        EXPECT_EQ(error.peer(), 2);
+        EXPECT_STREQ(error.what(),
+                     sizes ? "a window: rank 2 passed 3 of at most 9 bytes, rank 0 at most 10: "
+                             "ranks disagree on sizes"
+                           : "a window: rank 2 passed the fingerprint 8, rank 0 7: ranks disagree "
+                             "on what they exchange");
+      }
+      EXPECT_THROW(self.transport->agree("plan", "", self.context), TransportError);
+    }));
+  }
+}
+
 TEST_F(NcclTransport, RefusesWhatIsNotOfItsGpu) {
   expect_all_fine(run_nccl_ranks(2, {}, [](NcclRank self) {
     OnGpu<float> values(10);

@@ -43,6 +43,20 @@ TEST_P(Verbs, AllGatherTakesTheOwnPartInPlace) {
   });
 }
 
+TEST_P(Verbs, GatherWordsDeliversWhatEachHasPassed) {
+  on_ranks([](Rank self) {
+    const auto words_of = [](int r) {
+      return std::string(static_cast<size_t>(r) * 1000, static_cast<char>('a' + r));
+    };
+    const auto all = self.transport.gather_words(words_of(self.rank), 1000 * 100, kTag,
+                                                 self.context);
+    ASSERT_EQ(all.size(), static_cast<size_t>(self.size));
+    for (int r = 0; r < self.size; ++r) {
+      EXPECT_EQ(all[static_cast<size_t>(r)], words_of(r));
+    }
+  });
+}
+
 TEST_P(Verbs, AllToAllDeliversToEachItsOwnPart) {
   on_ranks([](Rank self) {
     for (const size_t length : sizes()) {

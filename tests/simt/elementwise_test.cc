@@ -124,6 +124,32 @@ TEST_P(ElementwiseKernels, FillAMeanAfterAnyFault) {
   }
 }
 
+TEST_P(ElementwiseKernels, AddUntilAStepIsCommitted) {
+  for (const size_t numel : kSizes) {
+    const std::vector<float> x = normal(numel, 7), more = normal(numel, 8);
+    for (const uint32_t committed : {4u, 5u, 6u}) {
+      SCOPED_TRACE(concat(numel, " elements, ", committed, " steps"));
+      DeviceValue<cuda::StepWords> words(cuda::StepWords{.step = 5});
+      const auto expect = [&]<class T>(T) {
+        const std::vector<T> given = as<T>(x);
+        Guarded<T> gradient(given);
+        Guarded<float> values(more);
+        cuda::add_until_committed(words.data(), committed, values.span(), view(gradient), stream_);
+        stream_.wait();
+        std::vector<T> expected = given;
+        for (size_t i = 0; committed == 5 && i < numel; ++i) {
+          expected[i] = from_float<T>(to_float(given[i]) + more[i]);
+        }
+        expect_same(gradient.values(), expected);
+        EXPECT_TRUE(gradient.guards_hold() && values.guards_hold());
+      };
+      expect(float{});
+      expect(float16{});
+      expect(bfloat16{});
+    }
+  }
+}
+
 TEST(ElementwiseLaunchers, RefuseWhatTheyCannotDo) {
   TestStream stream;
   DeviceArray<float> x(10), longer(11);
@@ -140,6 +166,14 @@ TEST(ElementwiseLaunchers, RefuseWhatTheyCannotDo) {
   expect_refused("x is in the memory of the CPU",
                  [&] { cuda::fill_after_fault(words.data(), on_cpu, 0.0f, stream); });
   expect_refused("step is null", [&] { cuda::fill_after_fault(nullptr, on_gpu, 0.0f, stream); });
+  expect_refused("step is null",
+                 [&] { cuda::add_until_committed(nullptr, 0, x.span(), on_gpu, stream); });
+  expect_refused("values has 11 elements, must have x's 10", [&] {
+    cuda::add_until_committed(words.data(), 0, longer.span(), on_gpu, stream);
+  });
+  expect_refused("x is in the memory of the CPU", [&] {
+    cuda::add_until_committed(words.data(), 0, x.span(), on_cpu, stream);
+  });
 }
 
 }  // namespace

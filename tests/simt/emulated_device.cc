@@ -18,6 +18,14 @@ int gradwire_frees_with_gil = 0;
 // That no event has been recorded behind: another stream would not wait for them.
 extern "C" __attribute__((visibility("default"))) int gradwire_copies_unmarked;
 int gradwire_copies_unmarked = 0;
+// How often this thread has waited for a stream or an event.
+extern "C" __attribute__((visibility("default"))) int gradwire_waits();
+
+namespace {
+thread_local int waits = 0;
+}  // namespace
+
+int gradwire_waits() { return waits; }
 
 namespace gradwire::cuda {
 namespace {
@@ -29,17 +37,20 @@ class PassedEvent final : public Event {
   void record(Stream&) override { gradwire_copies_unmarked = 0; }
   void hold(Stream&) override {}
   bool passed() const override { return true; }
-  void wait() const override {}
+  void wait() const override { ++waits; }
   double milliseconds_since(const Event&) const override { return 0; }
 };
 
-/// Of the handle it is given.
+/// Of the handle it is given, which may be null.
 class WrappedStream final : public Stream {
  public:
   explicit WrappedStream(void* handle) : handle_(handle) {}
   Device device() const override { return testing::kEmulated; }
   void enqueue(Task task) override { stream_.enqueue(std::move(task)); }
-  void wait() override { stream_.wait(); }
+  void wait() override {
+    ++waits;
+    stream_.wait();
+  }
   ThreadPool& pool() override { return stream_.pool(); }
   void* native_handle() const override { return handle_; }
 
@@ -54,7 +65,7 @@ int device_count() { return 1; }
 
 std::string unavailable_reason() { return ""; }
 
-std::unique_ptr<Stream> make_stream(int) { return std::make_unique<testing::TestStream>(); }
+std::unique_ptr<Stream> make_stream(int) { return std::make_unique<WrappedStream>(nullptr); }
 
 void check_device(std::string_view what, int device_index) {
   check(device_index == 0, what, ": device index is ", device_index, ", must be in [0, 1)");
@@ -65,7 +76,7 @@ std::unique_ptr<Stream> wrap_stream(void* native_handle, int device_index) {
   return std::make_unique<WrappedStream>(native_handle);
 }
 
-void wait_for_device(int) {}
+void wait_for_device(int) { ++waits; }
 
 int exchange_device(int) { return 0; }
 

@@ -311,6 +311,8 @@ gradwire_simt_mutant(all_of_the_largest TRAINER FILE math.cuh SOURCE math_cuda.c
   TESTS "*NetworkKernels*")
 gradwire_simt_mutant(rows_of_one_pass TRAINER FILE math.cuh SOURCE math_cuda.cu
   FROM "row < batch; row += kThreads" TO "row < batch; row += batch" TESTS "*NetworkKernels*")
+gradwire_simt_mutant(add_behind_a_commit FILE elementwise.cuh SOURCE elementwise_cuda.cu
+  FROM "step->step != committed ||" TO "" TESTS "*ElementwiseKernels.AddUntil*")
 
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")

@@ -29,7 +29,8 @@ std::string nccl_unavailable_reason(const TransportOptions&) { return {}; }
 std::unique_ptr<Transport> make_nccl_transport(const TransportOptions& options) {
   const auto group = group_at(options);
   group->meet();
-  return std::make_unique<test::OneGpuTransport>(group, options.rank);
+  return std::make_unique<test::OneGpuTransport>(group, options.rank,
+                                                 options.pacing.bits_per_second);
 }
 
 }  // namespace gradwire

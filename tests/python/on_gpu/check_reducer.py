@@ -244,12 +244,17 @@ def test_what_is_not_there_is_refused_by_name():
             (lambda: reducer.mark_unused(0), "mark_unused: gradients are on GPU 0"),
             (lambda: reducer.deliver(0, "payloads"), "deliver: gradients are on GPU 0"),
             (lambda: reducer.replan("none"), "replan: gradients are on GPU 0"),
-            (lambda: transport.all_gather(b"abc"), "carries memory of GPU 0"),
+            (lambda: transport.all_to_all([b"abc", b"def"]), "carries memory of GPU 0"),
             (lambda: transport.barrier(), "carries memory of GPU 0"),
+            (lambda: reducer.copy_residual(9, STREAM), "parameter: is 9, must be below 4"),
+            (lambda: reducer.copy_residual(0, 0), "address: is 0"),
         ]:
             with pytest.raises(gradwire.InvalidArgument, match=words):
                 call()
         transport.agree("text", "the same")
+        words = [b"x" * 5000, b"yz"]  # of the host's memory
+        told = transport.all_gather(words[rank], capacity=6000, fingerprint=7, what="words")
+        assert [bytes(each) for each in told] == words
         with pytest.raises(gradwire.InvalidArgument, match="rank 1's text differs"):
             transport.agree("text", f"of {rank}")
 
@@ -261,3 +266,16 @@ def test_a_scale_by_address_is_for_a_gpu():
     gradient = np.zeros(SIZES[0], np.float32)
     with pytest.raises(gradwire.InvalidArgument, match="scale: is an address, must be 0"):
         reducer.give_from([0], gradient.ctypes.data, "float32", 1.0, gradient.ctypes.data)
+
+
+def test_the_line_between_gpus_is_probed():
+    bits_per_second, name = 1e7, uuid.uuid4().hex
+
+    def body(rank):
+        transport = gradwire.make_transport("nccl", rank=rank, world_size=RANKS, store=name,
+                                            bits_per_second=bits_per_second)  # fmt: skip
+        link = gradwire.probe_link(transport, budget=0.05)
+        return link.alpha_s, link.beta_s_per_byte
+
+    first, second = run_ranks(body)
+    assert first == second and first[1] > 0.5 * 8 / bits_per_second

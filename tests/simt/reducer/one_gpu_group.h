@@ -2,14 +2,17 @@
 // Ranks that are threads and share one GPU: what a Reducer needs of a transport, made of copies
 // between streams. Ranks wait for each other's calls, never for the GPU.
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gradwire/comm/internal/agree.h"
+#include "gradwire/comm/internal/host_words.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/event.h"
 
@@ -78,8 +81,10 @@ class OneGpuGroup {
 
 class OneGpuTransport final : public Transport {
  public:
-  OneGpuTransport(std::shared_ptr<OneGpuGroup> group, int rank)
-      : group_(std::move(group)), rank_(rank) {}
+  /// Each call's bytes take their time on a line of so many bits per second, where streams run what
+  /// they are given at once; 0: none.
+  OneGpuTransport(std::shared_ptr<OneGpuGroup> group, int rank, double bits_per_second = 0)
+      : group_(std::move(group)), rank_(rank), bits_per_second_(bits_per_second) {}
 
   std::string_view name() const override { return "one_gpu"; }
   int rank() const override { return rank_; }
@@ -96,14 +101,15 @@ class OneGpuTransport final : public Transport {
     exchange(send.bytes, receive, static_cast<size_t>(rank_) * send.stride, context);
   }
   void agree(std::string_view what, std::string_view text, Context&) override {
-    group_->of(static_cast<size_t>(rank_)).text = text;
-    group_->meet();
-    std::vector<std::string> texts;
-    for (const OneGpuGroup::Posted& posted : group_->all()) {
-      texts.push_back(posted.text);
-    }
-    group_->meet();
-    check_same_text(what, texts);
+    check_same_text(what, texts_beside(text));
+  }
+  std::vector<std::string> gather_words(std::string_view mine, size_t capacity, CallTag tag,
+                                        Context&) override {
+    constexpr size_t kAtOnce = 1000;
+    return gather_host_words(
+        mine, capacity, tag,
+        {.round = [this](std::string_view piece) { return texts_beside(piece); },
+         .most_bytes = kAtOnce});
   }
 
   void reduce_scatter(std::span<const float>, std::span<float>, CallTag, Context&) override {
@@ -120,6 +126,17 @@ class OneGpuTransport final : public Transport {
  private:
   [[noreturn]] static void refuse(const char* verb) {
     throw InvalidArgument(concat("one_gpu: ", verb, " is not there"));
+  }
+
+  std::vector<std::string> texts_beside(std::string_view own) {
+    group_->of(static_cast<size_t>(rank_)).text = own;
+    group_->meet();
+    std::vector<std::string> texts;
+    for (const OneGpuGroup::Posted& posted : group_->all()) {
+      texts.push_back(posted.text);
+    }
+    group_->meet();
+    return texts;
   }
 
   // Part r of `receive` becomes the stride at `begin` of what rank r brings.
@@ -140,6 +157,7 @@ class OneGpuTransport final : public Transport {
       }
     }
     own.read->record(context.stream);
+    take_time_for(receive.stride * (group_->all().size() - 1));
     group_->meet();
     for (const OneGpuGroup::Posted& posted : group_->all()) {
       group_->hold(*posted.read, context.stream);  // nobody writes what another one still reads
@@ -147,8 +165,17 @@ class OneGpuTransport final : public Transport {
     group_->meet();
   }
 
+  // In the caller, which runs what it enqueues.
+  void take_time_for(size_t bytes) const {
+    if (bits_per_second_ > 0) {
+      std::this_thread::sleep_for(
+          std::chrono::duration<double>(8.0 * static_cast<double>(bytes) / bits_per_second_));
+    }
+  }
+
   const std::shared_ptr<OneGpuGroup> group_;
   const int rank_;
+  const double bits_per_second_;
 };
 
 }  // namespace gradwire::test

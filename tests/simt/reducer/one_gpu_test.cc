@@ -39,6 +39,58 @@ TEST_F(OneGpu, ReducesToTheBitsOfTheCpu) {
   }
 }
 
+#if !defined(GRADWIRE_ON_GPU)  // there nobody makes a line slow
+TEST_F(OneGpu, IsProbedAsALineIs) {
+  const double bits_per_second = 1e7;
+  const auto group = std::make_shared<OneGpuGroup>(3);
+  std::vector<LinkCosts> costs(3);
+  const auto ends = run_threads(3, [&](int r) {
+    OneGpuTransport transport(group, r, bits_per_second);
+    const auto stream = cuda::make_stream(0);
+    Workspace workspace(kSharedGpu);
+    Context context{*stream, workspace};
+    costs[static_cast<size_t>(r)] = probe_link(
+        transport, context,
+        {.budget = std::chrono::microseconds(200000), .most_bytes = size_t{1} << 15});
+  });
+  EXPECT_EQ(first_message(ends), "");
+  for (const LinkCosts& each : costs) {
+    EXPECT_GT(each.beta_s_per_byte, 0.5 * 8 / bits_per_second);
+    EXPECT_EQ(each.alpha_s, costs[0].alpha_s);
+    EXPECT_EQ(each.beta_s_per_byte, costs[0].beta_s_per_byte);
+  }
+}
+#endif
+
+TEST_F(OneGpu, CopiesAResidualWithoutAWait) {
+  for (const DeviceCase& what : {DeviceCase{"topk:5%", "gather"}, DeviceCase{"topk:5%,residual=bf16", "gather"},
+                                 DeviceCase{"bf16", "gather"}}) {
+    SCOPED_TRACE(what.spec);
+    const auto group = std::make_shared<OneGpuGroup>(2);
+    const auto ends = run_threads(2, [&](int r) {
+      OneGpuTransport transport(group, r);
+      const auto stream = cuda::make_stream(0);
+      Reducer reducer(what.plan(), transport, {.stream = stream.get()});
+      for (int step = 0; step < 3; ++step) {  // both buffers are the committed one
+        hand_over_on_device(reducer, gradients(r, step), *stream);
+        reducer.wait();
+        for (const ParamId p : forward_order()) {
+          const Buffer copy(model()[p].numel() * sizeof(float), kSharedGpu);
+          const bool there = reducer.copy_residual(p, copy.as<float>());
+          const ConstResidual kept = reducer.residual(p);
+          ASSERT_EQ(there, !kept.empty()) << p;
+          EXPECT_TRUE(!there || on_host(copy.as<float>(), kSharedGpu, *stream) ==
+                                    on_host(kept, kSharedGpu, *stream))
+              << p;
+        }
+      }
+      const Buffer small(4, kSharedGpu);
+      EXPECT_THROW(reducer.copy_residual(0, small.as<float>()), InvalidArgument);
+    });
+    EXPECT_EQ(first_message(ends), "");
+  }
+}
+
 #if defined(GRADWIRE_ON_GPU)
 TEST_F(OneGpu, ReplaysACapturedStep) {
   const DeviceCase what{.spec = "int4,stochastic", .exchange = "gather", .steps = 6};

@@ -30,14 +30,7 @@ def agree(transport: _core.Transport, load: Callable[[], Any], what: str) -> Any
             else InvalidArgument(f"{what}: {type(error).__name__}: {error}")
         )
         words = f"-{problem}".encode()[:_WORDS]
-    told = []
-    if transport.device == "cpu":
-        told = transport.all_gather(words, capacity=_WORDS, what=what)
-    else:  # where arrays do not travel
-        try:
-            transport.agree(what, words.decode(errors="replace"))
-        except InvalidArgument as different:
-            raise (problem or different) from different
+    told = transport.all_gather(words, capacity=_WORDS, what=what)
     if problem is not None:
         raise problem
     for rank, said in enumerate(map(bytes, told)):

@@ -1,0 +1,25 @@
+#pragma once
+// Small messages of the host that travel beside a GPU's, in rounds of what goes at once.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradwire/comm/transport.h"
+
+namespace gradwire {
+
+/// How they travel: one call gives what each rank passed, at most `most_bytes` of each.
+struct HostRounds {
+  std::function<std::vector<std::string>(std::string_view mine)> round;
+  size_t most_bytes = 0;
+};
+
+/// Collective and blocking: what each rank passed, of at most `capacity` bytes. The first round says
+/// what they must have in common. @throws TransportError, on every rank, naming the lowest whose
+/// fingerprint or capacity is not rank 0's.
+std::vector<std::string> gather_host_words(std::string_view mine, size_t capacity,
+                                           const CallTag& tag, const HostRounds& rounds);
+
+}  // namespace gradwire
