@@ -20,6 +20,7 @@ SPECS = ("none", "topk:10%", "int4,stochastic", "topk:10%,int8,momentum=0.8", "p
 EXCHANGED = ("DiLoCo", "OneBitAdam", "OneBitLAMB")
 SHAPES = ((40, 30), (30,), (64, 50), (1,))
 STEPS = 4
+AUTO_STEPS = 100
 LIMIT_S = 100
 
 
@@ -224,6 +225,50 @@ def exchanging(torch, gradwire, model, kind):
         expect(what, same(left, right))
 
 
+def decided(torch, gradwire, model):
+    """attach() with 'auto': ranks decide alike whatever the line, no step waits but where a window ends,
+    and a checkpoint goes on with what was chosen."""
+    import torch.distributed as dist
+
+    module = model.on("cuda")
+    exchange = gradwire.torch.attach(module, "auto:budget=500ms,window=4,specs=int8|topk:10%,int4",
+                                     scaler=False, on_nonfinite="skip", timeout=45.0)  # fmt: skip
+    step = 0
+
+    def train(bad=False):
+        nonlocal step
+        module.zero_grad()
+        module(model.factors(step, "cuda", bad=bad)).backward()
+        exchange.wait()
+        exchange.note_loss(torch.ones((), device="cuda"))
+        step += 1
+
+    while not any(row["what"] == "choose" for row in exchange.decisions()):
+        expect(f"a choice within {AUTO_STEPS} steps", step < AUTO_STEPS)
+        if step == 4:  # in the middle of the first window
+            torch.cuda.synchronize()
+            held = torch.cuda.Event()
+            torch.cuda._sleep(2_000_000_000)  # cycles: about a second
+            held.record()
+            train()
+            expect("a step waited for the GPU", not held.query())
+        else:
+            train()
+    for bad in (False, True, False, False, False):
+        train(bad)
+    seen = [exchange.spec, exchange.decisions(), [g.tolist() for g in gradients(module)]]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, seen)
+    expect("what ranks have decided and exchanged is the same", all(each == seen for each in everyone))
+    expect("the link and compressors were timed", seen[1][0]["what"] == "probe")
+    state, spec = exchange.state_dict(), exchange.spec
+    exchange.load_state_dict(state)
+    train()
+    expect("the plan of the checkpoint", exchange.spec == spec)
+    exchange.synchronize()
+    exchange.close()
+
+
 def refused(gradwire, model):
     for carrier in ("gloo", "torch"):
         try:
@@ -248,7 +293,8 @@ def one_rank(rank, count, meet):
     for name, body in [(f"attach {s}", lambda s=s: attached(torch, gradwire, model, s)) for s in SPECS] + [
         (f"register {s}", lambda s=s: hooked(torch, gradwire, model, s)) for s in SPECS[:2]
     ] + [(kind, lambda kind=kind: exchanging(torch, gradwire, model, kind)) for kind in EXCHANGED] + [
-        ("refusals", lambda: refused(gradwire, model))
+        ("auto", lambda: decided(torch, gradwire, model)),
+        ("refusals", lambda: refused(gradwire, model)),
     ]:  # fmt: skip
         try:
             body()

@@ -36,7 +36,7 @@ CodecCost codec_of(const CompressorSpec& spec, const Costs& costs) {
 }
 
 PricedSpec priced(const std::string& text, const BucketOptionRequest& request, const Costs& costs) {
-  PricedSpec of{.traffic = spec_traffic(text, request.world_size),
+  PricedSpec of{.traffic = spec_traffic(text, request.world_size, request.device),
                 .codec = codec_of(parse_spec(text), costs)};
   std::erase_if(of.traffic.exchanges, [&](std::string_view exchange) {
     const bool asked = request.exchanges.empty() ||
@@ -81,7 +81,7 @@ BucketOption option_of(const PricedSpec& spec, std::string_view exchange, int st
 
 }  // namespace
 
-SpecTraffic spec_traffic(const std::string& text, int world_size) {
+SpecTraffic spec_traffic(const std::string& text, int world_size, DeviceType device) {
   const CompressorSpec spec = parse_spec(text);
   check(spec.rank == 0, "bucket options: what '", text,
         "' sends depends on the shapes of parameters, expected a spec that does not");
@@ -90,7 +90,7 @@ SpecTraffic spec_traffic(const std::string& text, int world_size) {
           .bytes_per_element =
               static_cast<double>(compressor->capacity_bytes()) / static_cast<double>(kSampleNumel),
           .density = find_compressor(spec.name).selector ? spec.density : 1.0,
-          .exchanges = exchanges_that_carry(*compressor)};
+          .exchanges = exchanges_that_carry(*compressor, device)};
 }
 
 std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request,

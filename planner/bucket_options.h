@@ -18,9 +18,10 @@ struct SpecTraffic {
   double density = 1;                            ///< of a selection; 1 where nothing is selected
   std::vector<std::string_view> exchanges = {};  ///< rows that carry it, in the registry's order
 };
-/// @throws InvalidArgument for a spec that does not parse or whose bytes depend on the shapes of
-/// parameters (powersgd).
-SpecTraffic spec_traffic(const std::string& spec, int world_size);
+/// `device`: of the gradients. @throws InvalidArgument for a spec that does not parse or whose bytes
+/// depend on the shapes of parameters (powersgd).
+SpecTraffic spec_traffic(const std::string& spec, int world_size,
+                         DeviceType device = DeviceType::kCpu);
 
 struct BucketOptionRequest {
   int world_size = 1;
@@ -30,6 +31,7 @@ struct BucketOptionRequest {
   std::vector<std::string> exchanges = {};  ///< rows to choose from; empty: all that carry the spec
   std::vector<int> streams = {1};
   MeanBits mean = MeanBits::kOfRankOrder;  ///< which exchanges are allowed
+  DeviceType device = DeviceType::kCpu;    ///< of gradients: not all exchanges are there on a GPU
 };
 
 /// Options of the request, each spec with every exchange that can carry it and every number of

@@ -26,6 +26,8 @@ struct PilotOptions {
   /// What every plan starts from: rules, seed, dtype, the means that are allowed (`mean`). Its
   /// spec, exchange, buckets and exchanges are the pilot's.
   PlanOptions plan{};
+  /// Of the gradients: on a GPU exchanges are those that are there.
+  DeviceType device = DeviceType::kCpu;
   double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
   size_t candidates = 4;     ///< timed at most, "none" and "bf16" among them; at least 2
   size_t measure_steps = 4;  ///< of the first window, and one more that does not count

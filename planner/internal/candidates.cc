@@ -52,9 +52,9 @@ Pieces pieces_of(std::span<const ParamId> order, const PredictedJob& job) {
 }
 
 /// The bf16 group of exempt parameters travels in the same message, so its exchanges count alone.
-std::vector<std::string> common_exchanges() {
+std::vector<std::string> common_exchanges(DeviceType device) {
   const auto compressor = make_compressor(parse_spec("bf16"), {.numel = 4096, .world_size = 2});
-  const auto names = exchanges_that_carry(*compressor);
+  const auto names = exchanges_that_carry(*compressor, device);
   return {names.begin(), names.end()};
 }
 
@@ -110,9 +110,10 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
   std::erase_if(specs, depends_on_shapes);
   return make_bucket_options({.world_size = job.world_size,
                               .specs = specs,
-                              .exchanges = common_exchanges(),
+                              .exchanges = common_exchanges(job.options.device),
                               .streams = {1},
-                              .mean = job.options.plan.mean},
+                              .mean = job.options.plan.mean,
+                              .device = job.options.device},
                              costs);
 }
 

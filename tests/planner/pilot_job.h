@@ -27,6 +27,7 @@ struct PilotJob {
   double gain = 0.5;          ///< |C(a)| / |a|
   double loss = 1;
   size_t skipped = 0;    ///< steps of each window, for gradients that are not finite
+  bool knows_exchange = true;  ///< seconds of exchanges are told: not of a GPU's
   double streams_s = 0;  ///< a step's gain by more than one stream
   int costs_given = 0;
   std::vector<std::string> ran = {};  ///< the spec of each window
@@ -58,7 +59,9 @@ struct PilotJob {
     for (size_t i = 0; i < window.step_s.size(); ++i) {
       window.step_s[i] += pause(pilot.steps() + i);
     }
-    window.exchange_s.assign(pilot.window_steps(), seconds(plan) - more_s - 0.1);
+    if (knows_exchange) {
+      window.exchange_s.assign(pilot.window_steps(), seconds(plan) - more_s - 0.1);
+    }
     window.loss = loss;
     window.skipped = skipped;
     if (pilot.wants_norms()) {

@@ -44,6 +44,41 @@ TEST(PilotWatch, ComparesWithStepsWithoutCompressionOfTheSameMinutes) {
   EXPECT_EQ(pilot.plan().spec, "bf16") << pilot.log_json_lines();
 }
 
+TEST(PilotWatch, StepsTellOfTheLinkWhereExchangesAreNotTimed) {
+  Pilot pilot(pilot_model(), 4, {.device = DeviceType::kCuda, .tuning_turns = 0});
+  Job job = slow_link();
+  job.knows_exchange = false;
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "choose"), 1u);
+  job.run(pilot, 3);
+  EXPECT_EQ(job.costs_given, 1);
+  job.step_s = {{"none", 4.0}, {"bf16", 3.0}, {"int8", 0.4}, {"int4", 1.0}, {kFastest, 0.9}};
+  job.run(pilot, 1);
+  EXPECT_EQ(job.costs_given, 2) << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "link"), 1u);
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, "int8") << pilot.log_json_lines();
+}
+
+TEST(PilotWatch, PlansOfAGpuHaveTheExchangesThatAreThere) {
+  for (const std::string spec : {"int8", "topk:1%", "chunktopk:64/4096", "powersgd:2"}) {
+    Pilot pilot(pilot_model(), 8,
+                {.specs = {spec}, .device = DeviceType::kCuda, .tuning_turns = 0});
+    Job job{.step_s = {{"none", 1.0}, {"bf16", 0.6}, {to_string(parse_spec(spec)), 0.1}}};
+    job.run_to_cruise(pilot);
+    const Plan plan = make_plan(pilot_model(), pilot.plan().plan);
+    for (const PlanBucket& bucket : plan.buckets) {
+      for (const PlanGroup& group : bucket.groups) {
+        const auto compressor = make_compressor(group.spec, {.numel = group.numel,
+                                                             .segments = group.segments});
+        EXPECT_TRUE(carries(find_exchange(bucket.exchange), *compressor, DeviceType::kCuda))
+            << spec << ": " << bucket.exchange << " of " << to_string(group.spec);
+      }
+    }
+  }
+}
+
 TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
   Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
   Job job = slow_link();

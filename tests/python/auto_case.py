@@ -1,6 +1,5 @@
 """A pilot that decides nothing, for tests of what gradwire.torch's 'auto' hands it and does for it."""
 
-import torch.distributed as dist
 from rank_processes import run_ranks
 
 import gradwire
@@ -20,7 +19,7 @@ class Scripted:
     steps_each = 4
 
     def __init__(self, parameters, world_size, *, specs, **how):
-        assert world_size == dist.get_world_size()
+        assert world_size > 1
         self._shapes, self._how = parameters, how
         self.windows, self.costs = [], None
         self.window_steps = self.steps_each

@@ -1,4 +1,4 @@
-"""What compressors cost on this machine's CPU: measured once, kept in the user's cache folder."""
+"""What compressors cost on this machine, its CPU or a GPU: measured once, kept in the user's cache folder."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Optional, Sequence, Set
 
 from . import _core
 from .errors import InvalidArgument
@@ -27,6 +27,8 @@ def cached_codecs(
     *,
     budget_s: float = 5.0,
     file: "Optional[os.PathLike[str]]" = None,
+    machine: Optional[str] = None,
+    measure: Optional[Callable[[str], Codec]] = None,
 ) -> Dict[str, Codec]:
     """measure_codecs(), for those specs alone that no earlier run on such a machine has measured.
 
@@ -38,6 +40,8 @@ def cached_codecs(
         threads: of the compressors.
         budget_s: seconds; a spec at whose turn they are over is not measured.
         file: of the cache; by default cache_file().
+        machine, measure: another one than this CPU with so many threads: what it is called, and what
+            times a spec there.
 
     Returns:
         By spec as it was asked for, without those for which the time was over and those whose times
@@ -49,7 +53,8 @@ def cached_codecs(
     begin = time.perf_counter()
     names = {spec: str(_core.parse_spec(spec)) for spec in specs}
     path = cache_file() if file is None else Path(file)
-    machine = _machine(threads)
+    machine = machine or _machine(threads)
+    measure = measure or (lambda spec: measure_codecs([spec], threads)[spec])
     known = _read(path).get(machine, {})
     measured: Dict[str, Codec] = {}
     for spec, name in names.items():
@@ -58,7 +63,7 @@ def cached_codecs(
         if time.perf_counter() - begin >= budget_s:
             _log.info("gradwire: %s is not timed, %g s for probes are over", spec, budget_s)
             continue
-        found = _measured(spec, threads)
+        found = _measured(spec, measure)
         if found is not None:
             measured[name] = found
     if measured:
@@ -95,11 +100,11 @@ def cache_file() -> Optional[Path]:
     return folder / "gradwire" / "codecs.json"
 
 
-def _measured(spec: str, threads: int) -> Optional[Codec]:
+def _measured(spec: str, measure: Callable[[str], Codec]) -> Optional[Codec]:
     problem: Optional[InvalidArgument] = None
     for _ in range(2):  # another process may have had the cores
         try:
-            return measure_codecs([spec], threads)[spec]
+            return measure(spec)
         except InvalidArgument as error:
             problem = error
     _log.info("gradwire: %s is not timed: %s", spec, problem)

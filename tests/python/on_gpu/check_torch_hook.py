@@ -3,102 +3,29 @@ checkpoints bit for bit. The GPU is emulated, ranks are threads, tensors are the
 are replaced: how work is ordered (ordering.OnGpu, but for torch's own streams), how many ranks there
 are, where ranks meet, and that a group is there. On a GPU bench/gpu_hook.py does it with processes."""
 
-import contextlib
 import importlib
 import types
-import uuid
 
 import pytest
-from check_reducer import RANKS, run_ranks
+from check_reducer import run_ranks
 from gpu_arrays import EMULATED
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra")
 
+from emulated_torch import SHAPES, Groups, Model, OnEmulatedGpu, factors, gradients, raw  # noqa: E402
+
 import gradwire  # noqa: E402
 import gradwire.torch as gt  # noqa: E402
-from gradwire.torch import exchange, ordering  # noqa: E402
+from gradwire.torch import ordering  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not EMULATED, reason="ranks that are threads are emulated")
 
-SHAPES = [(40, 30), (30,), (64, 50), (1,)]
 SPECS = ["none", "topk:10%", "int4,stochastic", "topk:10%,int8,momentum=0.8"]
-
-
-class OnEmulatedGpu(ordering.OnGpu):
-    def __init__(self, device):
-        ordering.OnCpu.__init__(self, device)
-        self._stream = types.SimpleNamespace(cuda_stream=7)
-        self.entered = 0
-
-    def future(self):
-        return torch.futures.Future()
-
-    @contextlib.contextmanager
-    def _inside(self):
-        self.entered += 1
-        yield
-
-    def before_caller(self):
-        pass
-
-    def use(self, tensor):
-        pass
-
-
-class Groups:
-    """What a rank's exchange is made of, on one side."""
-
-    def __init__(self, monkeypatch):
-        self.name, self.cpu = None, None
-        monkeypatch.setattr(exchange, "check_group", lambda group: None)
-        monkeypatch.setattr(exchange, "dist", types.SimpleNamespace(
-            get_world_size=lambda group: RANKS, group=types.SimpleNamespace(WORLD=None)))
-        monkeypatch.setattr(exchange, "join", self.join)
-        monkeypatch.setattr(exchange, "work_on", self.work_on)
-
-    def side(self, name):
-        self.name = None if name == "cpu" else uuid.uuid4().hex
-        self.cpu = gradwire.make_in_process_group(RANKS)
-
-    def join(self, rank, carrier, timeout, device):
-        if self.name is None:
-            return self.cpu[rank]
-        return gradwire.make_transport("nccl", rank=rank, world_size=RANKS, store=self.name)
-
-    def work_on(self, device):
-        return ordering.OnCpu(device) if self.name is None else OnEmulatedGpu(device)
 
 
 @pytest.fixture
 def groups(monkeypatch):
     return Groups(monkeypatch)
-
-
-class Model(torch.nn.Module):
-    """Gradients are the factors of the loss."""
-
-    def __init__(self, dtype=torch.float32):
-        super().__init__()
-        self.ps = torch.nn.ParameterList(torch.ones(shape, dtype=dtype) for shape in SHAPES)
-
-    def forward(self, factors):
-        return sum((p * c).sum() for p, c in zip(self.ps, factors))
-
-
-def factors(rank, step, dtype=torch.float32, bad=False):
-    generator = torch.Generator().manual_seed(1000 * rank + step + 1)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
-    if bad and rank == 1:
-        made[2][3, 4] = float("inf")
-    return made
-
-
-def raw(tensors):
-    return [None if t is None else t.detach().float().numpy().tobytes() for t in tensors]
-
-
-def gradients(model):
-    return raw([p.grad for p in model.parameters()])
 
 
 def scaler_of(side):
@@ -265,9 +192,23 @@ def test_streams_are_torchs(monkeypatch):
         def __exit__(self, *_):
             events.append(("out", self.name))
 
+    class Event:
+        def __init__(self, enable_timing=False):
+            assert enable_timing
+
+        def record(self, stream):
+            events.append(("mark", stream.name))
+
+        def synchronize(self):
+            events.append("wait")
+
+        def elapsed_time(self, end):
+            return 250.0
+
     current = Stream(name="current")
     monkeypatch.setattr(torch, "cuda", types.SimpleNamespace(
-        Stream=Stream, current_stream=lambda device: current, stream=lambda stream: stream))
+        Stream=Stream, Event=Event, current_stream=lambda device: current, stream=lambda stream: stream,
+        get_device_name=lambda gpu: f"GPU {gpu}"))
     work = ordering.work_on(torch.device("cuda", 0))
     assert not work.waits and work.reducer_options() == {"stream": 99, "left_out": "nan"}
     with work.behind_backward():
@@ -275,6 +216,11 @@ def test_streams_are_torchs(monkeypatch):
     work.before_caller()
     assert events == [("side", "behind", "current"), ("in", "side"), "work", ("out", "side"),
                       ("current", "behind", "side")]  # fmt: skip
+    del events[:]
+    begin, end = work.mark(), work.mark()
+    assert events == [("mark", "current")] * 2  # without a wait
+    assert work.seconds(begin, end) == 0.25 and events[2:] == ["wait"] * 2
+    assert (work.gpu, work.gpu_name(), work.handle()) == (0, "GPU 0", 99)
     scaler = types.SimpleNamespace(_scale=torch.ones(1), get_scale=lambda: 2.0)
     with pytest.raises(gradwire.InvalidArgument, match="scaler: its scale is torch.float32 on cpu"):
         work.scale_of(scaler)

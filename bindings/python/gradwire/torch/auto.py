@@ -98,6 +98,7 @@ class Auto:
     def __init__(self, asked: AutoOptions, exchange: "GradientExchange") -> None:
         self.asked = asked
         self._exchange = exchange
+        self._window = Window(exchange)
         self._pilot = self._make_pilot()
         self._kept: Optional[_core.Plan] = None  # of a checkpoint
         self._kept_choice = False  # and it was chosen, not a trial
@@ -108,8 +109,7 @@ class Auto:
         self._first_link: Optional[_core.LinkCosts] = None  # until costs are wanted for the first time
         self._said: List[Dict[str, Any]] = []  # decisions that are not the pilot's
         self._told: Tuple[Any, ...] = ()  # the pilot's last that was written
-        self._last_end = 0.0
-        self._window = Window(exchange)
+        self._last_end: Any = None  # a mark
 
     @property
     def plan(self) -> Optional[_core.Plan]:
@@ -130,8 +130,8 @@ class Auto:
         """A decision of the pilot's, its step counted from the exchange's first."""
         return {**row, "step": row["step"] + self._began if row["step"] > 0 else self._chose}
 
-    def note_loss(self, loss: float) -> None:
-        self._window.note_loss(float(loss))
+    def note_loss(self, loss: Any) -> None:
+        self._window.note_loss(loss)
 
     def state(self) -> Dict[str, Any]:
         """What a checkpoint keeps of it: the plan in force, in words that JSON has."""
@@ -188,11 +188,12 @@ class Auto:
 
     def begin_step(self) -> None:
         pilot = self._pilot
-        left = pilot.window_steps - len(self._window.step_s) - 1
+        if self._settling > 0:
+            return
+        left = pilot.window_steps - self._window.steps - 1
         # Of a window of a few steps half stay as they are: their faster half counts.
         spared = pilot.phase == "measure" and left % 2 == 1
-        wanted = pilot.wants_norms and self._settling == 0 and not spared
-        self._window.begin_step(left if wanted else None)
+        self._window.begin_step(left, pilot.wants_norms and not spared)
 
     def sees(self, parameters: Sequence[int], values: torch.Tensor) -> None:
         """Gradients of this rank, one after another, before they leave."""
@@ -205,25 +206,26 @@ class Auto:
     def end_step(self, committed: bool) -> None:
         """When the means are there, or all ranks know that there are none. Collective where a window
         ends."""
-        now = time.perf_counter()
+        now = self._exchange._work.mark()
         if self._settling > 0:
             self._settling -= 1
             if self._settling == 0:
                 self._began = self._exchange._begun_steps
                 self._window = Window(self._exchange)
+                self._window.begin()
                 if self._kept is not None:
                     self._kept = None
                     self._collective(self._begin)
                 self._adopt()
         else:
-            self._window.end_step(now - self._last_end, committed)
-            if len(self._window.step_s) == self._pilot.window_steps:
+            self._window.end_step(self._last_end, now, committed)
+            if self._window.steps == self._pilot.window_steps:
                 self._collective(self._end_window)
         self.forget_step()  # what it took is no part of a step
 
     def forget_step(self) -> None:
         """The next one begins now: that in progress was none."""
-        self._last_end = time.perf_counter()
+        self._last_end = self._exchange._work.mark()
 
     def _collective(self, call: Any) -> None:
         try:
@@ -250,6 +252,7 @@ class Auto:
             streams=exchange._streams,
             window_steps=self.asked.window,
             bucket_bytes=exchange._bucket_bytes,
+            device=self._window.measured.device,
             **{k: v for k, v in words.items() if k not in ("buckets", "bucket_bytes")},
             **tuning,
         )
@@ -258,6 +261,7 @@ class Auto:
         pilot, transport = self._pilot, self._exchange._transport
         assert transport is not None
         window, self._window = self._window, Window(self._exchange)
+        self._window.begin()
         # Ranks that were asked for something else would decide otherwise.
         shared = window.shared(transport, zlib.crc32(repr(self.asked).encode()))
         changed = pilot.end_window(
@@ -273,7 +277,8 @@ class Auto:
             if link is None or budget > _LONGER * _FIRST_LOOK * self._link_budget():
                 link = self._link(transport, budget)
             self._first_link = None
-            changed = pilot.set_costs(self._ready(transport), link, self._prices(transport)) or changed
+            ready_s = self._ready(transport, window)
+            changed = pilot.set_costs(ready_s, link, self._prices(transport)) or changed
         self._tell()
         if changed:
             self._adopt()
@@ -301,11 +306,8 @@ class Auto:
         return self._codecs
 
     def _codecs_here(self) -> Tuple[Dict[str, Any], float]:
-        from ..codec_cache import cached_codecs
-
         began = time.perf_counter()
-        specs = list(self._pilot.specs)
-        found = cached_codecs(specs, self._exchange._threads, budget_s=self.asked.budget_s)
+        found = self._window.measured.codecs(list(self._pilot.specs), self.asked.budget_s)
         return found, time.perf_counter() - began
 
     def _link_budget(self) -> float:
@@ -331,11 +333,9 @@ class Auto:
         if exchange._plan_to_set is not None or str(plan) != str(exchange._reducer.plan):
             exchange._plan_to_set = plan
 
-    def _ready(self, transport: _core.Transport) -> List[float]:
+    def _ready(self, transport: _core.Transport, window: Window) -> List[float]:
         """When gradients are there, on the slowest rank; one that never was: with the last one."""
-        reducer = self._exchange._reducer
-        assert reducer is not None
-        found = {row["parameter"]: row["ready_s"] for row in reducer.gradient_timings()}
+        found = window.measured.ready_s()
         latest = max(found.values(), default=0.0)
         own = [found.get(i, latest) for i in range(len(self._exchange._named))]
         words = struct.pack(f"<{len(own)}d", *own)

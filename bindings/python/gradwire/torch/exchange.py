@@ -140,7 +140,7 @@ class GradientExchange:
         """Another compressor from the next step on. On all ranks behind the same step.
 
         Residuals are carried over by parameter, into the next gradient where the new compressor
-        keeps none; on a GPU such a one is refused. There it waits for the steps so far.
+        keeps none. On a GPU it waits for the steps so far.
 
         Args:
             spec, **plan: as of register(); what is not given stays. 'auto' begins to measure; any
@@ -171,8 +171,9 @@ class GradientExchange:
         """
         return [] if self._auto is None else self._auto.decisions()
 
-    def note_loss(self, loss: float) -> None:
-        """Tells 'auto' this rank's loss of a step, so that it sees what compression spoils. Optional."""
+    def note_loss(self, loss: Union[float, torch.Tensor]) -> None:
+        """Tells 'auto' this rank's loss of a step, so that it sees what compression spoils. Optional. A
+        tensor of one element on a GPU is read when the window ends: loss.item() would wait."""
         if self._auto is not None:
             self._auto.note_loss(loss)
 
@@ -307,11 +308,6 @@ class GradientExchange:
     def _choose(self, spec: str) -> None:
         """'auto', or a compressor that stays."""
         asked = parse_auto(spec)
-        if asked is not None and not self._work.waits:
-            raise InvalidArgument(
-                f"spec: is '{spec}', which measures steps on the CPU, must be a compressor such as "
-                f"'int8' for gradients on {self._work.device}"
-            )
         self._auto = None if asked is None else Auto(asked, self)
         if asked is not None:
             self._spec = "none"

@@ -1,25 +1,19 @@
 """What compression leaves out of one step, parameter by parameter."""
 
-from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from .._core import CompressorSpec, Plan, parse_spec
-from ..feedback import Feedback
+from .measuring import MeasuredOnCpu, square
 
 if TYPE_CHECKING:
     from .exchange import GradientExchange
 
-__all__ = ["StepNorms", "specs_of", "square"]
+__all__ = ["StepNorms", "specs_of"]
 
 _NONE = torch.zeros(())
 _SEND_ALL = ("none", "fp16", "bf16")
-
-
-def square(values: torch.Tensor) -> float:
-    """Its norm's."""
-    flat = values.detach().reshape(-1)
-    return float(torch.dot(flat, flat) if flat.dtype == torch.float32 else flat.float().square().sum())
 
 
 def specs_of(plan: Plan) -> Dict[int, str]:
@@ -30,57 +24,63 @@ def specs_of(plan: Plan) -> Dict[int, str]:
 
 
 class StepNorms:
-    """Made at the begin of a step; copies this rank's gradients as they leave."""
+    """Made at the begin of a step; adds this rank's gradients, as they leave, to what they go with."""
 
-    def __init__(self, exchange: "GradientExchange") -> None:
+    def __init__(self, exchange: "GradientExchange", measured: MeasuredOnCpu) -> None:
         assert exchange._reducer is not None
-        self._exchange = exchange
-        self._scale = exchange._scale.value
-        self._own: Dict[int, torch.Tensor] = {}
+        self._exchange, self._measured = exchange, measured
+        self._scale = exchange._scale
         texts = specs_of(exchange._reducer.plan)
         parsed = {text: parse_spec(text) for text in set(texts.values())}
         self._specs = [(texts[i], parsed[texts[i]]) for i in range(len(exchange._named))]
-        self._before = [self._residual(i) for i in range(len(exchange._named))]
+        self._wanted = [self._owed(i) for i in range(len(exchange._named))]
 
     def add(self, parameters: Sequence[int], values: torch.Tensor) -> None:
         """Those of these parameters, one after another."""
         flat, begin = values.detach().reshape(-1), 0
         for i in parameters:
             end = begin + self._exchange._named[i][1].numel()
-            self._own[i] = flat[begin:end].float() / self._scale
+            own = self._measured.unscaled(flat[begin:end].float(), self._scale)
+            self._wanted[i] = own + self._wanted[i]
             begin = end
 
-    def found(self, gradients: Mapping[int, float]) -> List[float]:
-        """Behind the step. For each parameter four squares: |a|^2 of gradient plus residual, |C(a)|^2 of
-        what was sent, |a - C(a)|^2 and |g|^2, as it is given, of gradients. All 0 where a velocity or an
-        estimate takes the gradient's place: what is compressed there is not a. Likewise of factors without
-        feedback, which depend on those of the step before."""
-        squares: List[float] = []
+    def found(self) -> List[Optional[Tuple[Any, Any, Any]]]:
+        """Behind the step. For each parameter three squares, as kept() has them: |a|^2 of gradient plus
+        residual, |C(a)|^2 of what was sent, |a - C(a)|^2. None where a velocity or an estimate takes
+        the gradient's place: what is compressed there is not a. Likewise of factors without feedback,
+        which depend on those of the step before."""
+        squares: List[Optional[Tuple[Any, Any, Any]]] = []
         for i, (text, spec) in enumerate(self._specs):
-            if spec.keeps_velocity or spec.ef21 or (spec.rank > 0 and not spec.error_feedback):
-                squares += [0.0] * 4
+            if not _tells(spec):
+                squares.append(None)
                 continue
-            wanted = self._own.get(i, _NONE) + spec.decay * self._before[i]
-            sent, left = self._sent(wanted, text, spec, self._residual(i))
-            squares += [*map(square, (wanted, sent, left)), gradients.get(i, 0.0)]
+            wanted = self._wanted[i]
+            sent, left = self._sent(wanted, text, spec, i)
+            a, b, c = (self._measured.kept(square(each)) for each in (wanted, sent, left))
+            squares.append((a, b, c))
         return squares
 
     def _sent(
-        self, wanted: torch.Tensor, text: str, spec: CompressorSpec, after: torch.Tensor
+        self, wanted: torch.Tensor, text: str, spec: CompressorSpec, i: int
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         if spec.error_feedback:
+            after = self._residual(i)
             return wanted - after, after
         if spec.name in _SEND_ALL or wanted.ndim == 0:
             return wanted, _NONE
         # Nobody keeps what a spec without feedback leaves out: it is encoded once more.
-        again = Feedback(text, wanted.numel(), threads=self._exchange._threads)
-        decoded = torch.empty_like(wanted)
-        again.decompress([again.compress(wanted.numpy())], 1.0, out=decoded.numpy())
+        decoded = self._measured.encoded(text, wanted)
         return decoded, wanted - decoded
 
+    def _owed(self, i: int) -> torch.Tensor:
+        spec = self._specs[i][1]
+        return spec.decay * self._residual(i) if spec.error_feedback and _tells(spec) else _NONE
+
     def _residual(self, i: int) -> torch.Tensor:
-        if not self._specs[i][1].error_feedback:
-            return _NONE
-        assert self._exchange._reducer is not None
-        kept = self._exchange._reducer.residual(i)
-        return _NONE if kept is None else torch.from_numpy(kept).reshape(-1)
+        kept = self._measured.residual(i)
+        return _NONE if kept is None else kept
+
+
+def _tells(spec: CompressorSpec) -> bool:
+    """Whether what is compressed is gradient plus residual, and can be told again."""
+    return not (spec.keeps_velocity or spec.ef21 or (spec.rank > 0 and not spec.error_feedback))

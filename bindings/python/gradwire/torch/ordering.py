@@ -2,11 +2,13 @@
 returns, on a GPU it is enqueued on a stream beside backward's."""
 
 import contextlib
+import time
 from typing import Any, ContextManager, Dict, Iterator, NamedTuple, Optional
 
 import torch
 
 from ..errors import InvalidArgument
+from .devices import current_stream
 
 __all__ = ["OnCpu", "OnGpu", "Scale", "work_on"]
 
@@ -47,6 +49,14 @@ class OnCpu:
     def use(self, tensor: torch.Tensor) -> None:
         """The tensor's memory is used by that work, and may be given back by others before."""
 
+    def mark(self) -> Any:
+        """Now, as seconds() takes it: on a GPU when the caller's stream comes here."""
+        return time.perf_counter()
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Between two marks; on a GPU it waits for them."""
+        return float(end - begin)
+
     def scale_of(self, scaler: Any) -> Scale:
         """What a GradScaler multiplies losses with now; None: nothing."""
         return Scale(1.0 if scaler is None else scaler.get_scale())
@@ -84,6 +94,36 @@ class OnGpu(OnCpu):
 
     def use(self, tensor: torch.Tensor) -> None:
         tensor.record_stream(self._stream)
+
+    def mark(self) -> Any:
+        event = self._timing_event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        begin.synchronize()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    @property
+    def gpu(self) -> int:
+        """Its number."""
+        return torch.cuda.current_device() if self.device.index is None else self.device.index
+
+    def gpu_name(self) -> str:
+        return str(torch.cuda.get_device_name(self.gpu))
+
+    def handle(self) -> int:
+        """Of the stream that is current."""
+        return current_stream(self.gpu)
+
+    def array(self, tensor: torch.Tensor) -> Any:
+        """As gradwire's compressors take it."""
+        return tensor
+
+    def _timing_event(self) -> Any:
+        event: Any = torch.cuda.Event  # which is not typed
+        return event(enable_timing=True)
 
     def scale_of(self, scaler: Any) -> Scale:
         # get_scale() would wait for the GPU. Until the first loss there is no tensor.
