@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/bindings/area.h"
 #include "gradwire/bindings/layers.h"
 #include "gradwire/bindings/python_calls.h"
 #include "gradwire/bindings/tensor.h"
@@ -21,7 +22,6 @@ namespace gradwire::bindings {
 namespace {
 
 using Handle = std::shared_ptr<BoundTransport>;
-using Bytes = py::typing::List<py::array_t<uint8_t>>;
 using Log = std::optional<py::typing::Callable<void(std::string)>>;
 
 std::chrono::milliseconds milliseconds_of(double seconds, std::string_view what) {
@@ -53,45 +53,6 @@ struct Tag {
   uint64_t fingerprint;
   std::string what;
 };
-
-// Parts of equal capacity, one after another, and their lengths.
-struct Area {
-  Area(size_t parts, size_t capacity)
-      : stride(capacity), memory(static_cast<py::ssize_t>(parts * capacity)), lengths(parts) {}
-  Parts parts() {
-    return {
-        {reinterpret_cast<std::byte*>(memory.mutable_data()), static_cast<size_t>(memory.size())},
-        stride,
-        lengths};
-  }
-  // Each part at its length, without a copy.
-  Bytes arrays() {
-    Bytes list;
-    for (size_t r = 0; r < lengths.size(); ++r) {
-      list.append(py::array_t<uint8_t>(static_cast<py::ssize_t>(lengths[r]),
-                                       memory.mutable_data() + r * stride, memory));
-    }
-    return list;
-  }
-  size_t stride;
-  py::array_t<uint8_t> memory;
-  std::vector<size_t> lengths;
-};
-
-size_t capacity_or(const std::optional<size_t>& capacity, size_t longest) {
-  check(capacity.value_or(longest) >= longest, "capacity: is ", capacity.value_or(0),
-        " bytes, must be at least ", longest, ", the length of what is sent");
-  return capacity.value_or(longest);
-}
-
-Bytes arrays_of(const std::vector<std::string>& words) {
-  Bytes list;
-  for (const std::string& each : words) {
-    list.append(py::array_t<uint8_t>(static_cast<py::ssize_t>(each.size()),
-                                     reinterpret_cast<const uint8_t*>(each.data())));
-  }
-  return list;
-}
 
 Bytes all_gather(BoundTransport& self, py::handle data, std::optional<size_t> capacity,
                  uint64_t fingerprint, const std::string& what) {

@@ -440,6 +440,8 @@ class Transport:
         Args:
             data: a contiguous array of any dtype, or bytes.
             capacity: bytes, the same on all ranks and at least len(data) on each; by default the length of data, which then is the same everywhere.
+        
+        Over a transport of GPU memory it is for a few KB between steps: bytes of the host, which travel beside it over the control group, by way of rank 0.
         """
     def all_reduce_sum(self, values: typing.Any, *, fingerprint: typing.SupportsInt | typing.SupportsIndex = 0, what: str = '') -> typing.Any:
         """
@@ -502,7 +504,7 @@ class Transport:
     @property
     def device(self) -> str:
         """
-        Of the memory it carries: 'cpu', or 'cuda:0' and so on, which no array can be in: then it is for a Reducer.
+        Of the memory it carries: 'cpu', or 'cuda:0' and so on, which no array can be in: then it is for a Reducer, and of the verbs all_gather() alone is there.
         """
     @property
     def name(self) -> str:
@@ -618,6 +620,13 @@ class Reducer:
     def chrome_trace(self) -> str:
         """
         The same as Chrome/Perfetto JSON, a track per activity, the rank as process.
+        """
+    def copy_residual(self, parameter: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Over a transport of GPU memory: enqueues a copy of the committed residual, float32, to that GPU's memory at `address`, on the reducer's stream, and does not wait. Between steps. Returns whether there is one: without error feedback nothing is written.
+        
+        Raises:
+            InvalidArgument: no such parameter, or gradients are in CPU memory, where residual() is there at once.
         """
     def deliver(self, bucket: typing.SupportsInt | typing.SupportsIndex, delivery: str) -> None:
         """
@@ -1393,7 +1402,7 @@ class Pilot:
     
     Run `plan` for `window_steps` steps; hand what they have shown to end_window(); where `wants_costs`, call set_costs(). After either, where it returned True, run the new plan.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6, device: str = 'cpu') -> None:
         """
         Args:
             parameters, dtype, exempt_1d, seed, ranks_per_node, rules, bucket_bytes: as of make_plan(); the last one's are those of the first, dense window.
@@ -1401,6 +1410,7 @@ class Pilot:
             streams: of the Reducer.
             window_steps: that are judged together once the choice is made.
             tuning_turns: windows that try sizes of buckets; 0: none.
+            device: of the gradients, 'cpu' or 'cuda'.
         
         Raises:
             InvalidArgument: an option out of its range; a spec that is none.

@@ -13,7 +13,16 @@ from gpu_arrays import EMULATED
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra")
 
-from emulated_torch import SHAPES, Groups, Model, TimingEvent, factors, gradients, raw  # noqa: E402
+from emulated_torch import (  # noqa: E402
+    SHAPES,
+    Groups,
+    Model,
+    OnEmulatedGpu,
+    TimingEvent,
+    factors,
+    gradients,
+    raw,
+)
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import gradwire  # noqa: E402
@@ -132,6 +141,25 @@ def test_on_a_slow_link_ranks_choose_the_same_compressor(groups, tmp_path):
     kept = json.loads((tmp_path / "gradwire" / "codecs.json").read_text())["machines"]
     version = gradwire.build_info()["version"]
     assert set(kept) == {f"emulated GPU, gradwire {version}"}
+
+
+@pytest.mark.parametrize("spec", ["topk:10%,int4", "powersgd:2", "powersgd:2,rounds=2"])
+def test_compressors_are_timed_call_by_call(spec):
+    work, seen = OnEmulatedGpu(torch.device("cpu")), []
+    work.seconds = lambda begin, end: seen.append((begin, end)) or 1.0
+    shapes = [(32, 32)] if "powersgd" in spec else None
+    assert gpu_codecs._times(spec, work, 1024, shapes) == ([1.0] * 6, [1.0] * 6)
+    marks = sorted({mark for pair in seen for mark in pair}, key=lambda mark: mark.recorded)
+    # Of each call three: where it begins, where the payload is there, where the mean is.
+    encoded, decoded = seen[:6], seen[6:]
+    assert [m for a, b in zip(encoded, decoded) for m in (a[0], a[1], b[1])] == marks
+    assert all(a[1] is b[0] for a, b in zip(encoded, decoded))
+
+
+def test_what_is_not_there_has_no_price():
+    work = OnEmulatedGpu(torch.device("cpu"))
+    with pytest.raises(gradwire.InvalidArgument, match="must be one without ef21"):
+        gpu_codecs.measure_gpu_codec("topk:10%,ef21", work)
 
 
 @pytest.fixture
