@@ -294,7 +294,8 @@ void bind_comm(py::module_& module) {
            "Args:\n    data: a contiguous array of any dtype, or bytes.\n"
            "    capacity: bytes, the same on all ranks and at least len(data) on each; by default "
            "the length of data, which then is the same everywhere.\n\n"
-           "Over a transport of GPU memory it is for a few KB between steps: bytes of the host, which "
+           "Over a transport of GPU memory it is for a few KB between steps: bytes of the host, "
+           "which "
            "travel beside it over the control group, by way of rank 0.")
       .def("all_to_all", &all_to_all, py::arg("data"), py::kw_only(),
            py::arg("capacity") = py::none(), py::arg("fingerprint") = 0, py::arg("what") = "",

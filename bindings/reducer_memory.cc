@@ -143,8 +143,8 @@ void bind_memory(ReducerClass& type) {
            "loss scale, or 0.\n\n"
            "Raises:\n    InvalidArgument: no such parameter; nothing was changed. Or one that was "
            "ready already: those before it have been handed over.")
-      .def("write_means", &write_means, py::arg("parameters"), py::arg("address"),
-           py::arg("dtype"), py::arg("factor") = 1.0F, py::arg("scale") = 0,
+      .def("write_means", &write_means, py::arg("parameters"), py::arg("address"), py::arg("dtype"),
+           py::arg("factor") = 1.0F, py::arg("scale") = 0,
            "The other way, after wait(): what is in gradient() of these parameters, times factor, "
            "and on a GPU times the float32 at `scale`, to memory of `dtype` from `address` on.")
       .def("copy_residual", &copy_residual, py::arg("parameter"), py::arg("address"),

@@ -24,9 +24,10 @@ struct ProbeOptions {
 
 /// Collective: times all-gathers of 64 bytes to options.most_bytes on rank 0 (the fastest of three
 /// of each size), in which every rank sends and receives one message per peer, fits the line and
-/// tells the others: the same figures on every rank. `context` is of the transport's device: on a
-/// GPU messages lie there and the stream is waited for, so what it takes to wait is in alpha. Zero for one rank. Short bursts that a link lets
-/// through unshaped make a small most_bytes or budget see a faster line than a long exchange does.
+/// tells the others: the same figures on every rank. Zero for one rank. `context` is of the
+/// transport's device: on a GPU messages lie there and the stream is waited for, so what that takes
+/// is in alpha. Short bursts that a link lets through unshaped make a small most_bytes or budget
+/// see a faster line than a long exchange does.
 LinkCosts probe_link(Transport& transport, Context& context, const ProbeOptions& options = {});
 
 /// One measurement.

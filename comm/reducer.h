@@ -207,8 +207,9 @@ class Reducer {
   /// in float32, valid until the next call.
   ConstResidual residual(ParamId p) const;
   /// On a GPU: enqueues a copy of it, as floats, to memory of that GPU, on ReducerOptions::stream,
-  /// and does not wait: between steps that of the last step that was enqueued. Returns false, and does
-  /// nothing, where there is no feedback. @throws InvalidArgument on the CPU, and for another size.
+  /// and does not wait: between steps that of the last step that was enqueued. Returns false, and
+  /// does nothing, where there is no feedback. @throws InvalidArgument on the CPU, and for another
+  /// size.
   bool copy_residual(ParamId p, std::span<float> to) const;
 
   /// Committed steps, and steps skipped because of non-finite gradients. On a GPU they wait.
@@ -216,12 +217,12 @@ class Reducer {
   uint64_t skipped_steps() const;
 
   /// Changes the plan between steps: a new epoch, with residuals and velocities carried over by
-  /// parameter (residuals into the next step's gradient where the new plan keeps none). Collective, as
-  /// the constructor is.
-  /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays. On a GPU
-  /// it waits, throws as synchronize() does, and a step that was captured must be captured anew. What
-  /// goes into the next gradient there takes 4 bytes an element of its buckets until a step that has
-  /// it is known to be committed.
+  /// parameter (residuals into the next step's gradient where the new plan keeps none). Collective,
+  /// as the constructor is.
+  /// @throws InvalidArgument when parameters differ or a step has begun; the old plan stays. On a
+  /// GPU it waits, throws as synchronize() does, and a step that was captured must be captured
+  /// anew. What goes into the next gradient there takes 4 bytes an element of its buckets until a
+  /// step that has it is known to be committed.
   void set_plan(Plan plan);
 
   /// Writes what this rank keeps between steps (residuals, velocities, counters, what compressors and exchanges
@@ -237,8 +238,8 @@ class Reducer {
   /// Collective: continues where save() was called. With the same world size bit for bit; with
   /// another one rank j takes over what the old ranks i keep with i mod world_size == j,
   /// times new / old world size (CHECKPOINT_FORMAT.md derives it). Reads its own and those only,
-  /// a rank that was not there the header of rank 0's. gradient() stays valid. On a GPU it waits, and
-  /// a step that was captured must be captured anew.
+  /// a rank that was not there the header of rank 0's. gradient() stays valid. On a GPU it waits,
+  /// and a step that was captured must be captured anew.
   /// @throws InvalidArgument, on every rank, when one finds its checkpoint missing, damaged, of
   /// other parameters or of another step than rank 0's; nothing has changed then.
   void load(const OpenCheckpoint& open);

@@ -154,9 +154,10 @@ class Transport {
   virtual void agree(std::string_view what, std::string_view text, Context& context);
 
   /// Collective and blocking, not enqueued: what each rank passed, in CPU memory whatever the verbs
-  /// carry. For a few KB between steps. `capacity` is the same on all ranks and at least mine.size()
-  /// on each; tags are compared as those of calls are. `context` is the verbs' where they carry CPU
-  /// memory, else not used. @throws InvalidArgument for what is longer, which ends the group.
+  /// carry. For a few KB between steps. `capacity` is the same on all ranks and at least
+  /// mine.size() on each; tags are compared as those of calls are. `context` is the verbs' where
+  /// they carry CPU memory, else not used. @throws InvalidArgument for what is longer, which ends
+  /// the group.
   virtual std::vector<std::string> gather_words(std::string_view mine, size_t capacity, CallTag tag,
                                                 Context& context);
 

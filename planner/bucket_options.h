@@ -18,8 +18,8 @@ struct SpecTraffic {
   double density = 1;                            ///< of a selection; 1 where nothing is selected
   std::vector<std::string_view> exchanges = {};  ///< rows that carry it, in the registry's order
 };
-/// `device`: of the gradients. @throws InvalidArgument for a spec that does not parse or whose bytes
-/// depend on the shapes of parameters (powersgd).
+/// `device`: of the gradients. @throws InvalidArgument for a spec that does not parse or whose
+/// bytes depend on the shapes of parameters (powersgd).
 SpecTraffic spec_traffic(const std::string& spec, int world_size,
                          DeviceType device = DeviceType::kCpu);
 

@@ -134,7 +134,8 @@ std::unique_ptr<Exchange> make_dense_exchange_on_device(ExchangeContext context)
 std::unique_ptr<Exchange> make_two_shot_exchange_on_device(ExchangeContext context) {
   for (const Compressor* compressor : context.compressors) {
     check(fills_every_chunk(compressor->spec()), "exchange 'two_shot': cannot carry '",
-          to_string(compressor->spec()), "' on a GPU, where each slice would travel with room for "
+          to_string(compressor->spec()),
+          "' on a GPU, where each slice would travel with room for "
           "every entry; expected gather, or a compressor that sends or chooses in every chunk");
   }
   return std::make_unique<TwoShotOnDevice>("two_shot", std::move(context));

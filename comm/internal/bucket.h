@@ -121,7 +121,8 @@ class Bucket {
   /// On a GPU, behind all carry_over() and set_kept() and before the next step: what they hold goes
   /// to where the step's kernels find it. Waits.
   void place_carried();
-  /// On a GPU: so many steps are known to be committed. What was carried into one of them is let go.
+  /// On a GPU: so many steps are known to be committed. What was carried into one of them is let
+  /// go.
   void let_go_of_carried(uint32_t committed_steps);
 
   /// On a GPU: enqueues a copy of the committed residual of elements that lie in one group, as

@@ -221,8 +221,8 @@ void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
 
 // Whether the step it went into has been committed only a GPU knows there.
 ConstResidual Bucket::carried(size_t offset, size_t numel) const {
-  const bool waits = !carried_.empty() &&
-                     (stream_ == nullptr || state_->read(*stream_).step == began_at_);
+  const bool waits =
+      !carried_.empty() && (stream_ == nullptr || state_->read(*stream_).step == began_at_);
   return waits ? std::span(carried_).subspan(offset, numel) : ConstResidual{};
 }
 

@@ -97,7 +97,8 @@ void Reducer::State::throw_faults(const cuda::StepWords& words, std::string_view
 
 bool Reducer::copy_residual(ParamId p, std::span<float> to) const {
   State& s = *state_;
-  check(s.gpu != nullptr, "copy_residual: gradients are in CPU memory, expected a GPU: residual() is "
+  check(s.gpu != nullptr,
+        "copy_residual: gradients are in CPU memory, expected a GPU: residual() is "
         "there at once");
   check(p < s.plan.places.size(), "copy_residual: parameter ", p, " is not in the plan of ",
         s.plan.places.size(), " parameters");

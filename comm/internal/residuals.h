@@ -32,7 +32,8 @@ class Residuals {
   /// they wait.
   std::vector<float> read(size_t g, Region region, size_t parity) const;
   void write(size_t g, size_t begin, ConstResidual values, size_t parity) const;
-  /// On a GPU: enqueues a copy of what is committed, as floats in its memory. False without feedback.
+  /// On a GPU: enqueues a copy of what is committed, as floats in its memory. False without
+  /// feedback.
   bool copy(size_t g, Region region, std::span<float> to, Stream& stream) const;
 
   /// Elements of a group as compressors and exchanges use them: what is kept where that is float32

@@ -17,8 +17,6 @@ namespace {
 
 // Calls whose statuses can be under way at once before one is overwritten unread.
 constexpr size_t kStatuses = 256;
-// Of texts that differ, the part in which the first difference is shown.
-constexpr size_t kComparedBytes = 16384;
 
 class NcclTransport final : public Transport {
  public:
@@ -150,20 +148,14 @@ class NcclTransport final : public Transport {
 
   void agree(std::string_view what, std::string_view text, Context&) override {
     std::lock_guard lock(calls_);
-    check_same_text(what, guarded([&] { return gather_texts(what, text); }));
+    check_same_text(
+        what, guarded([&] { return gather_different_texts(text, rank_, rounds_about(what)); }));
   }
 
   std::vector<std::string> gather_words(std::string_view mine, size_t capacity, CallTag tag,
                                         Context&) override {
     std::lock_guard lock(calls_);
-    const size_t at_once = ControlGroup::kMostGathered / members_->ranks.size();
-    return guarded([&] {
-      return gather_host_words(mine, capacity, tag,
-                               {.round = [&](std::string_view piece) {
-                                  return world_->gather(*members_, piece, tag.what);
-                                },
-                                .most_bytes = at_once - std::min(at_once, sizeof(uint32_t))});
-    });
+    return guarded([&] { return gather_host_words(mine, capacity, tag, rounds_about(tag.what)); });
   }
 
   std::shared_ptr<void> register_buffer(std::span<std::byte> bytes) override {
@@ -281,26 +273,11 @@ class NcclTransport final : public Transport {
     return slot;
   }
 
-  // Digests first: the texts themselves only where they differ, and of these two. The rest count as
-  // equal to rank 0's, and so do all where none differs.
-  std::vector<std::string> gather_texts(std::string_view what, std::string_view text) {
-    const std::string digest = concat(fnv1a(text), " ", text.size());
-    const auto digests = world_->gather(*members_, digest, what);
-    const auto different = std::find_if(digests.begin(), digests.end(),
-                                        [&](const std::string& d) { return d != digests[0]; });
-    if (different == digests.end()) {
-      return {};
-    }
-    const int culprit = static_cast<int>(different - digests.begin());
-    const bool shows = rank_ == 0 || rank_ == culprit;
-    auto texts =
-        world_->gather(*members_, shows ? text.substr(0, kComparedBytes) : "", what);
-    for (int r = 0; r < world_size(); ++r) {
-      if (r != 0 && r != culprit) {
-        texts[static_cast<size_t>(r)] = texts[0];
-      }
-    }
-    return texts;
+  HostRounds rounds_about(std::string_view what) {
+    const size_t at_once = ControlGroup::kMostGathered / members_->ranks.size();
+    return {.round = [this, what](
+                         std::string_view mine) { return world_->gather(*members_, mine, what); },
+            .most_bytes = at_once - std::min(at_once, sizeof(uint32_t))};
   }
 
   void count(uint64_t sent, uint64_t received, uint64_t frames) {

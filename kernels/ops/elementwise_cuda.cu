@@ -45,8 +45,8 @@ void add_until_committed(const StepWords* step, uint32_t committed, std::span<co
                          TensorView x, Stream& stream) {
   const char* const op = "cuda::add_until_committed";
   check(step != nullptr, op, ": step is null, must be device memory");
-  check(values.size() == x.numel, op, ": values has ", values.size(),
-        " elements, must have x's ", x.numel);
+  check(values.size() == x.numel, op, ": values has ", values.size(), " elements, must have x's ",
+        x.numel);
   check_view(op, "x", x, stream);
   const LaunchShape shape{blocks_for(x.numel), kElementwiseThreads, stream};
   dispatch(x.dtype, [&]<class T>() {

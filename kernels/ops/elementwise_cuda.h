@@ -28,8 +28,8 @@ void multiply(ConstTensorView from, const Factor& factor, TensorView to, Stream&
 void fill_after_fault(const StepWords* step, TensorView x, float value, Stream& stream);
 
 /// x[i] += values[i], rounded to x's type, while so many steps are committed: what waits for a
-/// gradient goes into those of steps that are not committed, and of the first one that is. Behind it
-/// x is not touched, nor are values read. @throws InvalidArgument as multiply().
+/// gradient goes into those of steps that are not committed, and of the first one that is. Behind
+/// it x is not touched, nor are values read. @throws InvalidArgument as multiply().
 void add_until_committed(const StepWords* step, uint32_t committed, std::span<const float> values,
                          TensorView x, Stream& stream);
 

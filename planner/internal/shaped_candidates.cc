@@ -98,7 +98,8 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
     made.bytes += bytes.mean;
     made.factors = made.factors || (bytes.factors && to_string(group.spec) == spec);
     load.rounds = std::max(load.rounds, compressor->rounds());
-    const std::vector<std::string_view> rows = exchanges_that_carry(*compressor, job.options.device);
+    const std::vector<std::string_view> rows =
+        exchanges_that_carry(*compressor, job.options.device);
     if (&group == &bucket.groups.front()) {
       carriers = rows;
     }

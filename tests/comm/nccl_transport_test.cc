@@ -181,8 +181,8 @@ TEST_F(NcclTransport, GathersWordsOfTheHostInRounds) {
       return words;
     };
     for (const size_t room : {capacity, size_t{60002}}) {
-      const auto all = self.transport->gather_words(words_of(self.rank), room, {7, "words"},
-                                                    self.context);
+      const auto all =
+          self.transport->gather_words(words_of(self.rank), room, {7, "words"}, self.context);
       ASSERT_EQ(all.size(), 3u);
       for (int r = 0; r < 3; ++r) {
         EXPECT_TRUE(all[static_cast<size_t>(r)] == words_of(r)) << r;

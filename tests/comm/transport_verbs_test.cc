@@ -48,8 +48,8 @@ TEST_P(Verbs, GatherWordsDeliversWhatEachHasPassed) {
     const auto words_of = [](int r) {
       return std::string(static_cast<size_t>(r) * 1000, static_cast<char>('a' + r));
     };
-    const auto all = self.transport.gather_words(words_of(self.rank), 1000 * 100, kTag,
-                                                 self.context);
+    const auto all =
+        self.transport.gather_words(words_of(self.rank), 1000 * 100, kTag, self.context);
     ASSERT_EQ(all.size(), static_cast<size_t>(self.size));
     for (int r = 0; r < self.size; ++r) {
       EXPECT_EQ(all[static_cast<size_t>(r)], words_of(r));

@@ -70,8 +70,8 @@ TEST(PilotWatch, PlansOfAGpuHaveTheExchangesThatAreThere) {
     const Plan plan = make_plan(pilot_model(), pilot.plan().plan);
     for (const PlanBucket& bucket : plan.buckets) {
       for (const PlanGroup& group : bucket.groups) {
-        const auto compressor = make_compressor(group.spec, {.numel = group.numel,
-                                                             .segments = group.segments});
+        const auto compressor =
+            make_compressor(group.spec, {.numel = group.numel, .segments = group.segments});
         EXPECT_TRUE(carries(find_exchange(bucket.exchange), *compressor, DeviceType::kCuda))
             << spec << ": " << bucket.exchange << " of " << to_string(group.spec);
       }

@@ -171,9 +171,8 @@ TEST(ElementwiseLaunchers, RefuseWhatTheyCannotDo) {
   expect_refused("values has 11 elements, must have x's 10", [&] {
     cuda::add_until_committed(words.data(), 0, longer.span(), on_gpu, stream);
   });
-  expect_refused("x is in the memory of the CPU", [&] {
-    cuda::add_until_committed(words.data(), 0, x.span(), on_cpu, stream);
-  });
+  expect_refused("x is in the memory of the CPU",
+                 [&] { cuda::add_until_committed(words.data(), 0, x.span(), on_cpu, stream); });
 }
 
 }  // namespace

@@ -49,9 +49,9 @@ TEST_F(OneGpu, IsProbedAsALineIs) {
     const auto stream = cuda::make_stream(0);
     Workspace workspace(kSharedGpu);
     Context context{*stream, workspace};
-    costs[static_cast<size_t>(r)] = probe_link(
-        transport, context,
-        {.budget = std::chrono::microseconds(200000), .most_bytes = size_t{1} << 15});
+    costs[static_cast<size_t>(r)] =
+        probe_link(transport, context,
+                   {.budget = std::chrono::microseconds(200000), .most_bytes = size_t{1} << 15});
   });
   EXPECT_EQ(first_message(ends), "");
   for (const LinkCosts& each : costs) {
@@ -63,8 +63,9 @@ TEST_F(OneGpu, IsProbedAsALineIs) {
 #endif
 
 TEST_F(OneGpu, CopiesAResidualWithoutAWait) {
-  for (const DeviceCase& what : {DeviceCase{"topk:5%", "gather"}, DeviceCase{"topk:5%,residual=bf16", "gather"},
-                                 DeviceCase{"bf16", "gather"}}) {
+  for (const DeviceCase& what :
+       {DeviceCase{"topk:5%", "gather"}, DeviceCase{"topk:5%,residual=bf16", "gather"},
+        DeviceCase{"bf16", "gather"}}) {
     SCOPED_TRACE(what.spec);
     const auto group = std::make_shared<OneGpuGroup>(2);
     const auto ends = run_threads(2, [&](int r) {

@@ -46,8 +46,8 @@ TEST_F(DeviceReducers, ChangeTheirPlanAsTheCpuDoes) {
   }
 }
 
-// What waits goes into the next gradient that is committed, and into no other: here the first step of
-// the new plan is left out.
+// What waits goes into the next gradient that is committed, and into no other: here the first step
+// of the new plan is left out.
 TEST_F(DeviceReducers, CarryResidualsIntoAPlanThatKeepsNone) {
   for (const Change& change :
        {Change{{"topk:5%", "gather"}, {"none", "dense"}},
