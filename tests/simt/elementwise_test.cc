@@ -167,12 +167,12 @@ TEST(ElementwiseLaunchers, RefuseWhatTheyCannotDo) {
                  [&] { cuda::fill_after_fault(words.data(), on_cpu, 0.0f, stream); });
   expect_refused("step is null", [&] { cuda::fill_after_fault(nullptr, on_gpu, 0.0f, stream); });
   expect_refused("step is null",
-                 [&] { cuda::add_until_committed(nullptr, 0, x.span(), on_gpu, stream); });
+                 [&] { cuda::add_until_committed(nullptr, 0, x, on_gpu, stream); });
   expect_refused("values has 11 elements, must have x's 10", [&] {
-    cuda::add_until_committed(words.data(), 0, longer.span(), on_gpu, stream);
+    cuda::add_until_committed(words.data(), 0, longer, on_gpu, stream);
   });
   expect_refused("x is in the memory of the CPU",
-                 [&] { cuda::add_until_committed(words.data(), 0, x.span(), on_cpu, stream); });
+                 [&] { cuda::add_until_committed(words.data(), 0, x, on_cpu, stream); });
 }
 
 }  // namespace
