@@ -16,8 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The probe before the first step is so much shorter: that a link is slow shows at once.
+/// The probe before the first step is so much shorter: that a link is slow shows at once, in what
+/// is not over as soon as a busy machine's hiccup.
 constexpr int kFirstLook = 10;
+constexpr std::chrono::microseconds kLeastLook{5000};
 /// A later one takes no longer than so many steps did; nor is it worth its time where it would be
 /// at most so many times as long as the first.
 constexpr double kStepsOfProbe = 10, kLonger = 2;
@@ -77,6 +79,10 @@ struct Autopilot::State {
   void begin();
   PilotCosts measure_costs(double step);
   LinkCosts link_of_now(std::chrono::microseconds budget);
+  std::chrono::microseconds first_look() const {
+    return std::min(options.probe.budget,
+                    std::max(kLeastLook, options.probe.budget / kFirstLook));
+  }
   ParamId largest() const;
 
   std::vector<ParamInfo> parameters;
@@ -211,7 +217,7 @@ void Autopilot::State::begin() {
   if (transport.world_size() == 1) {
     return;
   }
-  first_link = link_of_now(options.probe.budget / kFirstLook);
+  first_link = link_of_now(first_look());
   PilotCosts costs{.ready_s = std::vector<double>(parameters.size()),
                    .alpha_s = first_link->alpha_s,
                    .bytes_per_s = 1 / first_link->beta_s_per_byte,
@@ -245,7 +251,7 @@ PilotCosts Autopilot::State::measure_costs(double step) {
   using Microseconds = std::chrono::duration<double, std::micro>;
   const Microseconds budget = std::min<Microseconds>(
       options.probe.budget, std::chrono::duration<double>(kStepsOfProbe * step));
-  const bool long_enough = first_link && budget <= kLonger * options.probe.budget / kFirstLook;
+  const bool long_enough = first_link && budget <= kLonger * first_look();
   const LinkCosts link =
       long_enough ? *first_link
                   : link_of_now(std::chrono::duration_cast<std::chrono::microseconds>(budget));

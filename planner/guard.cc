@@ -130,7 +130,7 @@ void Guard::judge_units(const GuardWindow& window, GuardVerdict& verdict) {
     seen(unit.growing >= options_.growth_windows, growing);
     const double norm = std::sqrt(norms.gradient);
     if (unit.norm > 0) {
-      const double change = std::abs(unit.norm - norm) / unit.norm;
+      const double change = (norm - unit.norm) / unit.norm;
       seen(lossy && change >= options_.norm_change, changing);
       if (norms.to_send >= options_.least_share * all.to_send) {
         verdict.norm_change = std::max(verdict.norm_change, change);
@@ -164,7 +164,7 @@ void Guard::judge_units(const GuardWindow& window, GuardVerdict& verdict) {
   }
   if (counts(changing)) {
     raise(verdict, Verdict::kTighten,
-          concat("norm of the gradient changed by ", 100 * verdict.norm_change, "%, critical from ",
+          concat("norm of the gradient rose by ", 100 * verdict.norm_change, "%, critical from ",
                  100 * options_.norm_change, "%"));
   }
 }

@@ -56,7 +56,8 @@ struct GuardOptions {
   size_t growth_windows = 3;
   /// Accordion's eta: ||g before| - |g|| / |g before| at which learning is in a critical regime
   /// (Agarwal et al., arXiv:2010.16248). Here of the ranks' own gradients, against the running mean
-  /// of the windows before.
+  /// of the windows before, and where they rise: they fall where learning is fastest, and sending
+  /// more then has made runs longer and no more accurate (docs/auto.md).
   double norm_change = 0.5;
   /// Windows' losses that a loss is compared with; at least three are needed.
   size_t loss_windows = 8;
@@ -79,7 +80,7 @@ struct GuardVerdict {
   double gain = 1;                  ///< of all units together: |C(a)| / |a|
   double error = 0;                 ///< |a - C(a)| / |a|
   double residual = 0;              ///< |residual| / |gradient|
-  double norm_change = 0;           ///< of the unit it is largest in, among those that count
+  double norm_change = 0;           ///< a rise, of the unit it is largest in, among those that count
   double mean_norm = 0;             ///< |mean gradient|
   double loss_deviations = 0;       ///< above the median of past windows
 };

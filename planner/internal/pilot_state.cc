@@ -168,12 +168,12 @@ void Pilot::State::cruise(const PilotPlan& plan) {
 }
 
 void Pilot::State::end_measuring(const PilotWindow& window) {
-  // Its loss is what later ones are compared with.
-  const GuardVerdict verdict =
-      guard.judge({.units = running.off() ? std::vector<GuardNorms>{} : window.norms,
-                   .loss = window.loss,
-                   .dense = running.off(),
-                   .steps = window.step_s.size()});
+  // Its loss is what later ones are compared with; norms of the first few steps are not.
+  GuardVerdict verdict = guard.judge(
+      {.loss = window.loss, .dense = running.off(), .steps = window.step_s.size()});
+  if (verdict.overall != Verdict::kOff && !running.off()) {
+    verdict = Guard(options.guard).judge({.units = window.norms, .steps = window.step_s.size()});
+  }
   if (!running.off() && verdict.overall == Verdict::kOff) {  // less is for the guard to say, later
     ruled_out = running.loss;
     const std::string from = running.name;
