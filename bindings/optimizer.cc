@@ -225,12 +225,14 @@ void BoundOptimizer::synchronize(py::handle stream) {
   const Place place = place_for(stream);
   worker_->run(
       [&](Context& context) {
+        const std::string fault = from_payloads_.take_fault(context);
         try {
           optimizer_->synchronize(context);
         } catch (const InvalidArgument&) {
-          from_payloads_.check_faults(context);  // which may name the cause
+          check(fault.empty(), fault);  // which names the cause
           throw;
         }
+        check(fault.empty(), fault);  // of a step that was left out for another reason as well
       },
       place.stream);
 }

@@ -49,12 +49,12 @@ class PayloadPlaces {
   /// Enqueues; the groups stay as they are for as long as the places are used, on a GPU until the
   /// stream has passed what reads them.
   /// @throws InvalidArgument for groups of other parameters, at once, and, from wait(), for
-  /// payloads that do not decode; those of a GPU are told by check_faults().
+  /// payloads that do not decode; those of a GPU are told by take_fault().
   std::vector<Binding> open(const std::vector<PlacedGroup>& groups, std::vector<Binding> places,
                             Context& context);
 
-  /// On a GPU waits. @throws InvalidArgument naming the payload that did not decode, once.
-  void check_faults(Context& context);
+  /// On a GPU waits. @returns what names the first payload that did not decode, once; empty: none.
+  std::string take_fault(Context& context);
 
  private:
   /// What decodes a group's payloads; made once for groups that stay as they are.
@@ -67,7 +67,10 @@ class PayloadPlaces {
     std::vector<ConstPayload> parts;
   };
 
+  void keep_fault(size_t group, Context& context);
+
   std::vector<std::unique_ptr<Source>> sources_;  // of the groups, in order
+  std::string fault_;                             // of payloads, that is to be told
 };
 
 }  // namespace gradwire::bindings

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "gradwire/bindings/payload_groups.h"
 #include "gradwire/kernels/compress/device_state.h"
@@ -86,6 +87,7 @@ std::vector<Binding> PayloadPlaces::open(const std::vector<PlacedGroup>& groups,
             places.size(), " here and as many as it has");
     }
     if (sources_[g] == nullptr || !sources_[g]->is_of(group)) {
+      keep_fault(g, context);
       context.stream.wait();  // on a GPU kernels may still read what ends
       sources_[g] = std::make_unique<Source>(group, context.stream.device());
     }
@@ -103,22 +105,31 @@ std::vector<Binding> PayloadPlaces::open(const std::vector<PlacedGroup>& groups,
   return places;
 }
 
-void PayloadPlaces::check_faults(Context& context) {
-  std::string first;
-  for (size_t g = 0; g < sources_.size(); ++g) {
-    const auto& source = sources_[g];
-    if (source == nullptr || source->compressor->shape().state == nullptr) {
-      continue;
-    }
-    DeviceState& state = *source->compressor->shape().state;
-    try {
-      state.check(context.stream);
-    } catch (const InvalidArgument& fault) {
-      first = first.empty() ? concat("payloads[", g, "]: ", fault.what()) : first;
-      state.clear(context.stream);
-    }
+void PayloadPlaces::keep_fault(size_t g, Context& context) {
+  if (sources_[g] == nullptr || sources_[g]->compressor->shape().state == nullptr) {
+    return;
   }
-  check(first.empty(), first);
+  DeviceState& state = *sources_[g]->compressor->shape().state;
+  const cuda::StepWords words = state.read(context.stream);
+  if (words.status == 0) {
+    return;
+  }
+  state.clear(context.stream);
+  if (!fault_.empty() || (words.status & cuda::kStatusMalformed) == 0) {
+    return;  // what was not finite is NaN where it is read
+  }
+  try {
+    DeviceState::check(words);
+  } catch (const InvalidArgument& fault) {
+    fault_ = concat("payloads[", g, "]: ", fault.what());
+  }
+}
+
+std::string PayloadPlaces::take_fault(Context& context) {
+  for (size_t g = 0; g < sources_.size(); ++g) {
+    keep_fault(g, context);
+  }
+  return std::exchange(fault_, {});
 }
 
 }  // namespace gradwire::bindings

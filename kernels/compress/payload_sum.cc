@@ -1,6 +1,8 @@
 #include "gradwire/kernels/compress/payload_sum.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "gradwire/kernels/compress/internal/chunked.h"
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
@@ -55,7 +57,10 @@ void PayloadSum::open(std::span<const ConstPayload> parts, float scale, Context&
       frame_.reset();
       throw;
     }
-    scale_ = scale;
+    const bool finite = std::ranges::none_of(
+        parts_, [](const Part& part) { return (part.flags & kFlagNonFinite) != 0; });
+    // Codes are finite also where what they stand for was not.
+    scale_ = finite ? scale : std::numeric_limits<float>::quiet_NaN();
   });
 }
 
@@ -125,6 +130,9 @@ bool PayloadSum::known_zero(size_t begin, size_t count) const {
     return false;
   }
   check_held(begin, count);
+  if (std::isnan(scale_)) {
+    return false;
+  }
   for (size_t chunk = begin / kChunk; chunk * kChunk < begin + count; ++chunk) {
     if (!empty_chunk(chunk)) {
       return false;

@@ -26,7 +26,8 @@ class PayloadSum final : public ElementReader {
   /// float32) as decompress() would write it to float32. `parts` is kept until the stream has
   /// passed the call, the payloads for as long as they are read. What was held before is let go.
   /// Memory grows with the number of entries the first times, and then is used again. Errors (from
-  /// wait()): as of decompress(); then nothing is held.
+  /// wait()): as of decompress(); then nothing is held. Of a payload whose gradient was not finite
+  /// all that is read is NaN.
   /// On a GPU the number of parts decides what memory is needed, and growing it waits; a CUDA graph
   /// captures a call that needs no more. Faults are decompress()'s, kept by the compressor's state.
   void open(std::span<const ConstPayload> parts, float scale, Context& context);

@@ -35,6 +35,10 @@ __global__ void __launch_bounds__(kCheckThreads)
 __global__ void hold_payloads_kernel(PayloadSource source, PayloadSource* to, StepWords* words,
                                      PartFaults faults) {
   source.usable = (words->status & kStatusMalformed) == 0 ? 1 : 0;
+  if ((words->status & kStatusNonFinite) !=
+      0) {  // its codes are finite, what they stand for was not
+    source.factor = NAN;
+  }
   *to = source;
   if (source.usable == 0) {
     atomicCAS(&faults.step->fault, 0u, words->fault);

@@ -146,6 +146,57 @@ def test_a_payload_that_does_not_decode_leaves_the_step_out_until_it_is_told(gpu
         on_gpu.check(gpu.stream)
 
 
+def test_what_did_not_decode_is_told_whatever_else_left_the_step_out(gpu):
+    _, here, _, on_gpu, there = pair(gpu, "sgd")
+    sent, other = Sent(gpu, "int8", 1), Sent(gpu, "topk:5%", 1)
+    sent.rooms[1][4] = 77  # its version
+    broken = sent.group([gpu.array(room) for room in sent.rooms])
+    words = r"payloads\[0\]: .*part 1: its version is not 1"
+    on_gpu.step(payloads=[broken], stream=gpu.stream, found_inf=gpu.array(np.float32([1])))
+    with pytest.raises(gradwire.InvalidArgument, match=words):
+        on_gpu.check(gpu.stream)
+    whole = Sent(gpu, "int8", 1)
+    on_gpu.step(payloads=[whole.group()], stream=gpu.stream, loss_scale=gpu.array(np.float32([0])))
+    with pytest.raises(gradwire.InvalidArgument, match="loss_scale in GPU memory is 0"):
+        on_gpu.check(gpu.stream)
+    on_gpu.step(payloads=[broken], stream=gpu.stream)
+    on_gpu.step(payloads=[other.group()], stream=gpu.stream)  # of another group, in its place
+    with pytest.raises(gradwire.InvalidArgument, match=words):
+        on_gpu.check(gpu.stream)
+    on_gpu.check(gpu.stream)
+    same(gpu, there, here)
+
+
+@pytest.mark.parametrize("spec", ["none", "fp16", "int8", "int4", "topk:5%", "topk:5%,int4"])
+def test_payloads_of_gradients_that_are_not_finite_leave_the_step_out(gpu, spec):
+    cpu, here, _, on_gpu, there = pair(gpu, "adamw")
+    before = values(1)
+    sent = Sent(gpu, spec, 1)
+    bad = np.ones(NUMEL, np.float32)
+    bad[3] = np.inf
+    payload = sent.made.compress(bad).copy()
+    room = np.zeros(sent.made.capacity_bytes, np.uint8)
+    room[: payload.size] = payload
+    of_cpu = sent.group([sent.payloads[0], payload])
+    of_gpu = sent.group([sent.there[0], gpu.array(room)])
+    with pytest.raises(gradwire.NonFiniteGradient):
+        cpu.step(payloads=[of_cpu])
+    on_gpu.step(payloads=[of_gpu], stream=gpu.stream)
+    with pytest.raises(gradwire.NonFiniteGradient):
+        on_gpu.check(gpu.stream)
+    cpu.step(payloads=[of_cpu], on_nonfinite="skip")
+    on_gpu.step(payloads=[of_gpu], stream=gpu.stream, on_nonfinite="skip")
+    on_gpu.check(gpu.stream)
+    assert cpu.skipped_steps() == on_gpu.skipped_steps(gpu.stream) == 1
+    same(gpu, there, before)
+    for a, b in zip(here, before):
+        np.testing.assert_array_equal(a, b)
+    good = Sent(gpu, spec, 2)  # the source is good for finite ones again
+    cpu.step(payloads=[good.group(good.payloads)]), on_gpu.step(payloads=[good.group()], stream=gpu.stream)
+    on_gpu.check(gpu.stream)
+    same(gpu, there, here)
+
+
 def test_a_loss_scale_is_read_on_the_gpu(gpu):
     cpu, here, gradients, on_gpu, there = pair(gpu, "adamw")
     sent = Sent(gpu, "int8", 1)
