@@ -271,3 +271,27 @@ def test_losses_of_both_infinities_are_a_loss():
     shared = Shared([(1.0, 0.1, 1.0, math.inf), (1.0, 0.2, 1.0, -math.inf)], 1, [])
     assert shared.loss is not None and math.isnan(shared.loss)
     assert (shared.step_s, shared.exchange_s, shared.norms) == ([1.0], [0.1], [])
+
+
+def _fails_to_start(world):
+    model = ddp()
+    probe = gradwire.torch.auto.probe_link
+    if world.rank == 1:
+
+        def lost(*_, **__):
+            raise OSError("the probe was lost")
+
+        gradwire.torch.auto.probe_link = lost
+    error = OSError if world.rank == 1 else gradwire.TransportError
+    with pytest.raises(error, match="the probe was lost") as kept:  # and with it the frames there were
+        gradwire.torch.register(model, "auto", timeout=30.0)
+    gradwire.torch.auto.probe_link = probe
+    exchange = gradwire.torch.register(model, "none", timeout=30.0)
+    train(model, sgd(model), 0, 2)
+    assert_ranks_agree(parameters(model))
+    exchange.close()
+    del kept
+
+
+def test_an_exchange_that_cannot_begin_leaves_the_model_to_another(tmp_path):
+    check(2, _fails_to_start, tmp_path)

@@ -171,7 +171,11 @@ class Auto:
 
     def start(self) -> None:
         """Before the first step, collective: on a slow link it begins with what is fast there."""
-        self._collective(self._begin)
+        try:
+            self._collective(self._begin)
+        except BaseException:  # nobody has the exchange that would close it
+            self._exchange.close()
+            raise
 
     def _begin(self) -> None:
         exchange, pilot = self._exchange, self._pilot
