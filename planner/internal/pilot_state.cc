@@ -179,8 +179,11 @@ void Pilot::State::end_measuring(const PilotWindow& window) {
     const std::string from = running.name;
     guard.plan_changed();
     run(off);  // which is measured in its place
-    note("drop", from, "in the first window: " + verdict.reason,
-         {{"loss", window.loss}, {"gain", verdict.gain}, {"error", verdict.error}});
+    std::map<std::string, double> numbers{{"gain", verdict.gain}, {"error", verdict.error}};
+    if (window.loss != GuardWindow::kUnknown) {
+      numbers["loss"] = window.loss;
+    }
+    note("drop", from, "in the first window: " + verdict.reason, std::move(numbers));
     return;
   }
   measured_step_s = typical_of(step_s);

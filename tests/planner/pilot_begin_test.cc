@@ -162,6 +162,21 @@ TEST(PilotBegin, MeasuresWithoutCompressionWhereNormsOfTheFirstWindowSayHarm) {
   }
 }
 
+TEST(PilotBegin, WhatIsDroppedHasNoLossWhereNoneIsKnown) {
+  for (const bool known : {false, true}) {
+    Job job = slow_link();
+    Pilot pilot = begun(job);
+    PilotWindow window;
+    window.step_s.assign(pilot.window_steps(), 0.15);
+    window.exchange_s.assign(pilot.window_steps(), 0.05);
+    window.loss = known ? 2.5 : GuardWindow::kUnknown;
+    window.norms.assign(4, {.to_send = 1, .sent = 1, .residual = 2, .gradient = 1, .mean = 1});
+    EXPECT_TRUE(pilot.end_window(window));
+    ASSERT_EQ(pilot.log().back().what, "drop");
+    EXPECT_EQ(pilot.log().back().numbers.contains("loss"), known) << pilot.log_json_lines();
+  }
+}
+
 TEST(PilotBegin, FactorsOfMatricesMayBeTheFirstToo) {
   Job job = slow_link();
   job.step_s["powersgd:2"] = 0.12;
