@@ -94,9 +94,11 @@ LinkCosts probe_link(Transport& transport, Context& context, const ProbeOptions&
   for (size_t bytes = kSmallest, growth = kGrowth; growth > 1;) {
     const double seconds = probe.seconds_of(bytes);
     times.push_back({static_cast<double>(bytes), seconds});
-    const std::chrono::duration<double> spent(seconds * kRepeats * (transport.world_size() - 1));
-    const double fits = options.budget / spent;  // times as long, and at most as many bytes
-    growth = probe.agreed(std::min(kGrowth, static_cast<size_t>(fits)));
+    // What a message takes to begin it takes at any size: only what bytes have added may grow.
+    const double added = seconds - times.front().seconds;
+    const double fits = std::chrono::duration<double>(options.budget).count() /
+                        (std::max(added, 1e-9) * kRepeats * (transport.world_size() - 1));
+    growth = probe.agreed(static_cast<size_t>(std::clamp<double>(fits, 0, kGrowth)));
     const size_t next = std::min(bytes * growth, options.most_bytes);
     growth = next > bytes ? growth : 0;
     bytes = next;

@@ -16,8 +16,9 @@ struct LinkCosts {
 };
 
 struct ProbeOptions {
-  /// What the three calls of the largest size may take: sizes grow eightfold, the last one by what
-  /// fits, and no larger one is tried where not even twice the bytes would.
+  /// What the three calls of the largest size may take beside their start-up, which calls of any
+  /// size take: sizes grow eightfold, the last one by what fits, and no larger one is tried where
+  /// not even twice the bytes would.
   std::chrono::microseconds budget{5000};
   size_t most_bytes = size_t{1} << 20;  ///< of a message
 };

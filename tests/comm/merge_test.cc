@@ -9,9 +9,11 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include "gradwire/comm/probe.h"
 #include "tests/comm/reducer_case.h"
+#include "tests/comm/wrapped_transport.h"
 
 namespace gradwire::test {
 namespace {
@@ -125,8 +127,7 @@ TEST(MergeGradients, KeepsBucketsBelowTheirLargestSizeButForSingleGradients) {
 // Four buckets of one layer; 1 and 2 wait while 3 travels, 0 comes too late for the line to rest.
 TEST(MergeGradients, LetWhatTheNextForwardNeedsFirstLeaveFirstOfThoseThatWait) {
   const auto gradients = layers({0, 1, 2, 100}, {50, 50, 50, 50});
-  const MergeOptions options{
-      .cost = {0, 0.1}, .most_bytes = 50, .order = LeavingOrder::kNeeded};
+  const MergeOptions options{.cost = {0, 0.1}, .most_bytes = 50, .order = LeavingOrder::kNeeded};
   const Buckets buckets = merge_gradients(gradients, options);
   EXPECT_EQ(buckets, (Buckets{{3}, {1}, {2}, {0}}));
   EXPECT_DOUBLE_EQ(exchange_end_s(gradients, buckets, options.cost), 105);
@@ -154,7 +155,8 @@ TEST(MergeGradients, RefusesWhatCannotBe) {
     return message_of<InvalidArgument>([&] { merge_gradients(gradients, {.cost = cost}); });
   };
   EXPECT_EQ(refusal({}, {}), "merge: 0 gradients, expected at least one");
-  EXPECT_EQ(refusal({{4, 0, 1}, {4, 1, 1}}, {}), "merge: parameter 4 is given twice, expected once");
+  EXPECT_EQ(refusal({{4, 0, 1}, {4, 1, 1}}, {}),
+            "merge: parameter 4 is given twice, expected once");
   EXPECT_EQ(refusal({{4, -1, 1}}, {}), "merge: ready_s is -1, must be finite and not negative");
   EXPECT_EQ(refusal({{4, 0, 1}}, {NAN, 0}),
             "merge: startup_s is nan, must be finite and not negative");
@@ -205,11 +207,34 @@ TEST(Probe, GivesAllRanksTheSameFiguresOfALineThatIsNotFasterThanItsRate) {
     Workspace workspace;
     Context context{*stream, workspace};
     check(probe_link(transport, context).alpha_s == 0, "one rank has costs");
-    const std::string small = message_of<InvalidArgument>(
-        [&] { probe_link(transport, context, {.most_bytes = 10}); });
+    const std::string small =
+        message_of<InvalidArgument>([&] { probe_link(transport, context, {.most_bytes = 10}); });
     check(small == "probe: most_bytes is 10, must be at least 64", small);
   });
   EXPECT_EQ(first_message(alone), "");
+}
+
+TEST(Probe, SeesWhatBytesCostBehindAStartUpLongerThanItsBudget) {
+  size_t largest = 0;  // message that rank 0 has got
+  std::vector<LinkCosts> costs(2);
+  const auto ends = run_ranks(2, [&](Transport& in_process) {
+    WrappedTransport transport(in_process, [&](const Parts& all) {
+      const size_t other = all.lengths[static_cast<size_t>(1 - in_process.rank())];
+      std::this_thread::sleep_for(std::chrono::microseconds(2000 + 10 * other));
+      if (in_process.rank() == 0) {
+        largest = std::max(largest, other);
+      }
+    });
+    const auto stream = make_inline_stream();
+    Workspace workspace;
+    Context context{*stream, workspace};
+    costs[static_cast<size_t>(transport.rank())] =
+        probe_link(transport, context, {.budget = std::chrono::microseconds(1000)});
+  });
+  EXPECT_EQ(first_message(ends), "");
+  EXPECT_GE(largest, 512u);
+  EXPECT_GT(costs[0].beta_s_per_byte, 0);
+  EXPECT_EQ(costs[0].beta_s_per_byte, costs[1].beta_s_per_byte);
 }
 
 }  // namespace
