@@ -85,6 +85,8 @@ LinkCosts fit_link(std::span<const MessageTime> times) {
 LinkCosts probe_link(Transport& transport, Context& context, const ProbeOptions& options) {
   check(options.most_bytes >= kSmallest, "probe: most_bytes is ", options.most_bytes,
         ", must be at least ", kSmallest);
+  check(options.budget.count() >= 0, "probe: budget is ", options.budget.count(),
+        " us, must not be negative");
   if (transport.world_size() == 1) {
     return {};
   }

@@ -57,7 +57,7 @@ void Pilot::State::choose() {
       taken = &each;
     }
   }
-  numbers[dense_unseen ? "dense_step_s, predicted" : "dense_step_s"] = dense_step_s;
+  numbers[dense_name()] = dense_step_s;
   numbers["tolerance"] = options.tolerance;
   const bool off_is_fast =
       taken == nullptr || (dense_step_s > 0 && dense_step_s <= (1 + options.tolerance) * fastest);

@@ -25,12 +25,19 @@ bool Pilot::State::may_retry() const {
 
 // Called where a window of a plan that compresses was no faster than steps without it were.
 void Pilot::State::not_faster(double step) {
+  // Where it is much slower, trials of it are not worth their steps; than a prediction is no proof.
+  const bool worth_timing = dense_unseen || step < (1 + options.hopeless) * dense_step_s;
+  if (dense_unseen && !may_retry()) {
+    return;  // it goes on until there are steps for it
+  }
   retry.ladder = ladder;
   retry.level = level;
   retry.ceiling = ceiling;
-  // Where it is much slower, trials of it are not worth their steps; than a prediction is no proof.
-  if ((dense_unseen || step < (1 + options.hopeless) * dense_step_s) && may_retry()) {
-    begin_retry("a step with compression is not faster than one without was: both are timed anew",
+  if (worth_timing && may_retry()) {
+    begin_retry(dense_unseen ? "a step with compression is not faster than one without is "
+                               "predicted to be: both are timed"
+                             : "a step with compression is not faster than one without was: both "
+                               "are timed anew",
                 step);
     return;
   }
@@ -87,7 +94,7 @@ void Pilot::State::begin_retry(const std::string& why, double step) {
   phase = Phase::kTime;
   turn = round = 0;
   run(timed.front().plan);
-  note("retry", from, why, {{"step_s", step}, {"dense_step_s", dense_step_s}});
+  note("retry", from, why, {{"step_s", step}, {dense_name(), dense_step_s}});
 }
 
 // Called in choose()'s place, with both timed.

@@ -79,6 +79,9 @@ struct Pilot::State {
   };
   Retry retry;
 
+  std::string dense_name() const {
+    return dense_unseen ? "dense_step_s, predicted" : "dense_step_s";
+  }
   size_t window_steps() const;
   void check_costs(const PilotCosts& costs) const;
   static void check_link(double alpha_s, double bytes_per_s);

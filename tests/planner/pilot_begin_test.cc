@@ -121,6 +121,24 @@ TEST(PilotBegin, TimesNoCompressionBeforeAPredictionOfItTurnsOff) {
   EXPECT_EQ(pilot.plan().spec, "topk:1%,int4") << pilot.log_json_lines();
 }
 
+TEST(PilotBegin, APredictionAloneTurnsNothingOff) {
+  Job job = slow_link();
+  Pilot pilot =
+      begun(job, {.specs = {"topk:1%,int4"}, .tuning_turns = 0, .most_probing = 0});
+  job.run_to_cruise(pilot);
+  for (int change = 0; change < 10; ++change) {  // of the link, until no steps are left for trials
+    job.step_s["topk:1%,int4"] = change % 2 == 0 ? 0.5 : 0.15;
+    job.run(pilot, 3);
+  }
+  ASSERT_EQ(std::ranges::count(job.ran, "none"), 0) << pilot.log_json_lines();
+  const size_t known = pilot.log().size();
+  job.more_s = 5;
+  job.run(pilot, 5);
+  EXPECT_EQ(pilot.plan().spec, "topk:1%,int4") << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "off") + count(pilot, "retry"), 0u) << pilot.log_json_lines();
+  EXPECT_GE(pilot.log().size(), known);
+}
+
 TEST(PilotBegin, MeasuresWithoutCompressionWhereTheFirstWindowCollapses) {
   Job job = slow_link();
   Pilot pilot = begun(job);

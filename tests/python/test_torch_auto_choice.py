@@ -72,6 +72,17 @@ def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
     assert [r["step"] for r in records] == sorted(r["step"] for r in records)
 
 
+def _other_choices(world):
+    _make_the_link_slow()
+    spec = f"auto:specs=int{4 if world.rank == 0 else 8}"
+    with pytest.raises(gradwire.TransportError, match="what it may choose.*disagree"):
+        gradwire.torch.register(ddp(_wide()), spec, timeout=60.0)
+
+
+def test_ranks_that_may_choose_otherwise_are_told_so_before_they_choose(tmp_path):
+    check(2, _other_choices, tmp_path)
+
+
 def _factors(world):
     _make_the_link_slow()
     ends = []

@@ -182,6 +182,8 @@ class Auto:
         transport = exchange._transport
         assert transport is not None
         self._chose = exchange._begun_steps
+        # Ranks that were asked for something else would begin with something else.
+        transport.all_gather(b"?", fingerprint=self._fingerprint(), what="auto: what it may choose")
         link = self._first_link = self._link(transport, self._link_budget() * _FIRST_LOOK)
         if pilot.begins_slowly(link) and pilot.begin(link, self._prices(transport)):
             exchange._spec = pilot.spec  # in the buckets that there are, until DDP has settled on others
@@ -266,8 +268,7 @@ class Auto:
         assert transport is not None
         window, self._window = self._window, Window(self._exchange)
         self._window.begin()
-        # Ranks that were asked for something else would decide otherwise.
-        shared = window.shared(transport, zlib.crc32(repr(self.asked).encode()))
+        shared = window.shared(transport, self._fingerprint())
         changed = pilot.end_window(
             shared.step_s,
             exchange_s=shared.exchange_s,
@@ -313,6 +314,10 @@ class Auto:
         began = time.perf_counter()
         found = self._window.measured.codecs(list(self._pilot.specs), self.asked.budget_s)
         return found, time.perf_counter() - began
+
+    def _fingerprint(self) -> int:
+        """Of what was asked for, which must be the same on all ranks."""
+        return zlib.crc32(repr(self.asked).encode())
 
     def _link_budget(self) -> float:
         return max(self.asked.budget_s * _LINK_SHARE, 1e-2)
