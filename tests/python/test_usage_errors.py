@@ -76,3 +76,31 @@ def test_a_program_that_cannot_be_run_is_named(tmp_path):
         done = faults("--program", path)
         assert done.returncode == 2 and done.stdout == ""
         assert f"--program: {path} is {why}, expected gradwire-fault-rank" in done.stderr
+
+
+@pytest.mark.parametrize("words, says", [
+    (["bench", "--quik"], "unrecognized arguments: --quik; --quik: did you mean --quick?"),
+    (["report", "x.json", "--outputt=x.html"], "unrecognized arguments: --outputt=x.html; --outputt: did you "
+     "mean --output?"),
+    (["simulate", "--modle", "gpt2"], "one of the arguments --model --profile is required; --modle: did you "
+     "mean --model?"),
+    (["profile", "cnn", "--worker-s", "2"], "unrecognized arguments: --worker-s 2; --worker-s: did you mean "
+     "--workers?"),
+    (["plan", "--profil-e", "step.json", "--workers", "2"], "the following arguments are required: --profile"
+     "; --profil-e: did you mean --profile?"),
+    (["recommend", "--step", "V100=1s", "--gradient", "1MB", "--samples", "1", "--batch", "1",
+      "--bugdet", "2h"],
+     "the following arguments are required: --budget; --bugdet: did you mean --budget?"),
+    (["info", "--jsno"], "unrecognized arguments: --jsno; --jsno: did you mean --json?"),
+    (["doctor", "--xyzzy"], "unrecognized arguments: --xyzzy"),
+    (["completion", "bash", "more"], "unrecognized arguments: more"),
+])  # fmt: skip
+def test_an_option_that_does_not_exist_is_answered_by_its_command_with_the_nearest(words, says, capsys):
+    from gradwire import cli
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    name = f"gradwire {words[0]}"
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert err == f"{name}: {says} ({name} --help lists what there is)\n"

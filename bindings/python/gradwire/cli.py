@@ -4,9 +4,10 @@ Exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted (docs/ben
 """
 
 import argparse
+import difflib
 import os
 import sys
-from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Sequence, Tuple
 
 import gradwire
 
@@ -77,9 +78,30 @@ exit codes: 0 done, 1 the run failed, 2 bad arguments, 130 interrupted"""
 class _Parser(argparse.ArgumentParser):
     """One whose errors are a line: the usage of some commands is a screen, above which nobody reads."""
 
+    _given: Sequence[str] = ()
+
+    # Left to argparse, words that a command does not know are an error of `gradwire` and not its own.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(sys.argv[1:] if args is None else args)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         said = message.replace("argument ", "", 1) if message.startswith("argument ") else message
-        self.exit(2, f"{self.prog}: {said} ({self.prog} --help lists what there is)\n")
+        near = "".join(f"; {word}: did you mean {option}?" for word, option in self._near())
+        self.exit(2, f"{self.prog}: {said}{near} ({self.prog} --help lists what there is)\n")
+
+    def _near(self) -> Iterator[Tuple[str, str]]:
+        """Each option that was given and does not exist, with the one it is most like.
+
+        Whatever the error is: a required option that was misspelt is missing, too."""
+        known = [name for action in self._actions for name in action.option_strings]
+        for word in dict.fromkeys(each.partition("=")[0] for each in self._given):
+            if word.startswith("--") and not any(name.startswith(word) for name in known):
+                near = difflib.get_close_matches(word, known, 1)
+                yield from ((word, option) for option in near)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
