@@ -170,3 +170,28 @@ def test_accuracies_are_compared_after_the_last_epoch_that_all_have_ended():
     none_in_common = [rows[0], row("fp16", 1.0, accuracy_by_epoch=[])]
     assert equal_epochs(none_in_common) == 0 and accuracy_at(none_in_common, 0) == []
     assert "epoch" not in table(none_in_common)
+
+
+def test_a_run_too_short_for_auto_to_choose_is_not_called_slow():
+    tried = [{"what": "predict", "to": "int4"}]
+    chosen = [*tried, {"what": "choose", "to": "int8"}]
+    short = row("auto", 9.0, decisions=tried)
+    fast, said = sentences([row("none", 2.0), short])
+    assert "no compression reaches 0.95 first" in fast
+    assert said == (
+        "50mbit: auto: the run ended while auto was still timing plans, so its time is that of trials and "
+        "not of a choice: more steps are needed."
+    )
+    seeds = [row("auto", 9.0, seed=s, decisions=log) for s, log in ((1, tried), (2, chosen), (3, chosen))]
+    assert "auto: 1 of 3 runs ended while" in sentences([row("none", 2.0), *seeds])[1]
+    # Without a decision it was measuring still; behind later ones plans may be timed again.
+    (_, measuring) = sentences([row("none", 2.0), row("auto:window=9", 9.0)])
+    assert measuring.startswith("50mbit: auto:window=9: the run ended while auto was still measuring its")
+    begun = row("auto", 9.0, decisions=[{"what": "begin", "to": "int4"}])
+    assert "still measuring its first steps" in sentences([begun])[1]
+    again = row("auto", 9.0, decisions=[*chosen, {"what": "retry", "to": "int8"}])
+    assert "still timing plans" in sentences([again])[1]
+    for whats in (["choose"], ["choose", "tighten"], ["choose", "retry", "off"], ["choose", "link"]):
+        log = [{"what": what, "to": "none"} for what in whats]
+        assert len(sentences([row("auto", 9.0, decisions=log)])) == 1, whats
+    assert len(sentences([row("none", 2.0), row("int4", 3.0)])) == 1

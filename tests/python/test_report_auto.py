@@ -43,6 +43,26 @@ def test_a_sentence_says_what_was_in_force_at_the_end_and_since_when():
         assert f"seed {seed}: none from step 99 on: it is slower." in html(report, found)
 
 
+def test_a_run_that_ended_while_plans_were_timed_has_chosen_nothing():
+    """Neither in HTML nor in Markdown is the plan whose turn it was called a choice."""
+    timing = "the run ended while auto was still timing plans"
+    begun = {"step": 0, "what": "begin", "from": "none", "to": "int4", "reason": "dense is slow"}
+    again = {"step": 200, "what": "predict", "from": "int8", "to": "bf16", "reason": "the link changed"}
+    cases = (
+        # Its last turn was the winner's: chosen is it only behind that.
+        ([dict(LOG[0], to=LOG[1]["to"]), LOG[1]], "int4, 3 buckets from step 14 on: the least lossy."),
+        (LOG[:1], f"{timing}, so it has chosen nothing."),
+        ([begun, LOG[0]], f"{timing}, so it has chosen nothing."),
+        ([begun], "the run ended while auto was still measuring its first steps, so it has chosen nothing."),
+        ([*LOG, again], f"{timing} anew; before that int8, 3 buckets from step 54 on: the norm changed."),
+    )
+    for log, ends in cases:
+        report, found = made(with_auto(log))
+        said = f"At 200 Mbit/s, seed 1: {ends}"
+        assert said in html(report, found)
+        assert f"- {said}" in [line.replace("\\", "") for line in markdown(report).splitlines()]
+
+
 def test_every_decision_is_a_row_with_the_numbers_it_rests_on():
     report, found = made(with_auto())
     (table,) = [t for t in Page(html(report, found)).tables if t[0][-1][1] == "on which numbers"]
@@ -57,6 +77,20 @@ def test_every_decision_is_a_row_with_the_numbers_it_rests_on():
     )
     assert all(row in plain(markdown(report)) for row in rows)
     assert numbers_of({"from": "a", "what": "b"}) == ""
+
+
+def test_numbers_have_the_units_of_their_names():
+    numbers = {
+        "alpha_s": 0.0000625, "bytes_per_s": 5196301.9, "dense_step_s": 0,
+        "dense_step_s, predicted": 1.176, "exchange_s of int4, 3 buckets": 0.0344, "exchange_s": 0,
+        "predicted_s of none": None, "next_look_after_steps": 100.0, "norm_change": 0.5714,
+        "step_s of topk:1%,int4": 1.5,
+    }  # fmt: skip
+    assert numbers_of({"numbers": numbers}).split("; ") == [
+        "alpha 0.0625 ms", "link 5.20 MB/s", "dense step, predicted 1,176 ms",
+        "exchange of int4, 3 buckets 34.4 ms", "exchange 0 ms", "predicted of none not said",
+        "next look after steps 100", "norm change 0.5714", "step of topk:1%,int4 1,500 ms",
+    ]  # fmt: skip
 
 
 def test_what_it_predicted_stands_beside_what_it_measured():
@@ -76,4 +110,4 @@ def test_odd_numbers_are_shown_and_predict_nothing():
            {"step": 2, "to": "x", "numbers": "none"}]  # fmt: skip
     report, found = made(with_auto(log))
     assert not [p for p in report.predictions if "auto" in p.by]
-    assert "predicted s of x not said" in html(report, found)
+    assert "predicted of x not said" in html(report, found)

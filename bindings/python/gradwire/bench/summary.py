@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from gradwire.bench import differences
+from gradwire.bench import choices, differences
 from gradwire.bench.differences import estimate
 from gradwire.bench.intervals import Interval, mean, mean_interval
 from gradwire.bench.types import Row
@@ -123,14 +123,23 @@ def accuracy_at(rows: Sequence[Row], epoch: int) -> List[Row]:
 
 
 def sentences(rows: Sequence[Row]) -> List[str]:
-    """One for each link."""
+    """One for each link, and one for each run of auto there that was too short to choose."""
     every = cells(rows)
-    links = list(dict.fromkeys(cell.link for cell in every))
-    return [_sentence(link, [cell for cell in every if cell.link == link]) for link in links]
+    found = []
+    for link in dict.fromkeys(cell.link for cell in every):
+        at_link = [cell for cell in every if cell.link == link]
+        found.append(_sentence(link, at_link))
+        too_short = filter(None, (choices.sentence(cell.rows) for cell in at_link))
+        found += [f"{_where(link)}: {text}." for text in too_short]
+    return found
+
+
+def _where(link: str) -> str:
+    return "unshaped" if link == "none" else link
 
 
 def _sentence(link: str, at_link: List[Cell]) -> str:
-    where = "unshaped" if link == "none" else link
+    where = _where(link)
     target = at_link[0].rows[0]["target_accuracy"]
     if target is None:
         return _fastest_step(where, at_link)

@@ -124,6 +124,7 @@ class Point:
     step_ms: float
     samples_per_s: float
     simulated: bool
+    model_ms: Optional[float] = None  # what the planner says; simulated steps are scaled to a measured one
 
 
 @dataclass(frozen=True)

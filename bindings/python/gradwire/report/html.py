@@ -15,7 +15,7 @@ from gradwire.report.plots import Styles
 from gradwire.report.sources import Source
 from gradwire.report.tables import Table
 from gradwire.report.verdict import at, label
-from gradwire.report.words import HOW_TO_READ, facts, heading, run_lines, settings_lines, subtitle
+from gradwire.report.words import HOW_TO_READ, SCALED, facts, heading, run_lines, settings_lines, subtitle
 
 # The page may load nothing at all, whatever stands in it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -247,7 +247,7 @@ def _rest(report: Report, drawn: Styles) -> List[Markup]:
             if plot is not None:
                 prefix = f"{run}: " if run else ""
                 shown.append(_figure(f"{prefix}{work}, {where}", plot))
-        note = "Hollow and dotted: simulated by gradwire.planner, not measured."
+        note = f"Hollow and dotted: simulated by gradwire.planner; {SCALED}."
         parts.append(
             tag(
                 "section",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from gradwire.bench.choices import TRYING, unfinished
 from gradwire.bench.types import Document, Row
 from gradwire.report.document import Decision, Prediction
 from gradwire.report.runs import workload_of
 from gradwire.report.sources import Source
-from gradwire.report.units import UNSHAPED, digits, rate
+from gradwire.report.units import UNSHAPED, digits, rate, size
 from gradwire.report.verdict import at
 
 # What logs call the choice, its reason and its step, the first that is there.
@@ -21,6 +23,7 @@ Labelled = Sequence[Tuple[str, Sequence[Source]]]
 
 # Of the numbers of a decision: what a plan was predicted to take, and what it took when it was tried.
 _PREDICTED, _TRIED = "predicted_s of ", "step_s of "
+_DENSE = "dense_step_s"
 TRIALS = "auto, before it tried "
 
 
@@ -41,15 +44,40 @@ def in_force(found: Sequence[Decision]) -> List[str]:
     several = len({key[:2] for key in runs}) > 1
     said = []
     for (run, workload, where, seed), log in runs.items():
-        last = log[-1]
-        # It may have been confirmed since.
-        since = next(i for i, each in enumerate(log) if all(d.chosen == last.chosen for d in log[i:]))
-        first = log[since]
-        step = "" if first.step is None else f" from step {first.step} on"
         of = " ".join(part for part in (run and f"{run}:", workload) if part)
         prefix = f"{of}: " if several and of else ""
-        said.append(f"{prefix}{at(where)}, seed {seed}: {last.chosen}{step}: {first.why}.")
+        prefix += f"{at(where)}, seed {seed}: "
+        said.append(prefix + _at_the_end(log))
     return said
+
+
+def _at_the_end(log: List[Decision]) -> str:
+    """What was in force; a plan whose turn it was when the run ended is no choice."""
+    doing = unfinished([str(each.details.get("what")) for each in log])
+    chosen = list(log)
+    while chosen and _trying(chosen[-1]):
+        chosen.pop()
+    if doing is None:
+        return _chosen(chosen)
+    text = f"the run ended while auto was still {doing}"
+    if not chosen:
+        return f"{text}, so it has chosen nothing."
+    return f"{text} anew; before that {_chosen(chosen)}"
+
+
+def _chosen(log: List[Decision]) -> str:
+    """The last plan, since when and why: it may have been confirmed since, and tried before."""
+    first = last = log[-1]
+    for each in reversed(log):
+        if _trying(each) or each.chosen != last.chosen:
+            break
+        first = each
+    step = "" if first.step is None else f" from step {first.step} on"
+    return f"{last.chosen}{step}: {first.why}."
+
+
+def _trying(decision: Decision) -> bool:
+    return decision.details.get("what") in TRYING
 
 
 def trials(labelled: Labelled) -> List[Prediction]:
@@ -79,17 +107,27 @@ def trials(labelled: Labelled) -> List[Prediction]:
 
 
 def numbers_of(details: Dict[str, Any]) -> str:
-    """The numbers of a decision as people read them: seconds as milliseconds."""
+    """The numbers of a decision as people read them: seconds as milliseconds, rates in bytes."""
     found = details.get("numbers")
     said = []
     for name, value in found.items() if isinstance(found, dict) else ():
-        quantity, of, plan = name.partition(" of ")
-        if quantity.endswith("_s") and _positive(value):
-            said.append(f"{quantity[:-2].replace('_', ' ')}{of}{plan} {digits(1e3 * value)} ms")
-        else:
-            said.append(f"{name.replace('_', ' ')} {_text(value)}")
+        if name == _DENSE and value == 0:
+            continue  # no dense step was timed
+        said.append(_with_unit(name, value))
     rest = {name: value for name, value in details.items() if name not in ("numbers", "what", "from")}
     return "; ".join(said + [f"{name}: {_text(value)}" for name, value in rest.items()])
+
+
+def _with_unit(name: str, value: Any) -> str:
+    """step_s of int8 -> step of int8 138 ms; dense_step_s, predicted; bytes_per_s -> link 5.2 MB/s."""
+    quantity = re.split(" of |, ", name, maxsplit=1)[0]
+    more = name[len(quantity) :]
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if quantity == "bytes_per_s":
+        return f"link{more} {f'{size(value)}/s' if known else _text(value)}"
+    seconds = quantity.endswith("_s")
+    label = quantity[: -2 if seconds else None].replace("_", " ") + more
+    return f"{label} {f'{digits(1e3 * value)} ms' if seconds and known else _text(value)}"
 
 
 def _positive(value: Any) -> bool:

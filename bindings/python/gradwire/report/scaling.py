@@ -3,6 +3,7 @@
 The simulation takes from a measured row what a worker computes and compresses, and from the link its
 bandwidth. Its model has the bytes of the row's exchange with each number of workers; gradients are
 spread evenly over buckets, of the computing a third is forward; each worker has its own processors.
+Steps beyond are the model's times measured over model where both are known, so that the two join.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from gradwire.bench.choices import is_auto
 from gradwire.bench.differences import mean_of
 from gradwire.bench.summary import Cell, cells
 from gradwire.bench.types import Document, Row
@@ -37,12 +39,13 @@ def scaling(labelled: Labelled) -> Tuple[List[Scaling], List[str]]:
             for workers, (document, cell) in sorted(places.items()):
                 step, batch = mean_of(cell.rows, "step_ms"), cell.rows[0]["batch_size"]
                 if step and batch and workers:
-                    points.append(Point(workers, step, _samples(workers, batch, step), False))
+                    model, _ = _simulated(document, cell, workers, workers)
+                    points.append(Point(workers, step, _samples(workers, batch, step), False, model))
             if not points:
                 continue
-            most = max(places)
+            most = points[-1].workers
             document, cell = places[most]
-            beyond, reason = _beyond(document, cell, most)
+            beyond, reason = _beyond(document, cell, points[-1])
             if reason:
                 reasons.append(f"Scaling beyond {most} workers at {_where(cell.rows[0])}: {reason}")
             where = _where(cell.rows[0])
@@ -59,6 +62,8 @@ def predictions(labelled: Labelled) -> List[Prediction]:
                 pairs = [
                     ("bytes per step", "predicted_bytes_per_step", "wire_bytes_per_step", FORMULA)
                 ]
+                if is_auto(method):  # the formula is of one plan, and this one changes
+                    pairs.clear()
                 pairs += [("step time, ms", "predicted_step_ms", "step_ms", "the plan of auto")]
                 where = _where(cell.rows[0])
                 for what, predicted, measured, by in pairs:
@@ -107,15 +112,17 @@ def _samples(workers: int, batch: float, step_ms: float) -> float:
     return workers * batch / step_ms * 1e3
 
 
-def _beyond(document: Document, cell: Cell, most: int) -> Tuple[List[Point], Optional[str]]:
+def _beyond(document: Document, cell: Cell, last: Point) -> Tuple[List[Point], Optional[str]]:
+    """Steps with more workers than the last measured point has, scaled to it."""
     batch = cell.rows[0]["batch_size"]
     points: List[Point] = []
-    workers = 2 ** (math.floor(math.log2(most)) + 1) if most > 0 else MOST_WORKERS + 1
+    workers = 2 ** (math.floor(math.log2(last.workers)) + 1)
     while workers <= MOST_WORKERS:
-        step, reason = _simulated(document, cell, most, workers)
-        if step is None:
+        model, reason = _simulated(document, cell, last.workers, workers)
+        if model is None or not last.model_ms:
             return [], reason
-        points.append(Point(workers, step, _samples(workers, batch, step), True))
+        step = model * last.step_ms / last.model_ms
+        points.append(Point(workers, step, _samples(workers, batch, step), True, model))
         workers *= 2
     return points, None
 
@@ -125,6 +132,8 @@ def _simulated(
 ) -> Tuple[Optional[float], Optional[str]]:
     """The step's milliseconds with ``workers``, from a row of ``measured``; or why there is none."""
     row = cell.rows[0]
+    if is_auto(cell.method):
+        return None, f"not simulated for {cell.method}, whose steps hold trials and whose plan changes."
     compute, bytes_ = mean_of(cell.rows, "compute_ms"), mean_of(cell.rows, "wire_bytes_per_step")
     if row["link_mbit_per_s"] is None:
         return None, "not simulated, since the rate of the link is not known."

@@ -22,7 +22,7 @@ from gradwire.report.steps import heading as step_heading
 from gradwire.report.steps import parts
 from gradwire.report.units import MISSING, digits, estimated, percent, plus_minus, size, times
 from gradwire.report.verdict import label
-from gradwire.report.words import heading
+from gradwire.report.words import SCALED, heading
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,14 @@ def scaling_table(series: Sequence[Scaling]) -> Table:
             Cell(digits(p.step_ms), p.step_ms),
             Cell(digits(p.samples_per_s), p.samples_per_s),
             Cell("simulated" if p.simulated else "measured", str(p.simulated)),
+            Cell("–" if p.model_ms is None else digits(p.model_ms), p.model_ms),
         ]
         for each in series
         for p in each.points
     ]
     head = ["link", "method", "workers", "step, ms", "samples/s, all workers", "how known"]
-    return Table(
-        "Steps with more workers; simulated ones are predictions, not measurements", head, rows
-    )
+    head.append("planner says, ms")
+    return Table(f"Steps with more workers; {SCALED}", head, rows)
 
 
 def prediction_table(found: Sequence[Prediction]) -> Table:
@@ -211,8 +211,8 @@ def decision_table(found: Sequence[Decision]) -> Table:
         ]
         for d in found
     ]
-    head = ["run", "link", "seed", "step", "what", "before", "chosen", "why", "on which numbers"]
-    return Table("What method auto chose, in order, and why", head, rows)
+    head = ["run", "link", "seed", "step", "what", "before", "after", "why", "on which numbers"]
+    return Table("What method auto decided, in order, and why", head, rows)
 
 
 def _plain(value: object) -> str:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from gradwire.bench.choices import is_auto
 from gradwire.bench.differences import estimate
 from gradwire.bench.errors import UsageError
 from gradwire.bench.summary import Cell
@@ -23,7 +24,7 @@ def of_link(at_link: List[Cell], verdict: Verdict) -> List[Timeline]:
     found = {cell.method: step for cell in at_link for step in [_of_cell(cell)] if step}
     dense = dense_of(at_link)
     first = [dense.method] if dense else []
-    first += [name for name in found if name.partition(":")[0] == "auto"]
+    first += [name for name in found if is_auto(name)]
     others = [c for c in at_link if c.method in found and c.method not in (*first, *DENSE)]
     name = quantity(at_link[0].rows[0]["target_accuracy"])
 

@@ -24,6 +24,11 @@ HOW_TO_READ = (
     "Peers are methods of PyTorch itself, for comparison. Dense is no compression.",
 )
 
+SCALED = (
+    "simulated ones are predictions, not measurements: what the planner says, times measured over what it "
+    "says at the largest measured size"
+)
+
 
 def heading(study: Study) -> str:
     run = f"{study.run}: " if study.run else ""
