@@ -96,7 +96,7 @@ def test_a_cache_that_cannot_be_written_is_told_once(measured, tmp_path, caplog)
         assert cached_codecs(["int8"], file=tmp_path / "file" / "costs") == {"int8": _COSTS}
     assert measured == [("int8", 1)] * 2
     written = [r.message for r in caplog.records if "cannot be written" in r.message]
-    assert len(written) == 1 and str(tmp_path) in written[0]
+    assert len(written) == 1 and written[0].startswith(str(tmp_path))
 
 
 def test_what_the_time_does_not_allow_is_left_out(measured, tmp_path, caplog):
@@ -105,7 +105,7 @@ def test_what_the_time_does_not_allow_is_left_out(measured, tmp_path, caplog):
     with caplog.at_level(logging.INFO, "gradwire"):
         assert cached_codecs(["int4", "int8"], file=file, budget_s=0.0) == {"int8": _COSTS}
     assert measured == [("int8", 1)]
-    assert "int4 is not timed, 0 s for probes are over" in caplog.text
+    assert caplog.messages == ["int4 is not timed, 0 s for probes are over"]
 
 
 def test_times_that_follow_no_law_are_measured_twice_and_left_out(tmp_path, monkeypatch, caplog):
@@ -118,7 +118,7 @@ def test_times_that_follow_no_law_are_measured_twice_and_left_out(tmp_path, monk
     monkeypatch.setattr(codec_cache, "measure_codecs", measure)
     with caplog.at_level(logging.INFO, "gradwire"):
         assert cached_codecs(["int8"], file=tmp_path / "costs") == {}
-    assert len(calls) == 2 and "does not grow" in caplog.text
+    assert len(calls) == 2 and caplog.messages == ["int8 is not timed: fit: does not grow"]
     assert not (tmp_path / "costs").exists()
 
 

@@ -308,7 +308,8 @@ def _told(world):
 
 def test_each_decision_is_a_line_of_rank_0(tmp_path):
     first, second = check(2, _told, tmp_path)
-    assert second == [] and "step 0, probe: none: a message takes" in first[0]
+    assert second == [] and all(line.startswith("auto, step ") for line in first)  # the logger has the name
+    assert "step 0, probe: none: a message takes" in first[0]
     assert any("step 7, probe: none: bf16, int8, int4, topk:1%,int4 can be priced" in x for x in first)
     chosen = [line for line in first if "probe" not in line]
     assert len(chosen) == 2 and chosen[0].endswith("choose: a -> b: window 0")

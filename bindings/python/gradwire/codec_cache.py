@@ -61,7 +61,7 @@ def cached_codecs(
         if name in known or name in measured:
             continue
         if time.perf_counter() - begin >= budget_s:
-            _log.info("gradwire: %s is not timed, %g s for probes are over", spec, budget_s)
+            _log.info("%s is not timed, %g s for probes are over", spec, budget_s)
             continue
         found = _measured(spec, measure)
         if found is not None:
@@ -107,7 +107,7 @@ def _measured(spec: str, measure: Callable[[str], Codec]) -> Optional[Codec]:
             return measure(spec)
         except InvalidArgument as error:
             problem = error
-    _log.info("gradwire: %s is not timed: %s", spec, problem)
+    _log.info("%s is not timed: %s", spec, problem)
     return None
 
 
@@ -118,7 +118,7 @@ def _machine(threads: int) -> str:
 
 
 def _tell_once(path: Path, what: str) -> None:
-    text = f"gradwire: {path}: {what}"
+    text = f"{path}: {what}"
     if text not in _told:
         _told.add(text)
         _log.warning("%s", text)

@@ -379,7 +379,7 @@ class Auto:
         transport = self._exchange._transport
         if transport is not None and transport.rank == 0:
             way = row["to"] if row["from"] == row["to"] else f"{row['from']} -> {row['to']}"
-            _log.info("gradwire: auto, step %d, %s: %s: %s", row["step"], row["what"], way, row["reason"])
+            _log.info("auto, step %d, %s: %s: %s", row["step"], row["what"], way, row["reason"])
 
 
 def _words_of(row: Dict[str, Any]) -> Tuple[Any, ...]:

@@ -102,7 +102,7 @@ class GradientExchange:
         self._transport: Optional[_core.Transport] = None
         self._reducer: Optional[Reducer] = None
         if self._world_size == 1:
-            _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
+            _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return
         self._refuse_second()
         self._transport = join(process_group, carrier, timeout, self._work.device)

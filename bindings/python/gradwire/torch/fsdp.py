@@ -101,7 +101,7 @@ class FSDPExchange:
         self._counted = (0.0, 0.0)  # when the step began
         self._transport: Optional[_core.Transport] = None
         if dist.get_world_size(process_group) == 1:
-            _log.warning("gradwire: world size 1, nothing to exchange: gradients stay as they are")
+            _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return
         for group in self._groups:
             rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
