@@ -27,6 +27,20 @@ def section(page, heading):
     return re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", (DOCS / page).read_text(), re.M | re.S)[1]
 
 
+def test_commands_that_recommend_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    """In an empty folder: a file that the page does not make nobody has."""
+    if not gradwire.build_info()["features"]["planner"]:
+        pytest.skip("this build has no planner")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / "planner.md").read_text(), re.M | re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line) for line in lines if line.startswith("gradwire recommend ")]
+    assert commands
+    for words in commands:
+        assert cli.main(words[1:]) == 0, capsys.readouterr().err
+        assert "in budget" in capsys.readouterr().out
+
+
 def test_accuracies_of_the_choice_are_those_of_the_measurements():
     digits, mnist = (rows(section("convergence.md", name)) for name in ("Digits", "MNIST"))
     chosen = rows(section("choosing.md", "Accuracy"))
