@@ -297,6 +297,24 @@ def test_other_links_beside_the_one_asked_for(one_layer, capsys):
         capsys, [*one_layer, "--workers", "1", "--links", "1gbit"])["without_effect"]
 
 
+def test_gradients_that_travel_alone_are_said_unless_it_was_asked_for(tmp_path, capsys):
+    path = tmp_path / "small.json"
+    layers = [{"name": name, "numel": 1000, "forward_s": 1.0, "backward_s": 1.0} for name in "abcd"]
+    path.write_text(json.dumps({"format": "gradwire.profile", "version": 1, "model": "small", "batch": 1,
+                                "ranks": 1, "step": {}, "layers": layers}))
+    said = "wfbp: every gradient travels alone; as DDP does it: --bucket ddp"
+    words = ["simulate", "--profile", str(path), "--json", "-"]
+    found = answer(capsys, words)
+    assert found["notes"] == [said]
+    assert {p["schedule"]: p["exchanges"] for p in found["predictions"]}["wfbp"] == 4
+    assert cli.main(words[:-2]) == 0 and said in capsys.readouterr().out.splitlines()
+    for more in (["--bucket", "ddp"], ["--bucket", "1B"], ["--schedule", "bsp,mg-wfbp"], ["--workers", "1"]):
+        assert answer(capsys, [*words, *more])["notes"] == [], more
+    large = [dict(layer, numel=10_000_000) for layer in layers]  # 40 MB: DDP sends each alone, too
+    path.write_text(path.read_text().replace(json.dumps(layers), json.dumps(large)))
+    assert answer(capsys, words)["notes"] == []
+
+
 def test_without_matplotlib_a_picture_is_refused_before_the_work(one_layer, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

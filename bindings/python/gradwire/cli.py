@@ -58,7 +58,7 @@ _EXAMPLES = {
     "bench": "",  # has its own
     "report": "gradwire report out.json --output out.html",
     "profile": "gradwire profile cnn --workers 2 --link 1gbit --json found.json",
-    "simulate": "gradwire simulate --model bert-large --workers 64 --link 25gbe --scaling",
+    "simulate": "gradwire simulate --model bert-large --workers 64 --link 25gbe --bucket ddp",
     "check": "mpirun -n 2 gradwire check",
     "info": "gradwire info --json",
     "doctor": "gradwire doctor",

@@ -14,6 +14,10 @@ from .uneven import uneven_workers
 
 __all__ = ["add_arguments", "aligned", "run"]
 
+_DDP = (2.0**20, 25 * 2.0**20)  # caps of DDP's buckets: of the first, of the others
+# Formats whose layers are the messages of a run, merged by whoever made it.
+_MESSAGES = ("b-caffe-merged", "kineto", "chakra")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     effects.remember_given(parser)
@@ -121,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
         "compression": cluster.compression,
         "codec": cluster.codec,
         "without_effect": effects.without_effect(args, _rules(args, cluster)),
+        "notes": _alone(args, profile, cluster, answers),
         "predictions": answers,
         "simulated_in_s": time.perf_counter() - began,
     }
@@ -156,6 +161,18 @@ def _over_links(profile: str, cluster: planner.Cluster, schedule: str,
     return points
 
 
+def _alone(args: argparse.Namespace, profile: str, cluster: planner.Cluster,
+           answers: Sequence[Dict[str, Any]]) -> List[str]:
+    """Where wfbp sends more messages than DDP would, and nobody has said that it should."""
+    wfbp = next((answer for answer in answers if answer["schedule"] == "wfbp"), None)
+    if wfbp is None or args.bucket is not None or args.profile and args.format in _MESSAGES:
+        return []
+    ddp = planner.simulate(profile, replace(cluster, bucket_bytes=list(_DDP)), "wfbp")
+    if ddp["exchanges"] >= wfbp["exchanges"]:
+        return []
+    return ["wfbp: every gradient travels alone; as DDP does it: --bucket ddp"]
+
+
 def _profile(args: argparse.Namespace) -> str:
     if args.model is not None:
         profile = planner.profile_of_model(args.model, args.tflops * 1e12, args.batch, args.tokens)
@@ -170,8 +187,7 @@ def _cluster(args: argparse.Namespace) -> planner.Cluster:
     for name in ("workers", "gpus_per_node", "streams", "seed", "servers"):
         if getattr(args, name) < 0:
             raise InvalidArgument(f"{name}: {getattr(args, name)}, must be at least 0")
-    mib = 2.0**20
-    caps: List[float] = [mib, 25 * mib] if args.bucket == "ddp" else []
+    caps: List[float] = list(_DDP) if args.bucket == "ddp" else []
     if args.bucket is not None and not caps:
         caps = [planner.parse_bytes(args.bucket)]
 
@@ -296,7 +312,7 @@ def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
             f"{args.codec}: {document['compression']:.3g} times fewer bytes by {document['exchange']}, "
             f"encodes {rate / 1e9:.3g} GB/s after {planner.seconds_text(floor)}, "
             f"decodes {decode_rate / 1e9:.3g} GB/s after {planner.seconds_text(decode_floor)}")
-    lines += document["without_effect"]
+    lines += document["without_effect"] + document["notes"]
     rows = [["schedule", "step", "computing", "exposed", "input", "messages", "samples/s"]]
     for one in document["predictions"]:
         rows.append([one["schedule"], _ms(one["step_s"]), _ms(one["compute_s"]), _ms(one["exposed_s"]),
