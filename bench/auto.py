@@ -84,7 +84,8 @@ def in_force(rows, link):
     for row in rows:
         if row["link"] == link and row["method"] == "auto":
             decisions = row.get("decisions") or [{"to": "none"}]
-            ends.append(decisions[-1]["to"].split(", ")[0] or "none")  # without buckets and streams
+            spec, _, share = decisions[-1]["to"].split(", ")[0].partition(" for ")  # no buckets and streams
+            ends.append((spec or "none") + (" in part" if share else ""))  # of which seeds differ
     return ", ".join(f"{end} ({ends.count(end)})" for end in dict.fromkeys(ends))
 
 

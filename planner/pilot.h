@@ -52,7 +52,9 @@ void validate(const PilotOptions& options);
 
 /// What to run. Caller's duty: make_plan(parameters, plan) for a Reducer with so many streams.
 struct PilotPlan {
-  std::string name;  ///< "topk:1%,int4, 3 buckets, 2 streams"
+  /// "topk:1%,int4, 3 buckets, 2 streams"; of a plan that mixes specs, their shares of the elements:
+  /// "int4 for 20% of the gradient, none for 80%, 2 buckets".
+  std::string name;
   /// The lossiest of its buckets, what a caller sets that knows one spec alone; "none": off.
   std::string spec = "none";
   PlanOptions plan{};

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "gradwire/comm/choose.h"
 #include "gradwire/kernels/core/error.h"
@@ -96,9 +98,52 @@ PilotPlan plan_of(const BucketPlan& planned, std::span<const BucketOption> optio
       }
     }
   }
-  made.name = name_of(made);
+  made.name = name_of(made, job.parameters);
   make_plan(job.parameters, made.plan);  // what cannot be made is no candidate: throws
   return made;
+}
+
+/// Of a parameter that is exempt for its one dimension, the one that it is exempt from.
+std::string spec_of(const PilotPlan& plan, const ParamInfo& parameter) {
+  const auto rule = std::ranges::find_if(
+      plan.plan.rules, [&](const SpecRule& each) { return each.fits(parameter); });
+  return rule == plan.plan.rules.end() ? plan.spec : to_string(rule->spec);
+}
+
+/// Whole per cents, but never 0 or 100 of what is some.
+std::string share_text(size_t numel, size_t all) {
+  const double percent = 100 * static_cast<double>(numel) / static_cast<double>(all);
+  if (numel != 0 && percent < 1) {
+    return "less than 1%";
+  }
+  return numel != all && percent > 99 ? "more than 99%" : concat(std::lround(percent), "%");
+}
+
+/// The plan's spec; where others travel too, each with its share, the plan's first and then the
+/// largest.
+std::string specs_text(const PilotPlan& plan, std::span<const ParamInfo> parameters) {
+  std::vector<std::pair<std::string, size_t>> specs = {{plan.spec, 0}};
+  size_t all = 0;
+  for (const ParamInfo& parameter : parameters) {
+    const std::string spec = spec_of(plan, parameter);
+    auto found = std::ranges::find(specs, spec, &std::pair<std::string, size_t>::first);
+    if (found == specs.end()) {
+      found = specs.insert(found, {spec, 0});
+    }
+    found->second += parameter.numel();
+    all += parameter.numel();
+  }
+  if (specs.size() == 1 || all == 0) {
+    return plan.spec;
+  }
+  std::ranges::stable_sort(specs.begin() + 1, specs.end(), std::greater<>(),
+                           &std::pair<std::string, size_t>::second);
+  std::string text;
+  for (const auto& [spec, numel] : specs) {
+    text += concat(text.empty() ? "" : ", ", spec, " for ", share_text(numel, all),
+                   text.empty() ? " of the gradient" : "");
+  }
+  return text;
 }
 
 std::vector<BucketOption> options_of(const PredictedJob& job) {
@@ -121,8 +166,8 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
 
 bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
 
-std::string name_of(const PilotPlan& plan) {
-  std::string name = plan.spec;
+std::string name_of(const PilotPlan& plan, std::span<const ParamInfo> parameters) {
+  std::string name = specs_text(plan, parameters);
   if (!plan.plan.buckets.empty()) {
     const size_t buckets = plan.plan.buckets.size();
     name += concat(", ", buckets, buckets == 1 ? " bucket" : " buckets");
@@ -207,18 +252,14 @@ PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> 
   made.plan.buckets.clear();
   made.plan.exchanges.clear();
   // Buckets that travel alike have the same exchange and the same rules.
-  const auto spec_of = [&](ParamId p) {
-    const auto rule = std::ranges::find_if(
-        plan.plan.rules, [&](const SpecRule& each) { return each.fits(parameters[p]); });
-    return rule == plan.plan.rules.end() ? plan.spec : to_string(rule->spec);
-  };
   std::string spec, exchange;
   size_t filled = 0;
   for (size_t b = 0; b < plan.plan.buckets.size(); ++b) {
     const std::string travels = plan.plan.exchanges.empty() ? "" : plan.plan.exchanges[b];
     for (const ParamId p : plan.plan.buckets[b]) {
       const size_t here = parameters[p].numel();
-      const bool alike = !made.plan.buckets.empty() && travels == exchange && spec_of(p) == spec;
+      const bool alike =
+          !made.plan.buckets.empty() && travels == exchange && spec_of(plan, parameters[p]) == spec;
       if (!alike || filled + here > numel) {
         made.plan.buckets.emplace_back();
         if (!plan.plan.exchanges.empty()) {
@@ -228,11 +269,11 @@ PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> 
       }
       made.plan.buckets.back().push_back(p);
       filled += here;
-      spec = spec_of(p);
+      spec = spec_of(plan, parameters[p]);
       exchange = travels;
     }
   }
-  made.name = name_of(made);
+  made.name = name_of(made, parameters);
   return made;
 }
 

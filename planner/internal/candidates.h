@@ -35,7 +35,8 @@ PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> 
 size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters);
 /// Whether it sends 16 bits of every element or all of it.
 bool is_wide(const std::string& spec);
-/// "topk:1%,int4, 3 buckets, 2 streams"
-std::string name_of(const PilotPlan& plan);
+/// "topk:1%,int4, 3 buckets, 2 streams", or of a plan of several specs "int4 for 20% of the gradient,
+/// none for 80%, 2 buckets".
+std::string name_of(const PilotPlan& plan, std::span<const ParamInfo> parameters);
 
 }  // namespace gradwire::planner

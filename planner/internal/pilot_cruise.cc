@@ -117,7 +117,7 @@ void Pilot::State::begin_tuning() {
       plan = with_largest_bucket(running, parameters, largest / static_cast<size_t>(streams) + 1);
     }
     plan.streams = std::min(streams, static_cast<int>(plan.plan.buckets.size()));
-    plan.name = name_of(plan);
+    plan.name = name_of(plan, parameters);
     if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
       arms.push_back(std::move(plan));
     }
@@ -167,7 +167,7 @@ void Pilot::State::finish_tuning() {
     if (plan.name != arms[0].name && !plan.off()) {
       plan.streams = std::min<int>(arms[best].streams,
                                    static_cast<int>(std::max<size_t>(plan.plan.buckets.size(), 1)));
-      plan.name = name_of(plan);
+      plan.name = name_of(plan, parameters);
     }
   }
   ladder[level] = arms[best];

@@ -172,7 +172,7 @@ std::optional<PilotPlan> shaped_candidate(const PredictedJob& job, const std::st
     }
     made.loss = 1 - bytes / dense_bytes;
     made.predicted_s = job.rest_s + std::max(0.0, moment.end_s - backward_s);
-    made.name = name_of(made);
+    made.name = name_of(made, job.parameters);
     if (best.name.empty() || made.predicted_s < best.predicted_s) {
       best = std::move(made);
     }

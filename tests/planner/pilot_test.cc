@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "gradwire/planner/internal/candidates.h"
 #include "tests/planner/message_of.h"
 #include "tests/planner/pilot_job.h"
 
@@ -212,6 +213,55 @@ TEST(Pilot, WritesDownWhatItDecidesAndWhy) {
                       .numbers = {{"x", 0.5}, {"y", std::nan("")}}};
   EXPECT_EQ(to_json_line(made), R"({"step":3,"what":"off","from":"a \"b\"","to":"c","reason":"d",)"
                                 R"("numbers":{"x":0.5,"y":null}})");
+}
+
+TEST(Pilot, NamesAMixedPlanByTheSharesOfItsSpecs) {
+  // 1.201 million elements: the embedding has 400 thousand, the body 500, a bias 1 and the head 300.
+  PilotPlan plan;
+  plan.spec = "int4";
+  plan.plan.spec = parse_spec("int4");
+  plan.plan.buckets = {{3, 2}, {1, 0}};
+  EXPECT_EQ(name_of(plan, model()), "int4, 2 buckets");
+  plan.plan.rules = {{.spec = parse_spec("none"), .name = "body"},
+                     {.spec = parse_spec("none"), .name = "embedding"}};
+  EXPECT_EQ(name_of(plan, model()), "int4 for 25% of the gradient, none for 75%, 2 buckets");
+  plan.plan.rules[0].spec = parse_spec("bf16");
+  plan.streams = 2;
+  EXPECT_EQ(name_of(plan, model()),
+            "int4 for 25% of the gradient, bf16 for 42%, none for 33%, 2 buckets, 2 streams");
+  plan.plan.rules = {{.spec = parse_spec("none"), .name = "bias"}};
+  EXPECT_EQ(name_of(plan, model()),
+            "int4 for more than 99% of the gradient, none for less than 1%, 2 buckets, 2 streams");
+  // By rules of the caller's own nothing may be left for the plan's spec, which still tells plans
+  // apart.
+  plan.plan.rules = {{.spec = parse_spec("topk:1%,int4")}};
+  EXPECT_EQ(name_of(plan, model()),
+            "int4 for 0% of the gradient, topk:1%,int4 for 100%, 2 buckets, 2 streams");
+}
+
+TEST(Pilot, TheNamesOfCandidatesAgreeWithTheirPlans) {
+  // Codecs so slow that each compressor pays for a part of the gradient alone.
+  Pilot pilot(model(), 4, {.candidates = 5, .hopeless = 100, .tuning_turns = 0});
+  Job job = slow_link();
+  job.slow_codecs = true;
+  size_t mixed = 0;
+  for (int i = 0; i < 12 && pilot.phase() != Phase::kCruise; ++i) {
+    job.run_window(pilot);
+    std::map<std::string, double> percent;
+    for (const PlanBucket& bucket : make_plan(model(), pilot.plan().plan).buckets) {
+      for (const PlanGroup& group : bucket.groups) {
+        percent[to_string(group.spec)] += 100 * static_cast<double>(group.numel) / 1'201'000;
+      }
+    }
+    for (const auto& [spec, share] : percent) {
+      const std::string text = spec + " for " + std::to_string(std::lround(share)) + "%";
+      if (percent.size() > 1 && share > 1 && share < 99) {
+        EXPECT_NE(pilot.plan().name.find(text), std::string::npos) << pilot.plan().name;
+        ++mixed;
+      }
+    }
+  }
+  EXPECT_GT(mixed, 0u) << pilot.log_json_lines();
 }
 
 TEST(Pilot, MakesPlansOfEveryParameterOnce) {

@@ -49,10 +49,14 @@ def test_a_line_per_link(auto):
         rows += [row("auto", seed, 5 + seed, 2, 0.94, to="topk:1%,int4, 3 buckets, 1 streams"),
                  row("none", seed, 10, 5, 0.95), row("fp16", seed, 20, 4, 0.95)]  # fmt: skip
     rows += [row("auto", 1, 3, link="none"), row("none", 1, 2, link="none")]
-    slow, fast = auto.table({"rows": rows})
+    for seed, to in enumerate(("int4 for 20% of the gradient, none for 80%, 2 buckets",
+                               "int4 for 24% of the gradient, none for 76%, 3 buckets", "int4, 2 buckets")):
+        rows.append(row("auto", seed, 3, link="mixed", to=to))
+    slow, fast, mixed = auto.table({"rows": rows})
     assert slow == ["1gbit", "21", "0.900", "0.600 .. 1.200", "0.500", "0.500 .. 0.500",
                     "-1.00 ± 0.00", "topk:1%,int4 (7)", "none"]  # fmt: skip
     assert fast == ["none", "2", "1.500", "too few seeds", "not measured", "", "+0.00", "none (1)", "none"]
+    assert mixed[7] == "int4 in part (2), int4 (1)"
 
 
 def test_the_cpp_trainer_is_compared_with_methods_by_hand(tmp_path):
