@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "gradwire/kernels/core/near_name.h"
 #include "gradwire/kernels/core/number_text.h"
 
 namespace gradwire {
@@ -171,7 +172,7 @@ const OptimizerPreset& preset_of(const OptimizerRow& row, std::string_view name)
     }
     known.push_back(preset.name);
   }
-  throw_unknown_name(concat(row.name, " preset"), name, known);
+  throw_unknown(concat(row.name, " preset: unknown name"), name, known);
 }
 
 }  // namespace
@@ -184,7 +185,7 @@ const OptimizerRow& optimizer_row(std::string_view name) {
     }
     known.push_back(row.name);
   }
-  throw_unknown_name("optimizer", name, known);
+  throw_unknown("optimizer: unknown name", name, known);
 }
 
 void check_spec(const OptimizerSpec& spec) {

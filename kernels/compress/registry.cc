@@ -7,6 +7,7 @@
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/factories.h"
+#include "gradwire/kernels/core/near_name.h"
 
 namespace gradwire {
 namespace {
@@ -265,7 +266,7 @@ const CompressorRow& find_compressor(std::string_view name) {
   if (row == kRows.end()) {
     std::array<std::string_view, kRows.size()> known;
     std::ranges::transform(kRows, known.begin(), &CompressorRow::name);
-    throw_unknown_name("compressor", name, known);
+    throw_unknown("compressor: unknown name", name, known);
   }
   return *row;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/core/near_name.h"
 #include "gradwire/kernels/core/number_text.h"
 
 namespace gradwire {
@@ -15,6 +16,11 @@ namespace {
 
 constexpr std::array<std::string_view, 11> kCodecNames = {
     "fp32", "fp16", "bf16", "int8", "int4", "raw", "2bit", "1bit", "e4m3", "e5m2", "natural"};
+constexpr std::array<std::string_view, 26> kOptions = {
+    "fp32",     "fp16",       "bf16",    "int8",      "int4",        "2bit",    "1bit",
+    "e4m3",     "e5m2",       "natural", "ternary",   "qsgd:S",      "nearest", "stochastic",
+    "block=N",  "width=W",    "ef",      "noef",      "ef21",        "decay=B", "residual=DTYPE",
+    "rounds=N", "momentum=M", "eta=H",   "clip=NORM", "warmup=STEPS"};
 constexpr uint32_t kDefaultWidth = 64;  // divides the rows of most embeddings
 
 double default_momentum(const CompressorRow& row) { return row.keeps_velocity ? 0.9 : 0; }
@@ -168,10 +174,7 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.warmup = parse_number<uint32_t>(spec.name, "warmup", option.substr(7));
     return Aspect::kWarmup;
   }
-  throw InvalidArgument(concat(spec.name, ": unknown option '", option,
-                               "', known: fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2, "
-                               "natural, ternary, qsgd:S, nearest, stochastic, block=N, width=W, ef, noef, "
-                               "ef21, decay=B, residual=DTYPE, rounds=N, momentum=M, eta=H, clip=NORM, warmup=STEPS"));
+  throw_unknown(concat(spec.name, ": unknown option"), option, kOptions);
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {

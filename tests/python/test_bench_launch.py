@@ -291,7 +291,7 @@ def test_without_matplotlib_there_are_no_plots_and_it_says_so_first(options, tmp
 
 @pytest.mark.parametrize("words, says", [
     (("--methods", "none,int3"), "--methods: 'int3': compressor: unknown name 'int3', known: none, fp16"),
-    (("--optimizer", "sdg"), "--optimizer: 'sdg': optimizer: unknown name 'sdg', known: sgd"),
+    (("--optimizer", "sdg"), "--optimizer: 'sdg': optimizer: unknown name 'sdg' (did you mean 'sgd'?)"),
     (("--outer", "diloco:momentum=1"), "--outer: 'diloco:momentum=1': diloco: momentum is 1"),
 ])
 def test_a_bad_spec_is_refused_before_anything_is_looked_for(options, words, says):

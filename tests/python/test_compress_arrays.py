@@ -195,7 +195,7 @@ def test_a_damaged_payload_never_crashes(rng):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (("tpok:1%", 10), "unknown name 'tpok', known: none, fp16"),
+    (("tpok:1%", 10), "unknown name 'tpok' (did you mean 'topk'?), known: none, fp16"),
     (("topk:2", 10), "must be in (0, 1]"),
     (("int4", 10, "float64"), "dtype: unknown name 'float64', known: float32, float16, bfloat16"),
     (("int4", 10, np.int32), "dtype: unknown name 'int32'"),
