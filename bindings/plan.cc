@@ -6,7 +6,9 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "gradwire/bindings/layers.h"
 #include "gradwire/bindings/tensor.h"
@@ -16,6 +18,8 @@
 namespace gradwire::bindings {
 
 namespace {
+
+constexpr size_t kMostShown = 80;  // characters of what is refused
 
 SpecRule rule_of(const RuleFields& fields, size_t index) {
   const std::string what = concat("rules[", index, "]");
@@ -48,6 +52,23 @@ SpecRule rule_of(const RuleFields& fields, size_t index) {
 
 }  // namespace
 
+std::vector<ParamInfo> parameters_of(const NamedShapes& named) {
+  std::vector<ParamInfo> parameters;
+  for (const py::handle each : named) {
+    try {
+      auto [name, shape] = py::cast<std::pair<std::string, std::vector<size_t>>>(each);
+      parameters.push_back({std::move(name), std::move(shape)});
+    } catch (const py::cast_error&) {
+      const auto text = py::repr(each).cast<std::string>();
+      const std::string head = text.substr(0, std::min(text.find('\n'), kMostShown));
+      throw InvalidArgument(concat("parameters[", parameters.size(), "]: is ", head,
+                                   head.size() < text.size() ? "..." : "",
+                                   ", must be a name and a shape, such as ('weight', (20, 10))"));
+    }
+  }
+  return parameters;
+}
+
 PlanOptions options_of(const PlanWords& words) {
   PlanOptions options;
   options.spec = parse_spec(words.spec);
@@ -65,19 +86,15 @@ PlanOptions options_of(const PlanWords& words) {
 
 namespace {
 
-using Shapes = std::vector<std::pair<std::string, std::vector<size_t>>>;
 using Fields = py::typing::Dict<py::str, py::object>;
 
-Plan plan_of(const Shapes& parameters, const std::string& spec, const std::string& exchange,
+Plan plan_of(const NamedShapes& parameters, const std::string& spec, const std::string& exchange,
              size_t bucket_bytes, size_t last_bucket_bytes, py::handle dtype,
              const std::string& exempt_1d, uint64_t seed, int ranks_per_node,
              const std::optional<std::vector<std::vector<ParamId>>>& buckets,
              const std::optional<std::vector<std::string>>& exchanges,
              const std::vector<RuleFields>& rules, const std::string& residual_memory) {
-  std::vector<ParamInfo> infos;
-  for (const auto& [name, shape] : parameters) {
-    infos.push_back({name, shape});
-  }
+  const std::vector<ParamInfo> infos = parameters_of(parameters);
   PlanOptions options = options_of({.spec = spec,
                                     .exchange = exchange,
                                     .exempt_1d = exempt_1d,

@@ -28,6 +28,13 @@ Value one_of(std::string_view what, const std::string& name,
   throw_unknown_name(what, name, names);
 }
 
+/// Names and shapes of parameters, in the order of the forward pass.
+using NamedShapes = pybind11::typing::Iterable<pybind11::typing::Tuple<
+    pybind11::str, pybind11::typing::Iterable<pybind11::int_>>>;
+
+/// @throws InvalidArgument for what is no name with a shape.
+std::vector<ParamInfo> parameters_of(const NamedShapes& named);
+
 /// A rule as Python writes it: 'spec', and any of 'name', 'least_ndim', 'most_ndim', 'least_numel'
 /// and 'most_numel'.
 using RuleFields = pybind11::typing::Dict<pybind11::str, pybind11::object>;

@@ -30,7 +30,6 @@ using planner::PilotCosts;
 using planner::PilotOptions;
 using planner::PilotWindow;
 using Dict = py::typing::Dict<py::str, py::object>;
-using Shapes = std::vector<std::pair<std::string, std::vector<size_t>>>;
 using CodecTuple = std::tuple<double, double, double, double>;
 using NormsTuple = std::tuple<double, double, double, double, double>;
 
@@ -42,14 +41,11 @@ struct BoundPilot {
   planner::Pilot pilot;
 };
 
-BoundPilot make(const Shapes& shapes, int world_size, const std::vector<std::string>& specs,
+BoundPilot make(const NamedShapes& shapes, int world_size, const std::vector<std::string>& specs,
                 int streams, const std::string& dtype, const std::string& exempt_1d, uint64_t seed,
                 int ranks_per_node, const std::vector<RuleFields>& rules, size_t bucket_bytes,
                 size_t window_steps, size_t tuning_turns, const std::string& device) {
-  std::vector<ParamInfo> parameters;
-  for (const auto& [name, shape] : shapes) {
-    parameters.push_back({name, shape});
-  }
+  std::vector<ParamInfo> parameters = parameters_of(shapes);
   PilotOptions options;
   options.specs = specs;
   options.streams = {streams};
