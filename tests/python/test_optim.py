@@ -295,7 +295,7 @@ def read_only():
      "known: sgd, adamw, lars, larc, lamb, onebit-adam, onebit-lamb, diloco"),
     (lambda: gradwire.make_optimizer("lamb:beta3=1", [floats()], [floats()]), "beta3"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1, threads=0), "threads"),
-    (lambda: gradwire.SGD([floats()], [floats()], -1.0).step(), "learning"),
+    (lambda: gradwire.SGD([floats()], [floats()], 0.1).step(-1.0), "learning"),
     (lambda: gradwire.SGD([floats()], [floats()], 0.1).step(math.inf), "learning"),
 ])
 def test_a_bad_request_is_refused_by_name(call, message):
@@ -309,3 +309,18 @@ def test_make_optimizer_reads_a_spec():
     optimizer = gradwire.make_optimizer("lamb:weight_decay=0.01", [w], [g])
     assert optimizer.spec == gradwire.LAMB([w], [g], 0.1, weight_decay=0.01).spec
     assert optimizer.spec == "lamb:weight_decay=0.01"
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda p: gradwire.SGD(p, p, lr=-0.1), "lr: is -0.1, must be finite and >= 0"),
+    (lambda p: gradwire.LAMB(p, p, float("inf")), "lr: is inf, must be finite"),
+    (lambda p: gradwire.AdamW(p, p, "fast"), "lr: is 'fast', must be a number"),
+    (lambda p: gradwire.SGD(p, p, lr=0.1, momentm=0), r"SGD: unknown setting 'momentm' \(did you mean "
+     r"'momentum'\?\), known: momentum, nesterov, weight_decay, .*, groups, names, threads, slices, stream$"),
+    (lambda p: gradwire.LARC(p, p, 0.1, beta1=0.9), "LARC: unknown setting 'beta1', known: momentum, "),
+    (lambda p: gradwire.DiLoCo(p, p, every=3), "DiLoCo: unknown setting 'every', known: momentum, nesterov"),
+    (lambda p: gradwire.make_optimizer("sgd", p, p, lr=0.1, weight_decay=0), "Optimizer: unknown setting"),
+])
+def test_a_setting_that_cannot_be_is_refused_when_it_is_made(call, message):
+    with pytest.raises(gradwire.InvalidArgument, match=message):
+        call([np.ones(3, np.float32)])

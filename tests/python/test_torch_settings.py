@@ -51,6 +51,35 @@ def good(kind, key):
     return kind([one()], lr=0.1).param_groups[0][key]
 
 
+@pytest.mark.parametrize("name, key, meant", [
+    ("SGD", "wd", "weight_decay"), ("SGD", "momentm", "momentum"), ("AdamW", "weight_decy", "weight_decay"),
+    ("LAMB", "beta1", "betas"), ("LARS", "learning_rate", "lr"), ("AdamW", "epsilon", "eps")])
+def test_a_misspelt_key_of_a_group_is_refused(name, key, meant):
+    kind, settings = getattr(gradwire.torch, name), {"lr": 0.1} if name == "LARS" else {}
+    with pytest.raises(gradwire.InvalidArgument, match=f"'{key}', which nothing reads, must be '{meant}'"):
+        kind([{"params": [torch.nn.Parameter(torch.ones(2))], key: 0.1}], **settings)
+    optimizer = kind([torch.nn.Parameter(torch.ones(2))], **settings)
+    with pytest.raises(gradwire.InvalidArgument, match=f"'{key}', which nothing reads"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], key: 0.1})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_keys_of_torch_and_of_schedulers_stay(kind):
+    """Groups of an optimizer of torch's, which has had every scheduler, are another's."""
+    theirs = kind([{"params": [torch.nn.Parameter(torch.ones(2))], "name": "rest", "lr_scale": 0.5,
+                    "weight_decay_mult": 2.0}], lr=0.1)  # fmt: skip
+    schedulers = torch.optim.lr_scheduler
+    schedulers.CyclicLR(theirs, 0.01, 0.1, cycle_momentum=kind is torch.optim.SGD)
+    torch.optim.swa_utils.SWALR(theirs, 0.05)
+    schedulers.OneCycleLR(theirs, 0.1, total_steps=9, cycle_momentum=kind is torch.optim.SGD)
+    mine = getattr(gradwire.torch, kind.__name__)(theirs.param_groups)
+    assert set(theirs.param_groups[0]) <= set(mine.param_groups[0])
+    schedulers.ExponentialLR(mine, 0.9)
+    mine.param_groups[0]["params"][0].grad = torch.ones(2)
+    mine.step()
+
+
 def test_whether_state_stays_full_is_true_or_false():
     with pytest.raises(gradwire.InvalidArgument, match="full_state: is 'no', must be True or False"):
         gt.AdamW([{"params": [one()], "full_state": "no"}], state="8bit")

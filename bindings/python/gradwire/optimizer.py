@@ -1,12 +1,13 @@
 """Optimizers by their spec, stepping in place on arrays of the CPU or of one GPU."""
 
-from typing import Any, Dict, Optional, Sequence, Union
+import inspect
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _core
 from ._core import GroupPayloads, Transport
 from .arrays import refuse_one_array
 from .errors import InvalidArgument
-from .param_groups import ParamGroup, group_of_dict, places_of, row_of
+from .param_groups import ParamGroup, checked_rate, group_of_dict, near_text, places_of, row_of
 
 __all__ = ["Optimizer"]
 
@@ -38,7 +39,8 @@ class Optimizer:
     what says so.
 
     Raises:
-        InvalidArgument: for a bad spec, arrays that cannot be viewed in place, sizes that differ, and
+        InvalidArgument: for a bad spec, a learning rate that is negative or not finite, a setting that
+            the optimizer does not have, arrays that cannot be viewed in place, sizes that differ, and
             for parameters in GPU memory arrays elsewhere.
         DeviceError: the GPU cannot be used, and why.
     """
@@ -55,11 +57,13 @@ class Optimizer:
         threads: int = 1,
         slices: Optional[Transport] = None,
         stream: Any = None,
+        **unknown: Any,
     ) -> None:
+        _refuse_unknown(type(self), unknown)
         refuse_one_array("parameters", parameters)
         refuse_one_array("gradients", gradients)
         rows = [g if isinstance(g, ParamGroup) else group_of_dict(g) for g in groups]
-        self.lr = lr
+        self.lr: float = checked_rate(lr)
         self._core = _core.Optimizer(
             spec,
             list(parameters),
@@ -238,6 +242,20 @@ class Optimizer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.spec}', lr={self.lr})"
+
+
+def _refuse_unknown(kind: type, unknown: Dict[str, Any]) -> None:
+    """Raises InvalidArgument where there is one: of settings that no constructor of the kind takes."""
+    known: List[str] = []
+    for each in kind.__mro__:
+        if "__init__" in vars(each) and each is not object:
+            parameters = inspect.signature(vars(each)["__init__"]).parameters.values()
+            own = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+            known += [name for name in own if name not in known]
+    for name in unknown:
+        raise InvalidArgument(
+            f"{kind.__name__}: unknown setting '{name}'{near_text(name, known)}, known: {', '.join(known)}"
+        )
 
 
 def _skips(on_nonfinite: str) -> bool:

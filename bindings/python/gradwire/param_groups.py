@@ -1,11 +1,12 @@
 """Settings of some parameters of an optimizer."""
 
+import difflib
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .errors import InvalidArgument
 
-__all__ = ["ParamGroup", "group_of_dict", "places_of", "row_of"]
+__all__ = ["ParamGroup", "checked_rate", "group_of_dict", "near_text", "places_of", "row_of"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,23 @@ def row_of(group: ParamGroup) -> Tuple[Any, ...]:
         group.epsilon,
         group.full_state,
     )
+
+
+def checked_rate(lr: Any) -> Any:
+    """A learning rate as it is. Raises InvalidArgument for what no step could take."""
+    try:
+        rate = float(lr)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"lr: is {lr!r}, must be a number") from None
+    if not 0.0 <= rate < float("inf"):
+        raise InvalidArgument(f"lr: is {rate}, must be finite and >= 0")
+    return lr
+
+
+def near_text(name: str, known: Iterable[str]) -> str:
+    """What may have been meant, as an error says it behind the name; empty: nothing is near."""
+    close = difflib.get_close_matches(name.lower(), list(known), 1, 0.75)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def group_of_dict(fields: Dict[str, Any]) -> ParamGroup:

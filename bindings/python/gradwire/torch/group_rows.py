@@ -1,19 +1,41 @@
 """Settings of a param group of torch's, as the core takes them."""
 
-from typing import Any, Dict, Optional, Tuple
+import difflib
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 from ..errors import InvalidArgument
-from ..param_groups import ParamGroup, row_of
+from ..param_groups import ParamGroup, checked_rate, row_of
 
-__all__ = ["row_of_group"]
+__all__ = ["refuse_misspelt", "row_of_group"]
+
+# Settings as people call them elsewhere.
+_ALIASES = {
+    "wd": "weight_decay", "decay": "weight_decay", "learning_rate": "lr", "beta": "betas",
+    "beta1": "betas", "beta2": "betas", "epsilon": "eps", "mom": "momentum", "mu": "momentum",
+}  # fmt: skip
+_ALIKE = 0.9  # of a misspelt name and the right one; "weight_decay_mult" is somebody's own
+
+
+def refuse_misspelt(group: Dict[str, Any], settings: Iterable[str]) -> None:
+    """Raises InvalidArgument for a key that was meant to be one of the settings.
+
+    Others stay: schedulers and scripts keep theirs in groups ("initial_lr", "name", "lr_scale").
+    """
+    known = [*settings, "full_state"]
+    for key in set(group) - {*known, "params", "param_names"}:
+        close = difflib.get_close_matches(key.lower(), known, 1, _ALIKE)
+        meant = _ALIASES.get(key, close[0] if close else None)
+        if meant in known:
+            raise InvalidArgument(
+                f"params: a group has the key '{key}', which nothing reads, must be '{meant}'; "
+                f"settings of a group are {', '.join(known)}"
+            )
+
 
 
 def row_of_group(group: Dict[str, Any]) -> Tuple[Any, ...]:
     """Raises InvalidArgument for what is no number, no two numbers, neither True nor False."""
-    lr = _number("lr", group["lr"])
-    assert lr is not None
-    if not 0.0 <= lr < float("inf"):
-        raise InvalidArgument(f"lr: is {lr}, must be finite and >= 0")
+    lr = float(checked_rate(group["lr"]))
     betas = group.get("betas", (None, None))
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise InvalidArgument(f"betas: is {betas!r}, must be two numbers in [0, 1)")

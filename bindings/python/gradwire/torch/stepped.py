@@ -8,7 +8,7 @@ from .._core import Optimizer as _Core
 from .._core import canonical_optimizer, check_optimizer_groups
 from ..errors import InvalidArgument
 from .devices import check_device, current_stream, gpu_of, number_at, tensor_over
-from .group_rows import row_of_group
+from .group_rows import refuse_misspelt, row_of_group
 from .saved_state import (
     DTYPES,
     check_dtype,
@@ -78,6 +78,8 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             InvalidArgument: for a parameter or a setting that cannot be stepped; nothing is added.
         """
+        if isinstance(param_group, dict):  # torch has the message for the other case
+            refuse_misspelt(param_group, self.defaults)
         self._take_counts()
         super().add_param_group(param_group)
         try:
