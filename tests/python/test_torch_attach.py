@@ -202,7 +202,18 @@ def _changed_before_wait(world):
         _attached(model)
     with pytest.raises(gradwire.InvalidArgument, match="there is gradwire.torch.register"):
         gradwire.torch.attach(ddp(), "none")
+    shapes = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    plan = gradwire.make_plan(shapes, "none")
+    own = gradwire.Reducer(plan, gradwire.make_transport("in_process"))
+    exchanging = (lambda: gradwire.torch.DiLoCo(model.parameters(), own, every=2),
+                  lambda: gradwire.torch.OneBitAdam(model.parameters(), own, plan, freeze_step=9),
+                  lambda: gradwire.torch.OneBitLAMB(model.parameters(), own, plan, freeze_step=9))
+    for make in exchanging:
+        with pytest.raises(gradwire.InvalidArgument, match="'first.weight': an exchange has its gradients"):
+            make()
     exchange.close()
+    for make in exchanging:
+        make()
     _attached(model)  # what is closed has none
 
 

@@ -164,6 +164,7 @@ def _resumes(world):
     assert torch.equal(exchange.residual("last.weight"), other.residual("last.weight"))
     wrong = dict(saved["exchange"], rank=1 - world.rank)
     for state, text in ((wrong, "was written by rank"), ({"reducer": 1}, "'format' is missing"),
+                        ({"a": 1}, "a dict with the keys 'a' is no state of an exchange, must be"),
                         (dict(saved["exchange"], buckets=[[0, 1]]), "not of the 6 parameters")):
         with pytest.raises(gradwire.InvalidArgument, match=text):
             other.load_state_dict(state)

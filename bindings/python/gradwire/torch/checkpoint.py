@@ -51,6 +51,8 @@ def lookup_of(states: States, transport: _core.Transport) -> Lookup:
         known: Dict[Any, Any] = dict(states)
         if "reducer" in known:
             return lambda rank: _own(known, transport)
+        if any(not isinstance(rank, int) for rank in known):
+            return lambda rank: _none_of(known)
         return lambda rank: known.get(rank)
     if not isinstance(states, Sequence) or isinstance(states, (str, bytes)):
         return lambda rank: _refused(states)
@@ -114,6 +116,14 @@ def _refused(states: Any) -> State:
     raise InvalidArgument(
         f"states: is a {type(states).__name__}, must be a state_dict(), those of all ranks in a list "
         "or a dict, or a function of the rank"
+    )
+
+
+def _none_of(state: Mapping[Any, Any]) -> State:
+    keys = ", ".join(repr(key) for key in list(state)[:5])
+    raise InvalidArgument(
+        f"states: a dict with the keys {keys} is no state of an exchange, must be what its state_dict() "
+        "returned, or have those of all ranks by their number"
     )
 
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-import weakref
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
@@ -19,6 +18,7 @@ from .checkpoint import States, state_of
 from .checks import DTYPES, check_options, common_device, common_dtype, plain_name, refuse_steps_in_backward
 from .figures import stats_of
 from .joining import join
+from .live import live, refuse_exchanged
 from .loading import load_states
 from .meeting import check_group
 from .ordering import Scale, work_on
@@ -34,7 +34,6 @@ _MIB = 1 << 20
 _LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers and optimizers in backward are looked for
 
 _log = logging.getLogger("gradwire")
-_live: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
 
 
 class GradientExchange:
@@ -104,7 +103,10 @@ class GradientExchange:
         if self._world_size == 1:
             _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return
-        self._refuse_second()
+        refuse_exchanged(
+            [p for _, p in self._named],
+            "expected one (its set_spec() changes the compressor, close() ends it)",
+        )
         self._transport = join(process_group, carrier, timeout, self._work.device)
         self._reducer = Reducer(
             made,
@@ -115,13 +117,14 @@ class GradientExchange:
             launch_order=launch_order, trace_steps=trace_steps,
             **self._work.reducer_options(),
         )
-        _live.add(self)
+        live.add(self)
         if self._auto is not None:
             self._auto.start()
 
     @property
     def spec(self) -> str:
-        """Of the compressor, as it was given last; with 'auto' the one in force."""
+        """Of the compressor, as it was given last; with 'auto' the lossiest in force: other parameters may
+        travel as another, which `plan` and decisions() say."""
         return self._spec
 
     @property
@@ -166,8 +169,9 @@ class GradientExchange:
         """What 'auto' has decided, oldest first; empty with any other spec. The same on all ranks.
 
         Returns:
-            dicts of 'step', 'what' ('probe', 'choose', 'tighten', ...), 'from' and 'to' (plans by
-            name), 'reason' (a sentence) and 'numbers' (what it rests on, seconds and shares).
+            dicts of 'step' (how many came before it), 'what' ('probe', 'choose', 'tighten', ...), 'from'
+            and 'to' (plans by name), 'reason' (a sentence) and 'numbers' (what it rests on, seconds and
+            shares).
         """
         return [] if self._auto is None else self._auto.decisions()
 
@@ -234,7 +238,8 @@ class GradientExchange:
             norms: adds norms over this rank's parameters, by passes over residuals and gradients.
 
         Returns:
-            'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
+            'step' (from 0: one less than the steps there have been, which decisions() count),
+            'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
             gradients), 'exposed_us' (the end of backward waited so long), 'codec_us',
             'transfer_us', 'buckets', 'rounds' and 'round_bytes_sent' (of launch_order='agreed', else
             0), 'hook_us' (handing over and taking back, without waiting); on a GPU there is no
@@ -266,7 +271,7 @@ class GradientExchange:
     def close(self) -> None:
         """Leaves the group; steps after it raise. Nothing when closed already."""
         self._closed = True
-        _live.discard(self)
+        live.discard(self)
         if self._transport is not None:
             self._transport.close()
 
@@ -289,16 +294,6 @@ class GradientExchange:
 
     def _wanted(self) -> Tuple[Any, ...]:
         return self._spec, self._options, self._buckets
-
-    def _refuse_second(self) -> None:
-        for other in list(_live):
-            shared = self._ids.keys() & other._ids.keys()
-            if shared and not other._closed:
-                name = self._named[self._ids[min(shared)]][0]
-                raise InvalidArgument(
-                    f"parameter '{name}': an exchange has its gradients already, expected one (its "
-                    "set_spec() changes the compressor, close() ends it)"
-                )
 
     def _tell_peers(self, error: BaseException) -> None:
         """They would wait for this rank until their deadline. Ends the group."""

@@ -9,6 +9,7 @@ from ..local_steps import DiLoCo as _Arrays
 from ..reducer import Reducer
 from .devices import array_of, current_stream, gpu_of
 from .exchanged import StreamOrder, check_left_out, check_parameters
+from .live import refuse_exchanged
 from .plain_state import as_arrays, as_tensors
 
 __all__ = ["DiLoCo"]
@@ -39,7 +40,8 @@ class DiLoCo:
         lr, momentum, nesterov, preset, max_grad_norm, threads: see gradwire.DiLoCo.
 
     Raises:
-        InvalidArgument: for parameters that do not fit the plan or cannot be viewed in place.
+        InvalidArgument: for parameters that do not fit the plan or cannot be viewed in place, and those
+            of which register() or attach() exchanges gradients. That DDP's own does is not seen.
         DeviceError: for parameters on a GPU that cannot be used, and why.
     """
 
@@ -55,6 +57,7 @@ class DiLoCo:
         if every < 1:
             raise InvalidArgument(f"every: is {every}, must be at least 1")
         check_parameters(values, reducer)
+        refuse_exchanged(values, "which local steps do without: expected no register() or attach()")
         if reducer.on_nonfinite == "error":
             check_left_out(reducer)
         self._reducer = reducer

@@ -12,6 +12,7 @@ from ..optim import Optimizer as _Arrays
 from ..reducer import Reducer
 from .devices import array_of, current_stream, gpu_of
 from .exchanged import StreamOrder, check_left_out, check_parameters
+from .live import refuse_exchanged
 from .plain_state import as_arrays, as_tensors
 
 __all__ = ["OneBitAdam", "OneBitLAMB"]
@@ -54,6 +55,7 @@ class _OneBit:
     ) -> None:
         values = list(parameters)
         check_parameters(values, reducer)
+        refuse_exchanged(values, "which the optimizer does by itself: expected no register() or attach()")
         check_left_out(reducer)
         _check_plans(values, reducer, plan)
         self._parameters = values

@@ -1,0 +1,26 @@
+"""Exchanges that have gradients in this process: a parameter's are exchanged once."""
+
+import weakref
+from typing import TYPE_CHECKING, Iterable
+
+import torch
+
+from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from .exchange import GradientExchange
+
+__all__ = ["live", "refuse_exchanged"]
+
+live: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
+
+
+def refuse_exchanged(parameters: Iterable[torch.Tensor], expected: str) -> None:
+    """Raises InvalidArgument where one that is not closed has gradients of one of them."""
+    for parameter in parameters:
+        for other in list(live):
+            if id(parameter) in other._ids and not other._closed:
+                name = other._named[other._ids[id(parameter)]][0]
+                raise InvalidArgument(
+                    f"parameter '{name}': an exchange has its gradients already, {expected}"
+                )
