@@ -13,6 +13,7 @@ import pytest
 
 import gradwire
 from gradwire import cli, doctor, facts, paths, self_check, surroundings
+from gradwire.torch_missing import torch_missing
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["package", "cpu", "compress", "in_process", "gloo", "mpi", "gpu", "cuda", "nccl", "trainer",
@@ -179,7 +180,10 @@ def test_a_torch_that_cannot_be_imported_is_off_and_the_rest_works(copied):
 
 def test_without_torch_it_is_off_with_the_command_that_brings_it(quick):
     (finding,) = [f for f in doctor.examine() if f.name == "torch"]
-    assert (finding.status, finding.mend) == ("off", "pip install torch==2.13.0")
+    assert (finding.status, finding.mend) == ("off", "pip install torch")
+    page = (Path(__file__).resolve().parents[2] / "docs/from-ddp.md").read_text()
+    assert f". .venv/bin/activate && {finding.mend}\n" in page
+    assert f"must be: {finding.mend}, in this environment" in torch_missing("x")
 
 
 @pytest.mark.parametrize("version, said", [

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from . import facts, paths, registries, self_check, surroundings
 from .self_check import Failed
+from .torch_missing import TORCH_COMMAND
 
 __all__ = ["TESTED_TORCH", "Finding", "document", "examine", "is_well", "lines"]
 
@@ -206,9 +207,7 @@ def _bench_extra() -> Finding:
 def _torch() -> Finding:
     tested = ", ".join(TESTED_TORCH)
     if not _is_there("torch"):
-        return Finding(
-            "torch", "off", "not installed: gradwire.torch needs it", f"pip install torch=={tested}"
-        )
+        return Finding("torch", "off", "not installed: gradwire.torch needs it", TORCH_COMMAND)
     ask = "import torch, gradwire.torch; print(torch.__version__)"
     try:
         version = self_check.output_of([sys.executable, "-c", ask], _TORCH_S)

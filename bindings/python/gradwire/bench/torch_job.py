@@ -14,6 +14,7 @@ from gradwire.bench.arguments import Link
 from gradwire.bench.errors import UsageError
 from gradwire.bench.job import Case, Job
 from gradwire.bench.workloads import IN_TORCH
+from gradwire.torch_missing import torch_missing
 
 TRAINER = "torch"
 WORKER = "gradwire.bench.torch_trainer"
@@ -97,10 +98,7 @@ def check(args: argparse.Namespace, workload: str, links: List[Link]) -> None:
     :raises UsageError: torch is not installed, or an option that is not for this workload.
     """
     if importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            "--trainer torch: torch is not installed, must be: pip install torch "
-            "(or pip install 'gradwire[torch]')"
-        )
+        raise UsageError(torch_missing("--trainer torch"))
     for name, usual_value in _NOT_TAKEN.items():
         if getattr(args, name) != usual_value:
             raise UsageError(

@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..errors import InvalidArgument
+from ..torch_missing import torch_missing
 
 if TYPE_CHECKING:
     from ..torch.profiling import StepProfile
@@ -39,7 +40,4 @@ def profile(
 def needs_torch(what: str) -> None:
     """Raises InvalidArgument: torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise InvalidArgument(
-            f"{what}: torch is not installed, must be: pip install torch "
-            "(or pip install 'gradwire[torch]')"
-        )
+        raise InvalidArgument(torch_missing(what))

@@ -11,9 +11,9 @@ Needs torch, which nothing else in gradwire imports.
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "gradwire.torch: torch is not installed, must be: pip install torch", name="torch"
-    ) from error
+    from ..torch_missing import torch_missing
+
+    raise ModuleNotFoundError(torch_missing("gradwire.torch"), name="torch") from error
 
 from .attach import Attached, attach
 from .carrier import transport
