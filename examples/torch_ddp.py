@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire.torch
 
-spec = sys.argv[1] if len(sys.argv) > 1 else "topk:1%,int4"
+spec = sys.argv[1] if len(sys.argv) > 1 else "topk:10%,int8"
 
 
 def main():

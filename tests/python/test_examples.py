@@ -36,12 +36,13 @@ def torchrun(file, *arguments):
 
 
 @needs_torch
-@pytest.mark.parametrize("spec", ["topk:1%,int4", "none"])
+@pytest.mark.parametrize("spec", ["topk:10%,int8", "none"])
 def test_ddp_with_one_line_added(spec):
     said = re.search(r"accuracy ([\d.]+), (\d+) bytes sent .* have (\d+)", torchrun("torch_ddp.py", spec))
     sent, dense = int(said[2]), int(said[3])
+    assert float(said[1]) > 0.89  # none has 0.914: the first example loses nothing to speak of
     assert dense == 4 * (64 * 256 + 256 + 256 * 10 + 10)
-    assert sent < dense / 10 if spec != "none" else sent > dense
+    assert sent < dense / 5 if spec != "none" else sent > dense
 
 
 @needs_torch
