@@ -28,7 +28,7 @@ struct PilotJob {
   double loss = 1;
   size_t skipped = 0;    ///< steps of each window, for gradients that are not finite
   bool knows_exchange = true;  ///< seconds of exchanges are told: not of a GPU's
-  bool slow_codecs = false;     ///< a third as fast as the link
+  double codec_bytes_per_s = 4e9;  ///< of each compressor, either way
   double streams_s = 0;  ///< a step's gain by more than one stream
   int costs_given = 0;
   std::vector<std::string> ran = {};  ///< the spec of each window
@@ -41,8 +41,7 @@ struct PilotJob {
                            .bytes_per_s = bytes_per_s,
                            .codecs = {}};
     for (const std::string& spec : pilot.specs()) {
-      const double rate = slow_codecs ? bytes_per_s / 3 : 4e9;
-      of.codecs[spec] = {1e-5, rate, 1e-5, rate};
+      of.codecs[spec] = {1e-5, codec_bytes_per_s, 1e-5, codec_bytes_per_s};
     }
     return of;
   }
