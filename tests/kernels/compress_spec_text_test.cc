@@ -1,4 +1,4 @@
-// Specs that were written for another place.
+// Specs that were written for another place, or misspelt.
 
 #include <gtest/gtest.h>
 
@@ -25,6 +25,21 @@ TEST(SpecText, SaysThatCommasJoinItsParts) {
   EXPECT_EQ(refusal("int8+stochastic"),
             "spec: is 'int8+stochastic', must be joined by ',', as 'int8,stochastic" + tail);
   EXPECT_EQ(parse_spec("dgc:1%,clip=1e+2").clip, 100.0);
+}
+
+TEST(SpecText, IsAnsweredByWhatWasMeant) {
+  EXPECT_TRUE(refusal("tpok:1%").starts_with(
+      "compressor: unknown name 'tpok' (did you mean 'topk'?), known: none, fp16"));
+  EXPECT_TRUE(refusal("TopK:1%").starts_with(
+      "compressor: unknown name 'TopK' (did you mean 'topk'?), known: none"));
+  // As near to int4 as to int8.
+  EXPECT_TRUE(refusal("int3").starts_with("compressor: unknown name 'int3', known: none"));
+  EXPECT_TRUE(refusal("int8,stochastc")
+                  .starts_with("int8: unknown option 'stochastc' (did you mean 'stochastic'?), kn"));
+  EXPECT_TRUE(refusal("int8,blok=128")
+                  .starts_with("int8: unknown option 'blok=128' (did you mean 'block=N'?), known"));
+  EXPECT_TRUE(refusal("int8,quick").starts_with("int8: unknown option 'quick', known: fp32"));
+  EXPECT_TRUE(refusal("int8,quick").ends_with(", eta=H, clip=NORM, warmup=STEPS"));
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ TEST(OptimizerSpecText, WritesWhatDiffersFromTheDefaultsAndReadsItBack) {
 
 TEST(OptimizerSpecText, UnknownNamesAndKeysListTheKnownOnes) {
   EXPECT_EQ(refusal("adam"),
-            "optimizer: unknown name 'adam' (did you mean 'adamw'?), known: sgd, adamw, lars, larc, lamb, onebit-adam, "
-            "onebit-lamb, diloco");
+            "optimizer: unknown name 'adam' (did you mean 'adamw'?), known: sgd, adamw, lars, "
+            "larc, lamb, onebit-adam, onebit-lamb, diloco");
   EXPECT_EQ(refusal(""),
             "optimizer: unknown name '', known: sgd, adamw, lars, larc, lamb, onebit-adam, "
             "onebit-lamb, diloco");
@@ -157,8 +157,8 @@ TEST(OptimizerRegistry, MakesWhatItListsAndChecksSpecsMadeByHand) {
               std::string(row.name) + ": max_grad_norm is -1, must be >= 0");
   }
   EXPECT_EQ(message_of<InvalidArgument>([] { make_optimizer({.name = "adam"}, {}); }),
-            "optimizer: unknown name 'adam' (did you mean 'adamw'?), known: sgd, adamw, lars, larc, lamb, onebit-adam, "
-            "onebit-lamb, diloco");
+            "optimizer: unknown name 'adam' (did you mean 'adamw'?), known: sgd, adamw, lars, "
+            "larc, lamb, onebit-adam, onebit-lamb, diloco");
 }
 
 TEST(Schedule, WarmupClimbsInEqualStepsToTheBase) {

@@ -216,7 +216,7 @@ TEST(Pilot, WritesDownWhatItDecidesAndWhy) {
 }
 
 TEST(Pilot, NamesAMixedPlanByTheSharesOfItsSpecs) {
-  // 1.201 million elements: the embedding has 400 thousand, the body 500, a bias 1 and the head 300.
+  // Of 1201 thousand elements the embedding has 400, the body 500, the bias 1 and the head 300.
   PilotPlan plan;
   plan.spec = "int4";
   plan.plan.spec = parse_spec("int4");

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gradwire
@@ -202,3 +203,16 @@ def test_the_readme_example_runs_and_has_six_lines():
     assert len(region.splitlines()) == 6
     done = subprocess.run([sys.executable, source], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shapes, says", [
+    ([("w", 20)], r"parameters\[0\]: is \('w', 20\), must be a name and a shape"),
+    ([("v", (2,)), ("w", (3, -1))], r"parameters\[1\]: is \('w', \(3, -1\)\), must be"),
+    ([(20,)], r"parameters\[0\]: is \(20,\), must be"),
+    ({"weight": (20,)}, r"parameters\[0\]: is 'weight', must be"),
+    ([np.zeros((2, 3))], r"parameters\[0\]: is array\(\[\[0., 0., 0.\],..., must be"),
+])
+def test_what_is_no_name_with_a_shape_is_refused(shapes, says):
+    with pytest.raises(gradwire.InvalidArgument, match=says):
+        gradwire.make_plan(shapes)
+    assert gradwire.make_plan((s for s in [("w", [2, np.int64(3)])]), "none").layout[0]["numel"] == 6

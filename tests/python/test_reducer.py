@@ -131,19 +131,6 @@ def test_rules_give_parameters_specs_of_their_own():
             gradwire.make_plan(shapes, rules=[rule])
 
 
-@pytest.mark.parametrize("shapes, says", [
-    ([("w", 20)], r"parameters\[0\]: is \('w', 20\), must be a name and a shape"),
-    ([("v", (2,)), ("w", (3, -1))], r"parameters\[1\]: is \('w', \(3, -1\)\), must be"),
-    ([(20,)], r"parameters\[0\]: is \(20,\), must be"),
-    ({"weight": (20,)}, r"parameters\[0\]: is 'weight', must be"),
-    ([np.zeros((2, 3))], r"parameters\[0\]: is array\(\[\[0., 0., 0.\],..., must be"),
-])
-def test_what_is_no_name_with_a_shape_is_refused(shapes, says):
-    with pytest.raises(gradwire.InvalidArgument, match=says):
-        gradwire.make_plan(shapes)
-    assert gradwire.make_plan((s for s in [("w", [2, np.int64(3)])]), "none").layout[0]["numel"] == 6
-
-
 def test_residuals_in_memory_of_the_host_are_the_cpus_own():
     plan = plan_of(residual_memory="host")
     assert "residuals (two buffers in memory of the host) " in plan.describe()
