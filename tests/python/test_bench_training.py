@@ -111,14 +111,15 @@ def test_auto_measures_decides_and_leaves_its_log_in_its_row(options, tmp_path):
     assert {"predict", "choose"} <= {decision["what"] for decision in auto["decisions"]}
     for decision in auto["decisions"]:
         assert list(decision) == ["step", "what", "from", "to", "reason", "numbers"]
-        assert 5 <= decision["step"] <= 70 and decision["reason"] and decision["numbers"]
-    assert auto["decisions"][0]["from"] == "none"
-    assert auto["decisions"][-1]["to"].partition(", ")[0] in ("int8", "int4", "topk:1%,int4", "bf16")
-    # It begins with none's bytes: less in all, but not as little as what it chose sends.
+        assert 0 <= decision["step"] <= 70 and decision["reason"] and decision["numbers"]
+    first = auto["decisions"][0]
+    assert (first["what"], first["step"], first["from"]) == ("begin", 0, "none")
+    assert auto["decisions"][-1]["to"].startswith(("int8", "int4", "topk:1%,int4", "bf16"))
+    # On such a link no step is dense, not even the first.
     ours, theirs = auto["wire_bytes_per_step"], dense["wire_bytes_per_step"]
-    assert 4 / 70 * theirs < ours < 0.7 * theirs
+    assert 0 < ours < 0.6 * theirs
     curve = next(each["points"] for each in found["curves"] if each["method"] == "auto")
-    assert curve[0]["bytes"] < curve[-1]["bytes"] < 0.7 * 70 * theirs
+    assert 0 < curve[0]["bytes"] < curve[-1]["bytes"] < 0.6 * 70 * theirs
     assert auto["steps"] == dense["steps"] == 70
     assert auto["step_ms"] > 0 and auto["seconds"] > 0
 
