@@ -255,12 +255,8 @@ def test_a_compressor_there_was_no_time_for_is_timed_when_costs_are_wanted_anew(
 def _asked_otherwise(world):
     model = ddp()
     spec = "auto:specs=int8|int4" if world.rank == 0 else "auto:specs=int8"
-    exchange = gradwire.torch.register(model, spec, timeout=30.0)
-    optimizer = sgd(model)
-    train(model, optimizer, 0, 7)  # three have settled, four of the five of a window
-    with pytest.raises(gradwire.TransportError, match="auto: a window"):
-        train(model, optimizer, 7, 8)
-    exchange.close()
+    with pytest.raises(gradwire.TransportError, match="auto: what it may choose"):
+        gradwire.torch.register(model, spec, timeout=30.0)
 
 
 def test_ranks_that_ask_for_different_things_are_told(tmp_path):

@@ -127,10 +127,11 @@ def test_on_a_slow_link_ranks_choose_the_same_compressor(groups, tmp_path):
     first, second = run_ranks(body)
     assert first == second  # means bit for bit, numbers to the last one
     _, told, decisions, _ = first
-    assert [row["what"] for row in decisions[:3]] == ["probe", "probe", "predict"]
+    assert [row["what"] for row in decisions[:3]] == ["probe", "probe", "begin"]
     (phase, step_s, rest), (ready_s, alpha_s, s_per_byte, codecs) = told[:2]
     assert phase == "measure" and len(step_s) == 5 and all(s > 0 for s in step_s)
-    assert rest["exchange_s"] == [] and rest["norms"] == []  # a host knows no time inside NCCL
+    assert rest["exchange_s"] == []  # a host knows no time inside NCCL
+    assert len(rest["norms"]) == len(SHAPES)  # it has begun with a compressor
     assert len(ready_s) == len(SHAPES) and min(ready_s) == 0 < max(ready_s)
     # What the line sleeps for each byte, and no less: it may take longer.
     assert alpha_s >= 0 and s_per_byte > 0.5 * 8 / BITS_PER_SECOND
@@ -154,12 +155,6 @@ def test_compressors_are_timed_call_by_call(spec):
     encoded, decoded = seen[:6], seen[6:]
     assert [m for a, b in zip(encoded, decoded) for m in (a[0], a[1], b[1])] == marks
     assert all(a[1] is b[0] for a, b in zip(encoded, decoded))
-
-
-def test_what_is_not_there_has_no_price():
-    work = OnEmulatedGpu(torch.device("cpu"))
-    with pytest.raises(gradwire.InvalidArgument, match="must be one without ef21"):
-        gpu_codecs.measure_gpu_codec("topk:10%,ef21", work)
 
 
 @pytest.fixture
@@ -357,9 +352,8 @@ def test_the_hook_of_ddp_has_the_bits_of_the_cpu(groups, group_of_one, script):
 
 def test_ranks_that_were_asked_for_something_else_are_told_apart(groups):
     def body(rank):
-        job = Job(rank, f"auto:window={20 + rank}")
         with pytest.raises(gradwire.TransportError, match="rank 1 passed the fingerprint"):
-            job.steps(0, 8)
+            Job(rank, f"auto:window={20 + rank}")
 
     run_ranks(body)
 
@@ -369,12 +363,12 @@ def test_a_rank_that_leaves_is_named(groups, script):
 
     def body(rank):
         job = Job(rank)
-        job.steps(0, 6)
         if rank == 1:
+            job.steps(0, 6)
             job.exchange._tell_peers(RuntimeError("out of memory"))
             return
         with pytest.raises(gradwire.TransportError, match="out of memory"):
-            job.step(6)
+            job.steps(0, 7)  # it may hear of it while it still waits for the sixth
 
     run_ranks(body)
 

@@ -219,10 +219,11 @@ class Auto:
                 self._began = self._exchange._begun_steps
                 self._window = Window(self._exchange)
                 self._window.begin()
-                if self._kept is not None:
-                    self._kept = None
+                resumed, self._kept = self._kept is not None, None
+                if resumed:
                     self._collective(self._begin)
-                self._adopt()
+                if resumed or self._pilot.spec != "none":
+                    self._adopt()
         else:
             self._window.end_step(self._last_end, now, committed)
             if self._window.steps == self._pilot.window_steps:
