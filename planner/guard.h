@@ -80,7 +80,7 @@ struct GuardVerdict {
   double gain = 1;                  ///< of all units together: |C(a)| / |a|
   double error = 0;                 ///< |a - C(a)| / |a|
   double residual = 0;              ///< |residual| / |gradient|
-  double norm_change = 0;           ///< a rise, of the unit it is largest in, among those that count
+  double norm_change = 0;           ///< the largest rise among the units that count
   double mean_norm = 0;             ///< |mean gradient|
   double loss_deviations = 0;       ///< above the median of past windows
 };

@@ -34,10 +34,7 @@ struct Pieces {
 };
 
 Pieces pieces_of(std::span<const ParamId> order, const PredictedJob& job) {
-  size_t all = 0;
-  for (const ParamInfo& parameter : job.parameters) {
-    all += parameter.numel();
-  }
+  const size_t all = numel_of(job.parameters);
   const size_t least = order.size() > kMostPieces ? (all + kMostPieces - 1) / kMostPieces : 1;
   Pieces pieces;
   size_t numel = 0;
@@ -123,7 +120,7 @@ std::string share_text(size_t numel, size_t all) {
 /// largest.
 std::string specs_text(const PilotPlan& plan, std::span<const ParamInfo> parameters) {
   std::vector<std::pair<std::string, size_t>> specs = {{plan.spec, 0}};
-  size_t all = 0;
+  const size_t all = numel_of(parameters);
   for (const ParamInfo& parameter : parameters) {
     const std::string spec = spec_of(plan, parameter);
     auto found = std::ranges::find(specs, spec, &std::pair<std::string, size_t>::first);
@@ -131,7 +128,6 @@ std::string specs_text(const PilotPlan& plan, std::span<const ParamInfo> paramet
       found = specs.insert(found, {spec, 0});
     }
     found->second += parameter.numel();
-    all += parameter.numel();
   }
   if (specs.size() == 1 || all == 0) {
     return plan.spec;
@@ -165,6 +161,14 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
 }  // namespace
 
 bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
+
+size_t numel_of(std::span<const ParamInfo> parameters) {
+  size_t numel = 0;
+  for (const ParamInfo& parameter : parameters) {
+    numel += parameter.numel();
+  }
+  return numel;
+}
 
 std::string name_of(const PilotPlan& plan, std::span<const ParamInfo> parameters) {
   std::string name = specs_text(plan, parameters);

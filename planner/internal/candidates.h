@@ -33,6 +33,8 @@ PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> 
                               size_t numel);
 /// Elements of its largest bucket of more than one parameter; 0: there is none.
 size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters);
+/// Elements of all of them.
+size_t numel_of(std::span<const ParamInfo> parameters);
 /// Whether it sends 16 bits of every element or all of it.
 bool is_wide(const std::string& spec);
 /// "topk:1%,int4, 3 buckets, 2 streams", or of a plan of several specs "int4 for 20% of the gradient,

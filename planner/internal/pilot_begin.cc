@@ -21,10 +21,7 @@ constexpr double kSlowLink = 3;
 
 bool Pilot::State::begins_slowly(double alpha_s, double bytes_per_s) const {
   check_link(alpha_s, bytes_per_s);
-  size_t numel = 0;
-  for (const ParamInfo& parameter : parameters) {
-    numel += parameter.numel();
-  }
+  const size_t numel = numel_of(parameters);
   const std::string_view dense[] = {"dense"};
   const auto costs = exchange_costs({.alpha_s = alpha_s,
                                      .bytes_per_s = bytes_per_s,
@@ -37,7 +34,8 @@ bool Pilot::State::begins_slowly(double alpha_s, double bytes_per_s) const {
 
 bool Pilot::State::begin(const PilotCosts& costs) {
   check(steps == 0 && phase == Phase::kMeasure && running.off(), "pilot: begins behind ", steps,
-        " steps, phase '", to_string(phase), "', expected before the first window of 2 and more ranks");
+        " steps, phase '", to_string(phase),
+        "', expected before the first window of 2 and more ranks");
   PilotCosts alone = costs;  // nothing is known of backward: all gradients are there at once
   alone.ready_s.assign(parameters.size(), 0);
   check_costs(alone);

@@ -70,7 +70,8 @@ std::vector<Ran> run(const Job& job, Slowness& slowness, int ranks = 2) {
     std::optional<Autopilot> autopilot;
     std::optional<Reducer> by_hand;
     if (job.by_hand.empty()) {
-      autopilot.emplace(training.parameters(), transport, AutopilotOptions{.pilot = job.pilot,
+      autopilot.emplace(training.parameters(), transport,
+                        AutopilotOptions{.pilot = job.pilot,
                                          .probe = {.budget = std::chrono::milliseconds(200)}});
     } else {
       PlanOptions options{.spec = parse_spec(job.by_hand)};

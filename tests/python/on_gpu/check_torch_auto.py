@@ -304,14 +304,6 @@ def test_a_residual_goes_into_the_next_gradient(groups, script):
     assert first[2] == second[2] == raw(plain)  # once, and no more
 
 
-@pytest.fixture
-def group_of_one(tmp_path):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)  # fmt: skip
-    yield
-    torch.distributed.destroy_process_group()
-
-
 # Each thread's DDP is of a group of one; the hook is what their gradients meet in.
 def hooked(groups, script, side):
     groups.side(side)

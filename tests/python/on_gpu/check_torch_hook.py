@@ -73,14 +73,6 @@ def test_attach_has_the_bits_of_the_cpu(groups, spec, dtype, scaled):
     assert seen == wanted
 
 
-@pytest.fixture
-def group_of_one(tmp_path):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)  # fmt: skip
-    yield
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("spec", ["none", "topk:10%,int8"])
 def test_the_hook_of_ddp_has_the_bits_of_the_cpu(groups, group_of_one, monkeypatch, spec):
     # Each thread's DDP is of a group of one; the hook is what their gradients meet in.

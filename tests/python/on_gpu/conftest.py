@@ -29,3 +29,14 @@ def emulated(gpu):
     if not EMULATED:
         pytest.skip("needs arrays made by hand, whose memory the host writes")
     return gpu
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    """torch.distributed with this process alone."""
+    from torch import distributed
+
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)  # fmt: skip
+    yield
+    distributed.destroy_process_group()
