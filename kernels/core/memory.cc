@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -13,21 +15,43 @@ namespace {
 
 constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
 constexpr size_t kHugePage = size_t{2} << 20;
+// Large buffers begin at different places of their huge pages, none at its beginning, where callers'
+// own arrays often are. Element i of a gradient, a value and two moments would else lie in the same
+// sets of every cache and the same banks of memory, which a loop over all of them waits for. An odd
+// number of cache lines, so that all of these places differ within a page, too.
+constexpr size_t kColor = 81 * kAlignment;
+constexpr size_t kColors = 63;
+static_assert(kColor * kColors < kHugePage, "free_cpu() finds the page that was allocated");
 constexpr size_t kFirstBlock = size_t{64} << 10;
 constexpr size_t kCopyChunk = size_t{1} << 20;
 
+size_t next_color() {
+  static std::atomic<size_t> made{0};
+  return 1 + made.fetch_add(1, std::memory_order_relaxed) % kColors;
+}
+
 std::byte* allocate_cpu(size_t bytes) {
   const bool large = bytes >= kHugePage;
+  const bool possible = bytes <= std::numeric_limits<size_t>::max() / 2;
+  const size_t begin = large && possible ? next_color() * kColor : 0;
   void* data = nullptr;
-  if (posix_memalign(&data, large ? kHugePage : kAlignment, bytes) != 0) {
+  if (posix_memalign(&data, large ? kHugePage : kAlignment, begin + bytes) != 0) {
     throw DeviceError(concat("buffer: posix_memalign of ", bytes, " bytes failed, out of memory"));
   }
   if (large) {
     // Only advice: kernels without huge pages refuse it, and nothing depends on it.
-    (void)madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+    (void)madvise(data, (begin + bytes) / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
-  std::memset(data, 0, bytes);
-  return static_cast<std::byte*>(data);
+  std::byte* const first = static_cast<std::byte*>(data) + begin;
+  std::memset(first, 0, bytes);
+  return first;
+}
+
+void free_cpu(std::byte* first, size_t bytes) {
+  if (bytes >= kHugePage) {  // it begins within the huge page that was allocated
+    first -= reinterpret_cast<uintptr_t>(first) % kHugePage;
+  }
+  std::free(first);
 }
 
 size_t aligned(size_t bytes) {
@@ -64,7 +88,7 @@ Buffer::~Buffer() {
   } else if (device_.type == DeviceType::kCuda) {
     cuda::deallocate(data_, device_.index);
   } else {
-    std::free(data_);
+    free_cpu(data_, bytes_);
   }
 }
 

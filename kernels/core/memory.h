@@ -9,8 +9,8 @@
 
 namespace gradwire {
 
-/// Owns zeroed, 64-byte aligned memory on one device (CPU: page-aligned and asking for huge pages
-/// above 2 MiB; CUDA: 256-byte aligned). Move-only.
+/// Owns zeroed, 64-byte aligned memory on one device (CPU: from 2 MiB on it asks for huge pages, each
+/// buffer at another place in its first; CUDA: 256-byte aligned). Move-only.
 class Buffer {
  public:
   Buffer() = default;

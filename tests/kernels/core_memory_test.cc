@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,7 @@ TEST(Buffers, AreZeroedAndAligned) {
     SCOPED_TRACE(bytes);
     const Buffer buffer(bytes);
     EXPECT_EQ(buffer.size_bytes(), bytes);
-    EXPECT_EQ(address(buffer.data()) % (bytes >= size_t{2} << 20 ? 4096 : 64), 0u);
+    EXPECT_EQ(address(buffer.data()) % 64, 0u);
     EXPECT_TRUE(std::all_of(buffer.bytes().begin(), buffer.bytes().end(),
                             [](std::byte b) { return b == std::byte{0}; }));
     EXPECT_EQ(buffer.device(), Device{});
@@ -46,6 +48,25 @@ TEST(Buffers, AsCountsWholeElements) {
   EXPECT_EQ(buffer.as<float>().size(), 2u);
   EXPECT_EQ(Buffer().as<float>().size(), 0u);
   EXPECT_EQ(Buffer(0).data(), nullptr);
+}
+
+// Equal elements of large buffers would else wait for each other in the same sets of a cache.
+TEST(Buffers, LargeOnesBeginAtDifferentPlacesOfAPage) {
+  constexpr size_t kBytes = size_t{2} << 20;
+  std::vector<Buffer> buffers;
+  std::set<uintptr_t> lines;
+  for (size_t i = 0; i < 8; ++i) {
+    buffers.emplace_back(kBytes + i);
+    const Buffer& buffer = buffers.back();
+    EXPECT_EQ(address(buffer.data()) % 64, 0u);
+    lines.insert(address(buffer.data()) % 4096);
+    std::memset(buffer.data(), 0xFF, buffer.size_bytes());  // up to the end it is ours
+  }
+  EXPECT_EQ(lines.size(), buffers.size());
+  EXPECT_EQ(lines.count(0), 0u);  // where callers' own large arrays begin, give or take a header
+  const Buffer moved = std::move(buffers[3]);
+  buffers.clear();
+  EXPECT_EQ(moved.bytes().back(), std::byte{0xFF});
 }
 
 TEST(Buffers, MoreMemoryThanThereIsIsAnErrorThatNamesTheCall) {
