@@ -44,9 +44,9 @@ struct GuardOptions {
   /// 0.75 without counting what waits (arXiv:2305.12201); with error feedback far less is sent in
   /// runs that converge as dense ones do.
   double least_gain = 0.1;
-  /// Largest |a - C(a)| / |a|, where least_gain is sent. From 1 on C is no contraction: what waits
-  /// may grow without bound (Karimireddy et al., arXiv:1901.09847), or without feedback noise is
-  /// larger than the gradient.
+  /// Largest |a - C(a)| / |a| where no less is sent than was to be. From 1 on C is no contraction:
+  /// what waits may grow without bound (Karimireddy et al., arXiv:1901.09847), or without feedback
+  /// noise is larger than the gradient.
   double most_error = 1;
   /// Below this |a - C(a)| / |a| compression is not what changes norms or losses.
   double least_error = 0.05;

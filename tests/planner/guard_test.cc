@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "tests/planner/message_of.h"
 
@@ -53,17 +54,26 @@ TEST(Guard, TightensWhereLittleOfTheGradientIsSent) {
   EXPECT_NE(low.reason.find("0.2"), std::string::npos) << low.reason;
 }
 
-TEST(Guard, AnErrorOfOneIsWrongOnlyWhereSomethingIsSent) {
-  // A parameter of which a top-k has chosen nothing waits whole; one that is sent so badly that as
-  // much is left as there was is no contraction.
-  for (const auto& [gain, expected] : {std::pair{0.0, Verdict::kTighten}, {0.5, Verdict::kOff}}) {
-    Guard guard;
+TEST(Guard, AnErrorOfOneIsWrongOnlyWhereAsMuchIsSentAsThereWas) {
+  // A parameter of which a top-k has chosen nothing waits whole; where what is left out of a sum
+  // waits with one rank the squares of what waits are more than those of its parts, (x + x)^2 beside
+  // x^2 + x^2; noise is sent on top of what there was.
+  for (const auto& [gain, error, expected] :
+       {std::tuple{0.0, 1.0, Verdict::kTighten},
+        {0.5, 1.2, Verdict::kKeep},
+        {0.99, 1.0, Verdict::kKeep},
+        {1.0, 1.0, Verdict::kOff},
+        {1.5, 0.99, Verdict::kKeep}}) {
+    Guard guard({.most_residual = 1000});
     GuardNorms whole = unit(gain);
-    whole.residual = whole.to_send;
+    whole.residual = error * error * whole.to_send;
     const GuardVerdict verdict = guard.judge(window_of({unit(0.5), whole}));
-    EXPECT_EQ(verdict.overall, expected) << verdict.reason;
-    EXPECT_NE(verdict.reason.find(gain == 0 ? "gain" : "what is not sent"), std::string::npos)
-        << verdict.reason;
+    EXPECT_EQ(verdict.overall, expected) << gain << ", " << error << ": " << verdict.reason;
+    if (expected == Verdict::kOff) {
+      EXPECT_NE(verdict.reason.find("50% of what is to be sent are sent with an error of 1"),
+                std::string::npos)
+          << verdict.reason;
+    }
   }
 }
 
@@ -116,8 +126,8 @@ TEST(Guard, LooksAtTheMeanOfTheWindowsBefore) {
 TEST(Guard, IsOffWhereCompressionIsNoContraction) {
   EXPECT_EQ(Guard().judge(window_of({unit(0.5, 99), unit(0.5)})).overall, Verdict::kTighten);
   Guard guard({.most_residual = 1000});
-  EXPECT_EQ(guard.judge(window_of({unit(0.5, 99)})).overall, Verdict::kKeep);
-  const GuardVerdict verdict = guard.judge(window_of({unit(0.5, 100)}));
+  EXPECT_EQ(guard.judge(window_of({unit(1, 99)})).overall, Verdict::kKeep);
+  const GuardVerdict verdict = guard.judge(window_of({unit(1, 100)}));
   EXPECT_EQ(verdict.overall, Verdict::kOff);
   EXPECT_EQ(verdict.error, 1);
 }

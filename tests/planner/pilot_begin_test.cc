@@ -155,8 +155,10 @@ TEST(PilotBegin, MeasuresWithoutCompressionWhereTheFirstWindowCollapses) {
 }
 
 TEST(PilotBegin, MeasuresWithoutCompressionWhereNormsOfTheFirstWindowSayHarm) {
-  // What is left out is larger than what was to be sent. That little is sent is no reason yet.
-  for (const auto& [sent, residual, dropped] : {std::tuple{0.5, 1.3, true}, {0.005, 0.9, false}}) {
+  // What is left out is larger than what was to be sent, and more is sent than that. That little is
+  // sent is no reason yet, nor that squares of what waits grow where less is sent.
+  for (const auto& [sent, residual, dropped] :
+       {std::tuple{1.5, 1.3, true}, {0.5, 1.3, false}, {0.005, 0.9, false}}) {
     SCOPED_TRACE(residual);
     Job job = slow_link();
     Pilot pilot = begun(job, {.tuning_turns = 0});
