@@ -13,7 +13,9 @@ namespace gradwire::planner {
 /// Of one parameter or bucket, squared, over the ranks together (sums), the same on all of them.
 struct GuardNorms {
   double to_send = 0;  ///< |a|^2, a = gradient + residual before the step
-  double sent = 0;     ///< |C(a)|^2, what the payload decodes to
+  /// |C(a)|^2, what the payload decodes to; with feedback a less what waits after the exchange,
+  /// which may have put back more than this rank's own.
+  double sent = 0;
   double residual =
       0;  ///< |a - C(a)|^2, what waits after the step; also of a spec without feedback
   double gradient = 0;  ///< |g|^2, of the ranks' own gradients
