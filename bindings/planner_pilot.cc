@@ -44,7 +44,8 @@ struct BoundPilot {
 BoundPilot make(const NamedShapes& shapes, int world_size, const std::vector<std::string>& specs,
                 int streams, const std::string& dtype, const std::string& exempt_1d, uint64_t seed,
                 int ranks_per_node, const std::vector<RuleFields>& rules, size_t bucket_bytes,
-                size_t window_steps, size_t tuning_turns, const std::string& device) {
+                size_t window_steps, size_t tuning_turns, const std::string& device,
+                uint64_t age) {
   std::vector<ParamInfo> parameters = parameters_of(shapes);
   PilotOptions options;
   options.specs = specs;
@@ -59,6 +60,7 @@ BoundPilot make(const NamedShapes& shapes, int world_size, const std::vector<std
   options.plan.bucket_bytes = bucket_bytes;
   options.window_steps = window_steps;
   options.tuning_turns = tuning_turns;
+  options.age = age;
   check(device == "cpu" || device == "cuda", "device: is '", device, "', must be cpu or cuda");
   options.device = device == "cpu" ? DeviceType::kCpu : DeviceType::kCuda;
   planner::Pilot pilot(parameters, world_size, options);
@@ -144,13 +146,16 @@ void bind_planner_pilot(py::module_& module) {
            py::arg("bucket_bytes") = PlanOptions{}.bucket_bytes,
            py::arg("window_steps") = usual.window_steps,
            py::arg("tuning_turns") = usual.tuning_turns, py::arg("device") = "cpu",
+           py::arg("age") = usual.age,
            "Args:\n    parameters, dtype, exempt_1d, seed, ranks_per_node, rules, bucket_bytes: as "
            "of make_plan(); the last one's are those of the first, dense window.\n"
            "    specs: to choose from, besides 'none' and 'bf16'.\n"
            "    streams: of the Reducer.\n"
            "    window_steps: that are judged together once the choice is made.\n"
            "    tuning_turns: windows that try sizes of buckets; 0: none.\n"
-           "    device: of the gradients, 'cpu' or 'cuda'.\n\n"
+           "    device: of the gradients, 'cpu' or 'cuda'.\n"
+           "    age: steps that the job has run before: in a young one what sends a part of the "
+           "elements must be the faster for it.\n\n"
            "Raises:\n    InvalidArgument: an option out of its range; a spec that is none.")
       .def_property_readonly(
           "phase",

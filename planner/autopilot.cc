@@ -305,13 +305,14 @@ const StepTrace& Autopilot::last_step() const {
   return anew ? state_->left_behind : trace.last();
 }
 
-void Autopilot::keep(Plan plan, size_t steps) {
+void Autopilot::keep(Plan plan, size_t steps, uint64_t age) {
   State& s = *state_;
   check(s.reducer->trace().steps().empty() && s.left_behind.buckets.empty(),
         "autopilot: a plan to keep is given behind a step, expected it before the first one");
   check(steps >= 1, "autopilot: keeps a plan for 0 steps, must be at least 1");
   s.reducer->set_plan(std::move(plan));
   s.kept_steps = steps;
+  s.options.pilot.age = age + steps;
   s.pilot = Pilot(s.parameters, s.transport.world_size(), s.options.pilot);
   ++s.epoch;
   s.read_specs();

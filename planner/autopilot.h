@@ -58,11 +58,12 @@ class Autopilot {
   void leave_out(std::chrono::steady_clock::duration time);
 
   /// Before the first step, collective: goes on with `plan`, which a former run had, for `steps`
-  /// steps, in which nothing is measured and nothing judged, and begins as a new one behind them.
+  /// steps, in which nothing is measured and nothing judged, and begins as a new one behind them, in
+  /// a job that had run for `age` steps before (PilotOptions::age).
   /// What that run's Reducer saved is loaded behind this: reducer().load(). Gradients lie
   /// elsewhere. The wait() of the last of these steps probes as the constructor does.
   /// @throws InvalidArgument behind a step, for 0 steps, and as Reducer::set_plan().
-  void keep(Plan plan, size_t steps);
+  void keep(Plan plan, size_t steps, uint64_t age = 0);
 
   /// The reducer of now, for its other calls between steps (residual(), save(), trace(), ...);
   /// valid until the next wait(). Its plan is the pilot's: do not set another.

@@ -47,6 +47,7 @@ void validate(const PilotOptions& options) {
           ", ", most, "]");
   };
   in(options.tolerance, 0, 1, "tolerance");
+  in(options.waiting, 0, 1000, "waiting");
   in(options.hopeless, 0, 100, "hopeless");
   in(options.most_probing, 0, 1, "most_probing");
   in(options.link_band, 1.01, 100, "link_band");

@@ -29,6 +29,11 @@ struct PilotOptions {
   /// Of the gradients: on a GPU exchanges are those that are there.
   DeviceType device = DeviceType::kCpu;
   double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
+  /// What a plan's waiting weighs. A job that has run for t steps is taken to run for t more; of
+  /// these the last `waits` (PilotPlan) come late, so that its steps count as (1 + waiting waits / t)
+  /// times as long. 0: only step times count, at any age.
+  double waiting = 1;
+  uint64_t age = 0;          ///< steps that the job has run before this pilot
   size_t candidates = 4;     ///< timed at most, "none" and "bf16" among them; at least 2
   size_t measure_steps = 4;  ///< of the first window, and one more that does not count
   size_t trial_steps = 2;    ///< of a candidate's turn, and one more that does not count
@@ -60,6 +65,9 @@ struct PilotPlan {
   PlanOptions plan{};
   int streams = 1;
   double loss = 0;         ///< part of the dense bytes that is not sent, mean over elements
+  /// Steps that an element's gradient waits until it is sent, mean over elements: 1 / density - 1, of
+  /// what sends something of every element in every step 0.
+  double waits = 0;
   double predicted_s = 0;  ///< a step; 0: not predicted
   bool off() const { return spec == "none"; }
 };

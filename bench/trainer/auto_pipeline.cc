@@ -42,7 +42,9 @@ class AutoPipeline final : public Pipeline {
   }
   const gradwire::StepTrace& last_step() override { return autopilot_.last_step(); }
   bool chooses() const override { return true; }
-  void keep(gradwire::Plan plan) override { autopilot_.keep(std::move(plan), kKeptSteps); }
+  void keep(gradwire::Plan plan, uint64_t steps) override {
+    autopilot_.keep(std::move(plan), kKeptSteps, steps);
+  }
   void leave_out(std::chrono::steady_clock::duration time) override { autopilot_.leave_out(time); }
 
   // The log forgets its oldest ones; those of one window have its last step.

@@ -167,7 +167,7 @@ Position Checkpoints::load(Network& model, Updates& updates) {
   for (const gradwire::ParamInfo& info : model.parameters()) {
     values.push_back(shared.floats(info.name, "value", info.numel()));
   }
-  updates.load_plan(shared);
+  updates.load_plan(shared, position.steps);
   // [load]
   const auto rank = static_cast<uint64_t>(transport_.rank()) % position.world_size;
   StateReader optimizer(of_rank(folder, rank, "optimizer"));

@@ -30,8 +30,9 @@ class Pipeline {
 
   /// Whether it chooses its plans itself. The rest is of those that do, and nothing of others.
   virtual bool chooses() const { return false; }
-  /// Before the first step, collective: goes on with the plan that a former run had.
-  virtual void keep(gradwire::Plan) {}
+  /// Before the first step, collective: goes on with the plan that a former run had, behind so many
+  /// steps.
+  virtual void keep(gradwire::Plan, uint64_t /*steps*/) {}
   /// So much of the time since the last wait() is no part of a step.
   virtual void leave_out(std::chrono::steady_clock::duration) {}
   /// What was decided since the last call, oldest first: asked for behind every wait(), so that its

@@ -267,12 +267,12 @@ void Updates::save_plan(StateWriter& to) const {
   }
 }
 
-void Updates::load_plan(StateReader& from) {
+void Updates::load_plan(StateReader& from, uint64_t steps) {
   if (!chooses()) {
     return;  // the method is the plan
   }
   if (auto saved = read_plan(model_.parameters(), plan_options(options_), from)) {
-    pipeline_->keep(*std::move(saved));
+    pipeline_->keep(*std::move(saved), steps);
     bind_again();
   }
 }

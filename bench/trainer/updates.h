@@ -64,8 +64,9 @@ class Updates {
   /// The plan that the planner has chosen; nothing where it does not choose.
   void save_plan(StateWriter& to) const;
   /// Behind join() and before load_residuals(): goes on with a plan that was saved, where the
-  /// planner chooses and there is one. @throws gradwire::InvalidArgument as read_plan().
-  void load_plan(StateReader& from);
+  /// planner chooses and there is one. `steps`: that the job had run.
+  /// @throws gradwire::InvalidArgument as read_plan().
+  void load_plan(StateReader& from, uint64_t steps);
 
   /// Whether the planner chooses plans.
   bool chooses() const { return pipeline_ != nullptr && pipeline_->chooses(); }

@@ -96,7 +96,7 @@ PilotPlan plan_of(const BucketPlan& planned, std::span<const BucketOption> optio
     }
   }
   made.name = name_of(made, job.parameters);
-  make_plan(job.parameters, made.plan);  // what cannot be made is no candidate: throws
+  made.waits = waits_of(made.plan, job.parameters);  // what cannot be made is no candidate: throws
   return made;
 }
 
@@ -180,6 +180,24 @@ std::string name_of(const PilotPlan& plan, std::span<const ParamInfo> parameters
     name += concat(", ", plan.streams, " streams");
   }
   return name;
+}
+
+double waits_of(const PlanOptions& plan, std::span<const ParamInfo> parameters) {
+  double waits = 0;
+  for (const PlanBucket& bucket : make_plan(parameters, plan).buckets) {
+    for (const PlanGroup& group : bucket.groups) {
+      for (const Segment& segment : group.segments) {
+        const auto numel = static_cast<double>(segment.numel);
+        double density = group.spec.density;
+        if (group.spec.rank != 0 && segment.rows > 1) {
+          const auto rows = static_cast<double>(segment.rows);
+          density = group.spec.rank * (rows + numel / rows) / numel;
+        }
+        waits += numel * (1 / std::min(1.0, density) - 1);
+      }
+    }
+  }
+  return waits / static_cast<double>(numel_of(parameters));
 }
 
 double rest_of_step(const PredictedJob& job, const PlanOptions& ran, double step_s) {

@@ -33,6 +33,8 @@ PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> 
                               size_t numel);
 /// Elements of its largest bucket of more than one parameter; 0: there is none.
 size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters);
+/// PilotPlan::waits. Of factors of a matrix the density is that of their elements in its own.
+double waits_of(const PlanOptions& plan, std::span<const ParamInfo> parameters);
 /// Elements of all of them.
 size_t numel_of(std::span<const ParamInfo> parameters);
 /// Whether it sends 16 bits of every element or all of it.

@@ -2,6 +2,7 @@
 // on a slow link is more than all that follows in a short job.
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "gradwire/comm/choose.h"
@@ -46,20 +47,21 @@ bool Pilot::State::begin(const PilotCosts& costs) {
                                                            .world_size = world_size,
                                                            .options = options,
                                                            .costs = alone});
-  const double fastest = plans.front().predicted_s;
+  const double fastest = earliest_effective_s(plans);
   const auto dense = std::ranges::find_if(plans, [](const PilotPlan& plan) { return plan.off(); });
   if (dense->predicted_s < kSlowLink * fastest) {
     return false;
   }
-  const auto fast = std::ranges::subrange(
-      plans.begin(), std::ranges::find_if(plans, [&](const PilotPlan& plan) {
-        return plan.predicted_s > kNotWorthATurn * fastest;
-      }));
-  const PilotPlan plan = *std::ranges::min_element(fast, {}, &PilotPlan::loss);
+  const auto lossiness = [&](const PilotPlan& plan) {
+    const bool fast = effective_s(plan, plan.predicted_s) <= kNotWorthATurn * fastest;
+    return fast ? plan.loss : std::numeric_limits<double>::infinity();
+  };
+  const PilotPlan plan = *std::ranges::min_element(plans, {}, lossiness);
   std::map<std::string, double> numbers{{"alpha_s", costs.alpha_s},
                                         {"bytes_per_s", costs.bytes_per_s}};
   for (const PilotPlan& each : plans) {
     numbers["exchange_s of " + each.name] = each.predicted_s;
+    note_waits(each, numbers);
   }
   const std::string from = running.name;
   run(plan);

@@ -37,12 +37,13 @@ void Pilot::State::choose() {
     }
     const double middle = typical_of(each.step_s);
     numbers["step_s of " + each.plan.name] = middle;
+    note_waits(each.plan, numbers);
     if (each.plan.off()) {
       dense_step_s = middle;  // in turn with the others: the machine was the same for all
       dense_unseen = false;
     }
     if (!each.out) {
-      fastest = fastest == 0 ? middle : std::min(fastest, middle);
+      fastest = fastest == 0 ? effective_s(each) : std::min(fastest, effective_s(each));
     }
   }
   if (dense_step_s == 0) {
@@ -52,7 +53,7 @@ void Pilot::State::choose() {
   // Where "none" had no turn its first window counts: it may be the least lossy of the fast ones.
   const Timed* taken = nullptr;
   for (const Timed& each : timed) {
-    const bool fast = !each.out && typical_of(each.step_s) <= (1 + options.tolerance) * fastest;
+    const bool fast = !each.out && effective_s(each) <= (1 + options.tolerance) * fastest;
     if (fast && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
       taken = &each;
     }
@@ -64,6 +65,7 @@ void Pilot::State::choose() {
   if (off_is_fast && (taken == nullptr || !taken->plan.off())) {
     ladder = {off};
     level = ceiling = 0;
+    keep_for_later(off, dense_step_s);
     cruise(off);
     note("choose", from,
          taken == nullptr ? "nothing that was timed may go on: off"
@@ -86,6 +88,7 @@ void Pilot::State::choose() {
   }
   level = ceiling = ladder.size() - 1;
   harm = 0;
+  keep_for_later(plan, typical_of(taken->step_s));
   cruise(plan);
   timed_s = expected;
   note("choose", from,
@@ -260,7 +263,11 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
     return;
   }
   if (verdict.overall == Verdict::kLoosen) {
-    obey(verdict);
+    if (level == ceiling && retry.ladder.empty()) {
+      grow_older();
+    } else {
+      obey(verdict);
+    }
   }
 }
 

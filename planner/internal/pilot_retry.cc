@@ -109,7 +109,7 @@ void Pilot::State::end_retry() {
                                         {"dense_step_s", dense_step_s},
                                         {"tolerance", options.tolerance}};
   const bool harmful = plan.loss >= ruled_out;
-  if (!harmful && dense_step_s > (1 + options.tolerance) * with_s) {
+  if (!harmful && dense_step_s > (1 + options.tolerance) * effective_s(plan, with_s)) {
     const Retry back = std::exchange(retry, {});
     ladder = back.ladder;
     level = back.level;

@@ -231,17 +231,21 @@ bool Pilot::State::predict(const PilotCosts& costs) {
                                         {"bytes_per_s", costs.bytes_per_s},
                                         {"dense_step_s", dense_step_s}};
   const double earliest = plans.front().predicted_s;
+  const double earliest_effective = earliest_effective_s(plans);
   timed.clear();
+  later.clear();
   ladder.clear();
   for (const PilotPlan& plan : plans) {
     numbers["predicted_s of " + plan.name] = plan.predicted_s;
+    note_waits(plan, numbers);
     dense_predicted_s = plan.off() ? plan.predicted_s : dense_predicted_s;
   }
   const auto always = [](const PilotPlan& plan) { return plan.off() || plan.spec == "bf16"; };
   const auto hopeless = [&](const PilotPlan& plan) {
     const double unseen = plan.off() && dense_step_s == 0 ? kUnseenNotWorthATurn : kNotWorthATurn;
     return plan.predicted_s > unseen * earliest &&
-           (!plan.off() || dense_step_s == 0 || dense_step_s > kNotWorthATurn * earliest);
+           effective_s(plan, plan.predicted_s) > unseen * earliest_effective &&
+           (!plan.off() || dense_step_s == 0 || dense_step_s > kNotWorthATurn * earliest_effective);
   };
   for (const PilotPlan& plan : plans) {
     const size_t left = options.candidates > timed.size() ? options.candidates - timed.size() : 0;
@@ -302,7 +306,7 @@ bool Pilot::State::none_may_win() const {
   }
   double fastest = std::numeric_limits<double>::infinity();
   for (const Timed& each : timed) {
-    fastest = each.step_s.empty() ? fastest : std::min(fastest, typical_of(each.step_s));
+    fastest = each.step_s.empty() ? fastest : std::min(fastest, effective_s(each));
   }
   return dense_predicted_s <= kNotWorthATurn * fastest;
 }
@@ -313,18 +317,22 @@ void Pilot::State::next_turn() {
     if (turn == timed.size()) {
       turn = 0;
       ++round;
-      double fastest = 0;
+      double fastest = std::numeric_limits<double>::infinity(), effective = fastest;
       for (const Timed& each : timed) {
-        if (!each.out && (fastest == 0 || typical_of(each.step_s) < fastest)) {
-          fastest = typical_of(each.step_s);
+        if (!each.out) {
+          fastest = std::min(fastest, typical_of(each.step_s));
+          effective = std::min(effective, effective_s(each));
         }
       }
-      // What is behind by so much, or behind one that sends more by what lossiness has to gain.
+      // What is behind by so much, or behind one that sends more by what lossiness has to gain; now,
+      // and when the job is older.
       const auto has_lost = [&](const Timed& each) {
         const double step = typical_of(each.step_s);
-        return step > (1 + options.hopeless) * fastest ||
+        return (step > (1 + options.hopeless) * fastest &&
+                effective_s(each) > (1 + options.hopeless) * effective) ||
                std::ranges::any_of(timed, [&](const Timed& other) {
-                 return other.plan.loss < each.plan.loss && !other.step_s.empty() &&
+                 return other.plan.loss < each.plan.loss && other.plan.waits <= each.plan.waits &&
+                        !other.step_s.empty() &&
                         step > (1 + options.tolerance) * typical_of(other.step_s);
                });
       };

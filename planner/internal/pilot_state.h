@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +61,10 @@ struct Pilot::State {
   /// Plans that leave out as much as this have done harm for good, on whatever link.
   double ruled_out = std::numeric_limits<double>::infinity();
 
+  /// Lossier plans that were faster than the chosen one when they were timed: for an older job.
+  std::vector<Timed> later;
+  double chosen_step_s = 0;  // what the chosen one took beside them
+
   // Tuning: arms[0] is the chosen plan as it is.
   std::vector<PilotPlan> arms;
   Bandit bandit{0};
@@ -82,6 +88,8 @@ struct Pilot::State {
   std::string dense_name() const {
     return dense_unseen ? "dense_step_s, predicted" : "dense_step_s";
   }
+  /// Steps that the job has run.
+  uint64_t job_age() const { return options.age + steps; }
   size_t window_steps() const;
   void check_costs(const PilotCosts& costs) const;
   static void check_link(double alpha_s, double bytes_per_s);
@@ -94,6 +102,11 @@ struct Pilot::State {
   void end_measuring(const PilotWindow& window);
   void end_turn(const PilotWindow& window);
   bool none_may_win() const;
+  double effective_s(const PilotPlan& plan, double step_s) const;
+  double effective_s(const Timed& each) const;
+  double earliest_effective_s(std::span<const PilotPlan> plans) const;
+  void keep_for_later(const PilotPlan& chosen, double step_s);
+  void grow_older();
   void next_turn();
   void choose();
   void begin_tuning();
@@ -116,6 +129,7 @@ struct Pilot::State {
   size_t rounds() const {
     return chosen_once ? std::min<size_t>(2, options.trial_rounds) : options.trial_rounds;
   }
+  void note_waits(const PilotPlan& plan, std::map<std::string, double>& numbers) const;
   void note(const std::string& what, const std::string& from, const std::string& reason,
             std::map<std::string, double> numbers);
 };

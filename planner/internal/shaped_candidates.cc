@@ -103,9 +103,8 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
     if (&group == &bucket.groups.front()) {
       carriers = rows;
     }
-    std::erase_if(carriers, [&](std::string_view exchange) {
-      return std::ranges::find(rows, exchange) == rows.end() ||
-             find_exchange(exchange).sums_in_any_order;
+    std::erase_if(carriers, [&](std::string_view row) {
+      return std::ranges::find(rows, row) == rows.end() || find_exchange(row).sums_in_any_order;
     });
     const auto codec = job.costs.codecs.find(to_string(group.spec));
     if (codec != job.costs.codecs.end()) {
@@ -177,7 +176,7 @@ std::optional<PilotPlan> shaped_candidate(const PredictedJob& job, const std::st
       best = std::move(made);
     }
   }
-  make_plan(job.parameters, best.plan);  // what cannot be made is no candidate: throws
+  best.waits = waits_of(best.plan, job.parameters);  // what cannot be made is no candidate: throws
   return best;
 }
 

@@ -13,12 +13,13 @@
 namespace gradwire::planner {
 namespace {
 
+using test::at_any_age;
 using test::count;
 using test::slow_link;
 using Job = test::PilotJob;
 
 Pilot begun(const Job& job, PilotOptions options = {}) {
-  Pilot pilot(test::pilot_model(), 4, std::move(options));
+  Pilot pilot(test::pilot_model(), 4, at_any_age(std::move(options)));
   PilotCosts costs = job.costs(pilot);
   costs.ready_s.clear();  // it is not known yet
   pilot.begin(costs);
@@ -57,7 +58,7 @@ TEST(PilotBegin, OnASlowLinkNoStepIsDense) {
 TEST(PilotBegin, TakesTheLeastLossyOfWhatIsNearlyAsFast) {
   // A link that takes 11 ms to begin a message: beside that it hardly matters what one sends, but
   // gathering takes half as many messages as a dense exchange.
-  Pilot pilot(test::pilot_model(), 4);
+  Pilot pilot(test::pilot_model(), 4, at_any_age());
   Job job = slow_link();
   PilotCosts costs = job.costs(pilot);
   costs.alpha_s = 11e-3;
@@ -69,7 +70,7 @@ TEST(PilotBegin, TakesTheLeastLossyOfWhatIsNearlyAsFast) {
 TEST(PilotBegin, OnAFastLinkTheFirstWindowIsDense) {
   // Dense: 7.2 MB a rank in less than 10 ms; and one that is slow only by its messages.
   for (const auto& [alpha_s, bytes_per_s] : {std::pair{1e-5, 1e9}, {2e-3, 1e10}}) {
-    Pilot pilot(test::pilot_model(), 4);
+    Pilot pilot(test::pilot_model(), 4, at_any_age());
     EXPECT_EQ(pilot.begins_slowly(alpha_s, bytes_per_s), alpha_s > 1e-3);
     PilotCosts costs = slow_link().costs(pilot);
     costs.alpha_s = alpha_s;
@@ -81,7 +82,7 @@ TEST(PilotBegin, OnAFastLinkTheFirstWindowIsDense) {
 }
 
 TEST(PilotBegin, IsSlowFromTenMillisecondsOn) {
-  const Pilot pilot(test::pilot_model(), 4);
+  const Pilot pilot(test::pilot_model(), 4, at_any_age());
   const double bytes = 1.5 * 4 * 1'201'000 + 3 * 128;
   EXPECT_FALSE(pilot.begins_slowly(0, bytes / 9.99e-3));
   EXPECT_TRUE(pilot.begins_slowly(0, bytes / 10.01e-3));
@@ -208,7 +209,7 @@ TEST(PilotBegin, FactorsOfMatricesMayBeTheFirstToo) {
 
 TEST(PilotBegin, WhatCannotBeIsRefusedAndChangesNothing) {
   Job job = slow_link();
-  Pilot pilot(test::pilot_model(), 4);
+  Pilot pilot(test::pilot_model(), 4, at_any_age());
   PilotCosts costs = job.costs(pilot);
   PilotCosts unpriced = costs, negative = costs;
   unpriced.codecs.erase("int8");
@@ -223,11 +224,11 @@ TEST(PilotBegin, WhatCannotBeIsRefusedAndChangesNothing) {
   EXPECT_TRUE(pilot.begin(costs));
   const std::string twice = message_of([&] { pilot.begin(costs); });
   EXPECT_NE(twice.find("expected before the first window"), std::string::npos) << twice;
-  Pilot late(test::pilot_model(), 4);
+  Pilot late(test::pilot_model(), 4, at_any_age());
   job.run_window(late);
   EXPECT_NE(message_of([&] { late.begin(costs); }).find("begins behind 5 steps"),
             std::string::npos);
-  Pilot alone(test::pilot_model(), 1);
+  Pilot alone(test::pilot_model(), 1, at_any_age());
   EXPECT_THROW(alone.begin(costs), InvalidArgument);
 }
 

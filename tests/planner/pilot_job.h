@@ -90,6 +90,12 @@ struct PilotJob {
   }
 };
 
+/// Step times alone decide: what waits weighs nothing (pilot_age_test.cc is about that).
+inline planner::PilotOptions at_any_age(planner::PilotOptions options = {}) {
+  options.waiting = 0;
+  return options;
+}
+
 inline PilotJob slow_link() {
   return {.step_s = {
               {"none", 1.0}, {"bf16", 0.6}, {"int8", 0.4}, {"int4", 0.3}, {"topk:1%,int4", 0.15}}};

@@ -11,12 +11,14 @@
 namespace gradwire::planner {
 namespace {
 
+using test::at_any_age;
+
 constexpr double kBytesPerSecond = 10e6;
 
 /// Predicted seconds by plan, without start-ups and coding.
 std::map<std::string, double> predicted(const std::vector<ParamInfo>& model,
                                         const std::vector<std::string>& specs) {
-  Pilot pilot(model, 4, {.specs = specs});
+  Pilot pilot(model, 4, at_any_age({.specs = specs}));
   PilotWindow window;
   window.step_s.assign(pilot.window_steps(), 1.0);
   window.exchange_s.assign(pilot.window_steps(), 0.9);
@@ -76,7 +78,7 @@ TEST(ShapedPilot, JudgesItByTheMeanOfBothSides) {
   for (const size_t trial_steps : {1, 2, 3}) {
     SCOPED_TRACE(trial_steps);
     Pilot pilot(test::pilot_model(), 4,
-                {.specs = {"int8", "powersgd:2"}, .trial_steps = trial_steps, .hopeless = 10});
+                at_any_age({.specs = {"int8", "powersgd:2"}, .trial_steps = trial_steps, .hopeless = 10}));
     test::PilotJob job = test::slow_link();
     job.step_s["int8"] = 0.2;
     job.step_s["powersgd:2"] = 0.11;
@@ -90,7 +92,7 @@ TEST(ShapedPilot, JudgesItByTheMeanOfBothSides) {
 }
 
 TEST(ShapedPilot, TakesItForAllGradientsAndTheGuardWatchesIt) {
-  Pilot pilot(test::pilot_model(), 4, {.specs = {"int8", "powersgd:2"}});
+  Pilot pilot(test::pilot_model(), 4, at_any_age({.specs = {"int8", "powersgd:2"}}));
   test::PilotJob job = test::slow_link();
   job.step_s["powersgd:2"] = 0.12;
   job.run_to_cruise(pilot);

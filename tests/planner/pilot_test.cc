@@ -15,6 +15,7 @@
 namespace gradwire::planner {
 namespace {
 
+using test::at_any_age;
 using test::count;
 using test::slow_link;
 using Job = test::PilotJob;
@@ -22,7 +23,7 @@ using Job = test::PilotJob;
 std::vector<ParamInfo> model() { return test::pilot_model(); }
 
 TEST(Pilot, TakesTheFastestWhereTheLinkIsSlow) {
-  Pilot pilot(model(), 4);
+  Pilot pilot(model(), 4, at_any_age());
   Job job = slow_link();
   EXPECT_EQ(pilot.phase(), Phase::kMeasure);
   EXPECT_TRUE(pilot.plan().off());
@@ -37,7 +38,7 @@ TEST(Pilot, TakesTheFastestWhereTheLinkIsSlow) {
 
 TEST(Pilot, TakesTheLeastLossyWithinTheTolerance) {
   for (const auto& [int4_s, expected] : {std::pair{0.154, "int4"}, {0.156, "topk:1%,int4"}}) {
-    Pilot pilot(model(), 4);
+    Pilot pilot(model(), 4, at_any_age());
     Job job = slow_link();
     job.step_s["int4"] = int4_s;
     job.run_to_cruise(pilot);
@@ -47,7 +48,7 @@ TEST(Pilot, TakesTheLeastLossyWithinTheTolerance) {
 
 TEST(Pilot, IsOffWhereCompressionIsNotClearlyFaster) {
   for (const double dense_s : {0.15, 0.1544}) {
-    Pilot pilot(model(), 4);
+    Pilot pilot(model(), 4, at_any_age());
     Job job = slow_link();
     job.step_s = {
         {"none", dense_s}, {"bf16", 0.16}, {"int8", 0.16}, {"int4", 0.15}, {"topk:1%,int4", 0.15}};
@@ -57,20 +58,20 @@ TEST(Pilot, IsOffWhereCompressionIsNotClearlyFaster) {
 }
 
 TEST(Pilot, IsOffWithoutAnyTrialWhereTheExchangeIsNothing) {
-  Pilot pilot(model(), 4);
+  Pilot pilot(model(), 4, at_any_age());
   Job job = slow_link();
   job.step_s["none"] = 0.1029;
   job.run(pilot, 1);
   EXPECT_EQ(pilot.phase(), Phase::kCruise);
   EXPECT_TRUE(pilot.plan().off());
   EXPECT_EQ(job.costs_given, 0);
-  Pilot one(model(), 1);
+  Pilot one(model(), 1, at_any_age());
   EXPECT_EQ(one.phase(), Phase::kCruise);
   EXPECT_TRUE(one.plan().off());
 }
 
 TEST(Pilot, HasOffAndBf16AmongItsCandidatesAndAlternatesThem) {
-  Pilot pilot(model(), 4, {.candidates = 3, .hopeless = 10, .tuning_turns = 0});
+  Pilot pilot(model(), 4, at_any_age({.candidates = 3, .hopeless = 10, .tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
   // Nor is anything slower than what sends more.
@@ -88,7 +89,7 @@ TEST(Pilot, HasOffAndBf16AmongItsCandidatesAndAlternatesThem) {
 }
 
 TEST(Pilot, GivesNoSecondTurnToTheHopeless) {
-  Pilot pilot(model(), 4, {.tuning_turns = 0});
+  Pilot pilot(model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   EXPECT_LE(std::ranges::count(job.ran, "none"), 2);
@@ -97,7 +98,7 @@ TEST(Pilot, GivesNoSecondTurnToTheHopeless) {
 
 TEST(Pilot, TriesStreamsAndKeepsThemWhereTheyGain) {
   for (const double gain_s : {0.02, 0.001}) {
-    Pilot pilot(model(), 4, {.streams = {1, 2}});
+    Pilot pilot(model(), 4, at_any_age({.streams = {1, 2}}));
     Job job = slow_link();
     job.bytes_per_s = 50e6;
     job.streams_s = gain_s;
@@ -110,7 +111,7 @@ TEST(Pilot, TriesStreamsAndKeepsThemWhereTheyGain) {
 }
 
 TEST(Pilot, CompressesLessAtOnceAndMoreAgainAfterThreeQuietWindows) {
-  Pilot pilot(model(), 4, {.tuning_turns = 0});
+  Pilot pilot(model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   job.gain = 0.01;
@@ -131,7 +132,7 @@ TEST(Pilot, CompressesLessAtOnceAndMoreAgainAfterThreeQuietWindows) {
 }
 
 TEST(Pilot, IsOffInTheWindowInWhichTheLossCollapses) {
-  Pilot pilot(model(), 4, {.tuning_turns = 0});
+  Pilot pilot(model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   job.loss = 5;
@@ -143,7 +144,7 @@ TEST(Pilot, IsOffInTheWindowInWhichTheLossCollapses) {
 }
 
 TEST(Pilot, IsOffWhereStepsAreNotFasterThanDenseOnesWere) {
-  Pilot pilot(model(), 4, {.link_band = 50});
+  Pilot pilot(model(), 4, at_any_age({.link_band = 50}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   const std::string spec = pilot.plan().spec;
@@ -153,7 +154,7 @@ TEST(Pilot, IsOffWhereStepsAreNotFasterThanDenseOnesWere) {
 }
 
 TEST(Pilot, MeasuresAnewWhenTheLinkChangesEitherWay) {
-  Pilot pilot(model(), 4, {.tuning_turns = 0});
+  Pilot pilot(model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   job.run(pilot, 3);
@@ -177,7 +178,7 @@ TEST(Pilot, MeasuresAnewWhenTheLinkChangesEitherWay) {
 }
 
 TEST(Pilot, MeasuresAnewNoMoreOftenThanItMay) {
-  Pilot pilot(model(), 4, {.tuning_turns = 0, .most_probing = 0.05});
+  Pilot pilot(model(), 4, at_any_age({.tuning_turns = 0, .most_probing = 0.05}));
   Job slow = slow_link();
   slow.run_to_cruise(pilot);
   const uint64_t first = pilot.probing_steps();
@@ -198,7 +199,7 @@ TEST(Pilot, MeasuresAnewNoMoreOftenThanItMay) {
 }
 
 TEST(Pilot, WritesDownWhatItDecidesAndWhy) {
-  Pilot pilot(model(), 4);
+  Pilot pilot(model(), 4, at_any_age());
   Job job = slow_link();
   job.run_to_cruise(pilot);
   const std::string lines = pilot.log_json_lines();
@@ -243,7 +244,7 @@ TEST(Pilot, NamesSayTheSharesThatPlansHave) {
   size_t mixed = 0;
   for (const double bytes_per_s : {20e6, 50e6, 100e6, 200e6, 500e6}) {
     // Compressors cost so much that some pay for a part of the gradient alone.
-    Pilot pilot(model(), 4, {.candidates = 5, .hopeless = 100, .tuning_turns = 0});
+    Pilot pilot(model(), 4, at_any_age({.candidates = 5, .hopeless = 100, .tuning_turns = 0}));
     Job job = slow_link();
     job.bytes_per_s = bytes_per_s;
     job.codec_bytes_per_s = 4 * bytes_per_s;
@@ -268,7 +269,7 @@ TEST(Pilot, NamesSayTheSharesThatPlansHave) {
 }
 
 TEST(Pilot, MakesPlansOfEveryParameterOnce) {
-  Pilot pilot(model(), 4);
+  Pilot pilot(model(), 4, at_any_age());
   Job job = slow_link();
   for (int i = 0; i < 30; ++i) {
     const Plan plan = make_plan(model(), pilot.plan().plan);
@@ -282,7 +283,7 @@ TEST(Pilot, MakesPlansOfEveryParameterOnce) {
 }
 
 TEST(Pilot, RefusesWhatCannotBeAndStaysAsItWas) {
-  Pilot pilot(model(), 4);
+  Pilot pilot(model(), 4, at_any_age());
   Job job = slow_link();
   const auto refused = [&](const PilotWindow& window) {
     return message_of([&] { pilot.end_window(window); });

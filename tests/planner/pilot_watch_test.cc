@@ -12,6 +12,7 @@
 namespace gradwire::planner {
 namespace {
 
+using test::at_any_age;
 using test::count;
 using test::pilot_model;
 using test::slow_link;
@@ -23,7 +24,7 @@ TEST(PilotWatch, PausesBetweenStepsDecideNothing) {
   // A job that evaluates for 2 s behind every sixth step: a turn of three meets it every other
   // time, so that where four plans take turns it is always the same two that do.
   for (uint64_t k = 0; k < 6; ++k) {
-    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
     Job job = slow_link();
     job.pause = [k](uint64_t step) { return step % 6 == k ? 2.0 : 0.0; };
     job.run_to_cruise(pilot);
@@ -34,7 +35,7 @@ TEST(PilotWatch, PausesBetweenStepsDecideNothing) {
 }
 
 TEST(PilotWatch, ComparesWithStepsWithoutCompressionOfTheSameMinutes) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
   job.step_s = {{"none", 0.3}, {"bf16", 0.26}, {"int8", 0.29}, {"int4", 0.3}, {kFastest, 0.3}};
@@ -45,7 +46,7 @@ TEST(PilotWatch, ComparesWithStepsWithoutCompressionOfTheSameMinutes) {
 }
 
 TEST(PilotWatch, StepsTellOfTheLinkWhereExchangesAreNotTimed) {
-  Pilot pilot(pilot_model(), 4, {.device = DeviceType::kCuda, .tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.device = DeviceType::kCuda, .tuning_turns = 0}));
   Job job = slow_link();
   job.knows_exchange = false;
   job.run_to_cruise(pilot);
@@ -64,7 +65,7 @@ TEST(PilotWatch, StepsTellOfTheLinkWhereExchangesAreNotTimed) {
 TEST(PilotWatch, PlansOfAGpuHaveTheExchangesThatAreThere) {
   for (const std::string spec : {"int8", "topk:1%", "chunktopk:64/4096", "powersgd:2"}) {
     Pilot pilot(pilot_model(), 8,
-                {.specs = {spec}, .device = DeviceType::kCuda, .tuning_turns = 0});
+                at_any_age({.specs = {spec}, .device = DeviceType::kCuda, .tuning_turns = 0}));
     Job job{.step_s = {{"none", 1.0}, {"bf16", 0.6}, {to_string(parse_spec(spec)), 0.1}}};
     job.run_to_cruise(pilot);
     const Plan plan = make_plan(pilot_model(), pilot.plan().plan);
@@ -80,7 +81,7 @@ TEST(PilotWatch, PlansOfAGpuHaveTheExchangesThatAreThere) {
 }
 
 TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
   job.step_s = {{"none", 0.3}, {"bf16", 0.31}, {"int8", 0.31}, {"int4", 0.31}, {kFastest, 0.32}};
@@ -90,7 +91,7 @@ TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
 }
 
 TEST(PilotWatch, WhatIsSlowerThanOneThatSendsMoreHasOneTurn) {
-  Pilot pilot(pilot_model(), 4, {.candidates = 5, .tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.candidates = 5, .tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;
   job.step_s = {{"none", 0.5}, {"bf16", 0.5}, {"int8", 0.45}, {"int4", 0.48}, {kFastest, 0.44}};
@@ -102,7 +103,7 @@ TEST(PilotWatch, WhatIsSlowerThanOneThatSendsMoreHasOneTurn) {
 }
 
 TEST(PilotWatch, TwoCandidatesAreEnough) {
-  Pilot pilot(pilot_model(), 4, {.candidates = 2});
+  Pilot pilot(pilot_model(), 4, at_any_age({.candidates = 2}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
@@ -114,7 +115,7 @@ TEST(PilotWatch, ThousandsOfParametersArePlannedInPieces) {
   for (size_t p = 0; p < 600; ++p) {
     parameters.push_back({std::to_string(p), {100, 100}});
   }
-  Pilot pilot(parameters, 4, {.tuning_turns = 0});
+  Pilot pilot(parameters, 4, at_any_age({.tuning_turns = 0}));
   const Job job = slow_link();
   pilot.end_window({.step_s = {1, 1, 1, 1, 1}});
   PilotCosts costs{.ready_s = std::vector<double>(600),
@@ -139,7 +140,7 @@ TEST(PilotWatch, ThousandsOfParametersArePlannedInPieces) {
 }
 
 TEST(PilotWatch, ABusyWindowDoesNotEndCompressionForGood) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   job.more_s = 3;
@@ -154,7 +155,7 @@ TEST(PilotWatch, ABusyWindowDoesNotEndCompressionForGood) {
 
 TEST(PilotWatch, WhatWasAboutAsFastIsTimedAgain) {
   for (const double bf16_s : {0.295, 0.32}) {  // the second has lost clearly
-    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
     Job job = slow_link();
     job.bytes_per_s = 1e9;
     job.step_s = {
@@ -169,7 +170,7 @@ TEST(PilotWatch, WhatWasAboutAsFastIsTimedAgain) {
 }
 
 TEST(PilotWatch, WhereAllStepsTakeLongerItComparesAnewAtOnce) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   job.more_s =
@@ -185,7 +186,7 @@ TEST(PilotWatch, WhereAllStepsTakeLongerItComparesAnewAtOnce) {
 }
 
 TEST(PilotWatch, LooksAgainMoreAndMoreSeldom) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0, .link_band = 100});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0, .link_band = 100}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   const uint64_t first = pilot.probing_steps();
@@ -199,7 +200,7 @@ TEST(PilotWatch, LooksAgainMoreAndMoreSeldom) {
 }
 
 TEST(PilotWatch, SeesTheLinkWhateverTheLossIs) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.step_s["none"] = 0.1029;
   job.run(pilot, 6);
@@ -215,7 +216,7 @@ TEST(PilotWatch, SeesTheLinkWhateverTheLossIs) {
 
 TEST(PilotWatch, SeesALinkThatChangedSinceThePlanWasTimed) {
   for (const double dense_s : {1.0, 0.1029}) {  // compressed, and off without any trial
-    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
     Job job = slow_link();
     job.step_s["none"] = dense_s;
     job.run_to_cruise(pilot);
@@ -232,7 +233,7 @@ TEST(PilotWatch, SeesALinkThatChangedSinceThePlanWasTimed) {
 }
 
 TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   ASSERT_EQ(pilot.plan().spec, kFastest);
@@ -253,7 +254,7 @@ TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
 }
 
 TEST(PilotWatch, ALossScalerThatLooksForItsScaleIsNotACompressorsFault) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run(pilot, 1);
   job.skipped = 2;  // of three
@@ -265,7 +266,7 @@ TEST(PilotWatch, ALossScalerThatLooksForItsScaleIsNotACompressorsFault) {
 }
 
 TEST(PilotWatch, ComplaintsLongAgoAreForgiven) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.run_to_cruise(pilot);
   for (int complaint = 0; complaint < 4; ++complaint) {  // each time the learning rate falls, say
@@ -279,7 +280,7 @@ TEST(PilotWatch, ComplaintsLongAgoAreForgiven) {
 }
 
 TEST(PilotWatch, HalfOfEachElementIsNotBlamed) {
-  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;
   job.step_s = {{"none", 1.0}, {"bf16", 0.5}, {"int8", 0.9}, {"int4", 0.9}, {kFastest, 0.9}};

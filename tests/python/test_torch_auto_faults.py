@@ -81,7 +81,10 @@ def _loaded(world):
     train(model, optimizer, 0, 5)
     specs = ["topk:10%"] * 6
     state["auto"] = {"spec": "topk:10%", "buckets": state["buckets"], "exchanges": ["gather"],
-                     "specs": specs}
+                     "specs": specs, "age": -1}
+    with pytest.raises(gradwire.InvalidArgument, match="'age' of 'auto' is -1, must be a number"):
+        exchange.load_state_dict(state)
+    state["auto"]["age"] = 7
     state["reducer"] = state["reducer"][:-8]
     plan, sent = str(exchange.plan), exchange.stats()["bytes_sent"]
     with pytest.raises(gradwire.InvalidArgument):
@@ -113,7 +116,10 @@ def _on_trial(world):
         exchange = gradwire.torch.register(model, "auto", timeout=30.0)
         exchange.load_state_dict(each)
         assert exchange.state_dict()["auto"]["chosen"] == (steps == 200)
+        # The pilot that begins behind these steps knows how old the job is then.
+        assert each["auto"]["age"] == 8 and exchange._auto._pilot._how["age"] == 8 + steps
         train(model, sgd(model), 0, 4)
+        assert exchange.state_dict()["auto"]["age"] == 12
         assert exchange.spec == ("none" if steps == 3 else "topk:10%")
         assert any(f"kept for {steps} steps" in row["reason"] for row in exchange.decisions())
         exchange.close()

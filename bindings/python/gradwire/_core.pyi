@@ -1402,7 +1402,7 @@ class Pilot:
     
     Run `plan` for `window_steps` steps; hand what they have shown to end_window(); where `wants_costs`, call set_costs(). After either, where it returned True, run the new plan.
     """
-    def __init__(self, parameters: collections.abc.Iterable[tuple[str, collections.abc.Iterable[int]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6, device: str = 'cpu') -> None:
+    def __init__(self, parameters: collections.abc.Iterable[tuple[str, collections.abc.Iterable[int]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6, device: str = 'cpu', age: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
         Args:
             parameters, dtype, exempt_1d, seed, ranks_per_node, rules, bucket_bytes: as of make_plan(); the last one's are those of the first, dense window.
@@ -1411,6 +1411,7 @@ class Pilot:
             window_steps: that are judged together once the choice is made.
             tuning_turns: windows that try sizes of buckets; 0: none.
             device: of the gradients, 'cpu' or 'cuda'.
+            age: steps that the job has run before: in a young one what sends a part of the elements must be the faster for it.
         
         Raises:
             InvalidArgument: an option out of its range; a spec that is none.

@@ -99,6 +99,7 @@ class Auto:
         self.asked = asked
         self._exchange = exchange
         self._window = Window(exchange)
+        self._steps_before = 0  # the exchange's first, as far as a checkpoint says
         self._pilot = self._make_pilot()
         self._kept: Optional[_core.Plan] = None  # of a checkpoint
         self._kept_choice = False  # and it was chosen, not a trial
@@ -145,6 +146,7 @@ class Auto:
             ],
             "exchanges": [row["exchange"] for row in plan.layout],
             "specs": [specs[i] for i in range(len(plan.parameters))],
+            "age": self._job_age(),
             "chosen": self._kept_choice if kept else self._settling == 0 and self._pilot.phase == "cruise",
         }
 
@@ -163,7 +165,8 @@ class Auto:
         self._kept = make_plan(shapes, "none", **how)
         self._kept_choice = bool(state.get("chosen", True))
         steps = _KEPT_STEPS if self._kept_choice else _SETTLING_STEPS
-        self._pilot, self._settling, self._told = self._make_pilot(), steps, ()
+        self._steps_before = int(state.get("age", 0)) - exchange._begun_steps
+        self._pilot, self._settling, self._told = self._make_pilot(steps), steps, ()
         self._window = Window(exchange)
         exchange._spec = state["spec"]
         exchange._plan_to_set = self._kept
@@ -243,7 +246,12 @@ class Auto:
 
     # What is measured, and what follows.
 
-    def _make_pilot(self) -> _core.Pilot:
+    def _job_age(self) -> int:
+        """Steps that the job has run."""
+        return int(self._steps_before + self._exchange._begun_steps)
+
+    def _make_pilot(self, begins_in: int = 0) -> _core.Pilot:
+        """One that begins so many steps from now."""
         exchange = self._exchange
         words = exchange._plan_words()
         if words.pop("exchange", "auto") != "auto":
@@ -260,6 +268,7 @@ class Auto:
             window_steps=self.asked.window,
             bucket_bytes=exchange._bucket_bytes,
             device=self._window.measured.device,
+            age=self._job_age() + begins_in,
             **{k: v for k, v in words.items() if k not in ("buckets", "bucket_bytes")},
             **tuning,
         )

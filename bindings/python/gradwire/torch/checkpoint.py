@@ -18,7 +18,8 @@ Buckets = Optional[List[List[int]]]
 Lookup = Callable[[int], Optional[State]]
 
 _FORMAT = 1
-_AUTO = ("spec", "buckets", "exchanges", "specs")  # of a plan; "chosen" may be there
+_AUTO = ("spec", "buckets", "exchanges", "specs")  # of a plan
+_LATER = {"chosen", "age"}  # that older checkpoints do not have
 
 
 def state_of(
@@ -91,8 +92,11 @@ def agreed_words(lookup: Lookup, transport: _core.Transport) -> Optional[Dict[st
         words = None if state is None else state.get("auto")
         if words is None:
             return None
-        if not isinstance(words, Mapping) or set(words) - {"chosen"} != set(_AUTO):
+        if not isinstance(words, Mapping) or set(words) - _LATER != set(_AUTO):
             raise InvalidArgument(f"states: 'auto' is {words!r}, must have {', '.join(_AUTO)}")
+        age = words.get("age", 0)
+        if not isinstance(age, int) or age < 0:
+            raise InvalidArgument(f"states: 'age' of 'auto' is {age!r}, must be a number of steps")
         return dict(words)
 
     words: Optional[Dict[str, Any]] = agree(transport, find, "states")

@@ -1,0 +1,92 @@
+// What waits weighs in a young job. Of what sends a hundredth of the elements in a step each waits
+// for a hundred steps, on average: a job of 60 steps never gets them back, one of 100,000 does not
+// notice. Nobody says how long a job will run, so it is taken to run for as long again as it has.
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/candidates.h"
+#include "gradwire/planner/internal/median.h"
+#include "gradwire/planner/internal/pilot_state.h"
+
+namespace gradwire::planner {
+
+/// Seconds of a step, those included that the job must run longer for what waits at the end of it.
+/// No job is taken to end before a window does.
+double Pilot::State::effective_s(const PilotPlan& plan, double step_s) const {
+  const auto age = static_cast<double>(std::max<uint64_t>(job_age(), options.window_steps));
+  return step_s * (1 + options.waiting * plan.waits / age);
+}
+
+double Pilot::State::effective_s(const Timed& each) const {
+  return effective_s(each.plan, typical_of(each.step_s));
+}
+
+double Pilot::State::earliest_effective_s(std::span<const PilotPlan> plans) const {
+  double earliest = std::numeric_limits<double>::infinity();
+  for (const PilotPlan& plan : plans) {
+    earliest = std::min(earliest, effective_s(plan, plan.predicted_s));
+  }
+  return earliest;
+}
+
+void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, double>& numbers) const {
+  if (plan.waits > 0) {
+    numbers["waits_steps of " + plan.name] = plan.waits;
+    numbers["age_steps"] = static_cast<double>(job_age());
+  }
+}
+
+void Pilot::State::keep_for_later(const PilotPlan& chosen, double step_s) {
+  chosen_step_s = step_s;
+  later.clear();
+  std::ranges::copy_if(timed, std::back_inserter(later), [&](const Timed& each) {
+    return !each.out && each.plan.loss > chosen.loss && each.plan.waits > chosen.waits &&
+           typical_of(each.step_s) < step_s;
+  });
+}
+
+// Called behind quiet windows of the lossiest plan that may run.
+void Pilot::State::grow_older() {
+  std::erase_if(later, [&](const Timed& each) { return each.plan.loss >= ruled_out; });
+  double fastest = effective_s(running, chosen_step_s);
+  for (const Timed& each : later) {
+    fastest = std::min(fastest, effective_s(each));
+  }
+  const double most = (1 + options.tolerance) * fastest;
+  if (effective_s(running, chosen_step_s) <= most) {
+    return;
+  }
+  const Timed* taken = nullptr;
+  for (const Timed& each : later) {
+    if (effective_s(each) <= most && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
+      taken = &each;
+    }
+  }
+  const Timed chosen = *taken;  // the fastest is there
+  PilotPlan plan = chosen.plan;
+  plan.streams = std::min<int>(running.streams,
+                               static_cast<int>(std::max<size_t>(plan.plan.buckets.size(), 1)));
+  plan.name = name_of(plan, parameters);
+  const std::string from = running.name;
+  std::map<std::string, double> numbers{{"tolerance", options.tolerance},
+                                        {"step_s of " + from, chosen_step_s}};
+  chosen_step_s = typical_of(chosen.step_s);
+  numbers["step_s of " + plan.name] = chosen_step_s;
+  note_waits(running, numbers);
+  note_waits(plan, numbers);
+  ladder.resize(ceiling + 1);  // what is beyond has done harm
+  ladder.push_back(plan);
+  level = ceiling = ladder.size() - 1;
+  harm = 0;
+  std::erase_if(later, [&](const Timed& each) { return each.plan.loss <= plan.loss; });
+  cruise(plan);
+  timed_s = chosen.exchange_s.empty() ? chosen_step_s : median_of(chosen.exchange_s);
+  note("loosen", from,
+       concat("the job is ", job_age(), " steps old: what waits weighs less than the time it saves"),
+       std::move(numbers));
+}
+
+}  // namespace gradwire::planner

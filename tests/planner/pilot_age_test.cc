@@ -1,0 +1,169 @@
+// What waits weighs in a young job: the lossiest plans come when a job is old enough for them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gradwire/planner/internal/candidates.h"
+#include "gradwire/planner/pilot.h"
+#include "tests/planner/message_of.h"
+#include "tests/planner/pilot_job.h"
+
+namespace gradwire::planner {
+namespace {
+
+using test::count;
+using test::pilot_model;
+using test::slow_link;
+using Job = test::PilotJob;
+
+constexpr const char* kSparse = "topk:1%,int4";
+/// In elements of the model: 1000 of the bias travel as bf16, of the others a hundredth in a step.
+constexpr double kWaits = 99.0 * 1'200'000 / 1'201'000;
+
+const Decision* find(const Pilot& pilot, const std::string& what, const std::string& to) {
+  const auto found = std::ranges::find_if(pilot.log(), [&](const Decision& each) {
+    return each.what == what && each.to.starts_with(to);
+  });
+  return found == pilot.log().end() ? nullptr : &*found;
+}
+
+TEST(PilotAge, WaitsAreThoseOfTheSharesThatAreSent) {
+  const std::vector<ParamInfo> model = pilot_model();
+  const auto waits = [&](const std::string& spec) {
+    return waits_of({.spec = parse_spec(spec)}, model);
+  };
+  for (const std::string all : {"none", "bf16", "int8", "int4", "qsgd:1"}) {
+    EXPECT_EQ(waits(all), 0) << all;
+  }
+  EXPECT_NEAR(waits(kSparse), kWaits, 1e-9);
+  EXPECT_NEAR(waits("topk:25%"), 3.0 * 1200 / 1201, 1e-9);
+  EXPECT_NEAR(waits("chunktopk:64/4096"), 63.0 * 1200 / 1201, 1e-9);
+  // Of (1000, 400) 2 * 1400 of 400,000, of (500, 1000) 2 * 1500, of (300, 1000) 2 * 1300.
+  const double factors =
+      400e3 * (400e3 / 2800 - 1) + 500e3 * (500e3 / 3000 - 1) + 300e3 * (300e3 / 2600 - 1);
+  EXPECT_NEAR(waits("powersgd:2"), factors / 1'201'000, 1e-6);
+}
+
+TEST(PilotAge, AYoungJobTakesWhatSendsEverythingAndAnOlderOneWhatIsFastest) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();  // int4 0.3 s, top-k 0.15
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+  ASSERT_NE(find(pilot, "choose", "int4"), nullptr);
+  job.run(pilot, 20);
+  EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+  // From the step on at which 0.3 is more than 1.03 * 0.15 * (1 + waits / steps), and behind three
+  // quiet windows of 20.
+  const double least = kWaits / (0.3 / (1.03 * 0.15) - 1);
+  const Decision* loosened = find(pilot, "loosen", kSparse);
+  ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
+  EXPECT_GE(static_cast<double>(loosened->step), least);
+  EXPECT_LT(static_cast<double>(loosened->step), least + 60);
+  EXPECT_NEAR(loosened->numbers.at("waits_steps of " + loosened->to), kWaits, 1e-9);
+  EXPECT_EQ(loosened->numbers.at("age_steps"), static_cast<double>(loosened->step));
+  EXPECT_EQ(count(pilot, "loosen"), 1u);
+  EXPECT_EQ(job.costs_given, 1);  // without another trial
+  const size_t decisions = pilot.log().size();
+  job.run(pilot, 20);
+  EXPECT_EQ(pilot.log().size(), decisions) << pilot.log_json_lines();
+}
+
+TEST(PilotAge, WhatIsSoMuchFasterIsTakenAtOnce) {
+  for (const auto& [sparse_s, at_once] : {std::pair{0.12, false}, {0.02, true}}) {
+    Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+    Job job = slow_link();
+    job.knows_exchange = false;  // less than 0.1 s of compute
+    job.step_s[kSparse] = sparse_s;
+    job.run_to_cruise(pilot);
+    EXPECT_EQ(pilot.plan().spec == kSparse, at_once) << pilot.log_json_lines();
+  }
+}
+
+TEST(PilotAge, AnOldJobAsksForStepTimesAlone) {
+  for (const PilotOptions& options :
+       {PilotOptions{.age = 10'000, .tuning_turns = 0}, {.waiting = 0, .tuning_turns = 0}}) {
+    Pilot pilot(pilot_model(), 4, options);
+    Job job = slow_link();
+    job.run_to_cruise(pilot);
+    EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+  }
+}
+
+TEST(PilotAge, NothingIsLoosenedBeforeThreeQuietWindowsNorToWhatDidHarm) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  ASSERT_EQ(pilot.plan().spec, "int4");
+  job.run(pilot, 2);
+  job.gain = 0.01;  // a complaint: one step down the ladder, and the count begins anew
+  job.run(pilot, 1);
+  ASSERT_EQ(pilot.plan().spec, "int8") << pilot.log_json_lines();
+  job.gain = 0.5;
+  job.run(pilot, 3);
+  ASSERT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+  job.run(pilot, 3);
+  ASSERT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+  for (int complaint = 0; complaint < 2; ++complaint) {
+    job.gain = 0.01;
+    job.run(pilot, 1);
+    job.gain = 0.5;
+    EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+    job.run(pilot, 3);
+  }
+  job.run(pilot, 30);
+  EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+}
+
+TEST(PilotAge, ACollapseOfWhatCameLaterTurnsItOffForGood) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  job.run(pilot, 9);
+  ASSERT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+  job.loss = std::numeric_limits<double>::infinity();
+  job.run(pilot, 1);
+  EXPECT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  job.loss = 1;
+  job.run(pilot, 40);
+  EXPECT_NE(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+}
+
+TEST(PilotAge, WithNoCompressionAsFastAsInAYoungJobItComesLater) {
+  // All that sends everything is as fast as none; top-k is not so much faster that it pays at once.
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
+  job.step_s = {{"none", 0.3}, {"bf16", 0.3}, {"int8", 0.31}, {"int4", 0.31}, {kSparse, 0.2}};
+  job.run_to_cruise(pilot);
+  EXPECT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  job.run(pilot, 30);
+  EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+  const Decision* loosened = find(pilot, "loosen", kSparse);
+  ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
+  const double waits = loosened->numbers.at("waits_steps of " + loosened->to);  // of a mixed plan
+  EXPECT_LT(waits, kWaits);
+  const double least = waits / (0.3 / (1.03 * 0.2) - 1);
+  EXPECT_GE(static_cast<double>(loosened->step), least);
+}
+
+TEST(PilotAge, BeginsWithWhatSendsEverythingUnlessItIsMuchSlower) {
+  // By the link alone: a message's start-up makes top-k less than six times as fast as int4, or not.
+  for (const auto& [alpha_s, spec] : {std::pair{2e-3, "int4"}, {1e-5, kSparse}}) {
+    Pilot pilot(pilot_model(), 4);
+    PilotCosts costs = slow_link().costs(pilot);
+    costs.alpha_s = alpha_s;
+    ASSERT_TRUE(pilot.begin(costs));
+    EXPECT_EQ(pilot.plan().spec, spec) << pilot.log_json_lines();
+  }
+}
+
+TEST(PilotAge, RefusesAWeightThatCannotBe) {
+  EXPECT_EQ(message_of([] { Pilot(pilot_model(), 4, {.waiting = -1}); }),
+            "pilot: waiting is -1, must be in [0, 1000]");
+}
+
+}  // namespace
+}  // namespace gradwire::planner
