@@ -71,6 +71,7 @@ class ExchangeJob:
     threads: int
     timeout_s: float
     transport: str = "gloo"
+    forked: bool = False
 
     def command(self, case):
         command = [str(self.program), "--world-size", str(self.processes)]

@@ -77,6 +77,7 @@ class Tasks:
     threads: int = 1  # of each rank, whatever their number: profiles compare
     transport: str = "gloo"
     timeout_s: float = TIMEOUT_S
+    forked: bool = False
 
     @property
     def processes(self):

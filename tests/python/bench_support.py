@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -116,6 +117,16 @@ def command_of(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
         return ""
+
+
+def forked_workers(pid):
+    """{rank: (its fork server, the worker)} of the living workers in torch below ``pid``."""
+    found = {}
+    for server in descendants(pid):
+        rank = re.search(r"torch_trainer\.fork_server --rank (\d+)", command_of(server))
+        for worker in descendants(server) if rank else []:
+            found[int(rank.group(1))] = (server, worker)
+    return found
 
 
 def namespaces_of(pids):

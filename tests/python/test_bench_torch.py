@@ -9,7 +9,7 @@ import signal
 
 import numpy
 import pytest
-from bench_support import alive, bench, command_of, descendants, start, wait_until
+from bench_support import alive, bench, forked_workers, start, wait_until
 from rank_processes import HAS_TORCH, needs_torch
 
 from gradwire.bench import add_arguments, torch_job
@@ -216,11 +216,7 @@ def long_run(options):
     process = start(*options, "--methods", "topk:1%,int4", "--epochs", 100000, "--stop-at-target", 0)
 
     def workers():
-        found = {}
-        for pid in descendants(process.pid):
-            rank = re.search(r"torch_trainer .*--rank (\d+)", command_of(pid))
-            if rank and " --transport gloo " in command_of(pid):
-                found[int(rank.group(1))] = pid
+        found = {rank: worker for rank, (_, worker) in forked_workers(process.pid).items()}
         return found if len(found) == 2 else None
 
     found = wait_until(workers, 120, "two workers")

@@ -69,7 +69,7 @@ def _run(args: argparse.Namespace) -> int:
         torn = arguments.torn_apart(args.methods) if args.methods else None
         if torn:
             note(torn)
-        measure.rehearse_all(left, scratch)
+        measure.rehearse_all(left, network, scratch)
         session = measure.Session(
             network=network,
             report=report,

@@ -49,6 +49,9 @@ class Job:
     # Bytes that a curve runs along, an event's field.
     curve_bytes = "bytes_sent"
 
+    # Whether workers come out of a fork server: of programs in Python that import much.
+    forked = False
+
     @property
     def processes(self) -> int:
         return 1 if self.transport == "in_process" else self.workers

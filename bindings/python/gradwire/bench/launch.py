@@ -11,20 +11,21 @@ import json
 import os
 import secrets
 import selectors
-import subprocess
 import time
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Protocol, Type
 
 from gradwire.bench.errors import BenchError, RunError, UsageError
+from gradwire.bench.forked import ForkServer, fork
 from gradwire.bench.job import TRAINER, Case
 from gradwire.bench.links import Network
-from gradwire.bench.processes import describe_exit, is_stopped, stop
+from gradwire.bench.processes import Process, begin, describe_exit, is_stopped, stop
 from gradwire.bench.types import Event
 
 _GRACE_S = 0.4  # after the first death: time for the others to tell their part
 _TICK_S = 0.05
 _SLACK_S = 5.0  # beyond the workers' own deadline
+_PROGRAM = 3  # words of 'python -m PACKAGE', behind which a fork's own begin
 Observer = Callable[[Event], None]
 
 
@@ -43,6 +44,10 @@ class Launched(Protocol):
         """in_process: ranks are threads, and meet nowhere."""
 
     @property
+    def forked(self) -> bool:
+        """Whether workers are forks of a process that has imported what they need."""
+
+    @property
     def timeout_s(self) -> float:
         """How long a worker may be silent."""
 
@@ -53,24 +58,16 @@ class Launched(Protocol):
 class Worker:
     """One process, its events and its log."""
 
-    def __init__(self, rank: int, command: List[str], log: Path, environment: Dict[str, str]):
+    def __init__(self, rank: int, log: Path, process: Process):
         self.rank = rank
         self.log = log
         self.errors: List[Event] = []
         self.done = False
         self.code: Optional[int] = None
         self._rest = b""
-        with open(log, "ab") as file:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env=environment,
-                start_new_session=True,  # a Ctrl-C of the terminal is for the launcher alone
-            )
-        assert self.process.stdout is not None
-        self.pipe = self.process.stdout
+        self.process = process
+        assert process.stdout is not None
+        self.pipe = process.stdout
         os.set_blocking(self.pipe.fileno(), False)
 
     def name(self) -> str:
@@ -119,27 +116,43 @@ class Run:
         self.stopped_early = False
         logs.mkdir(parents=True, exist_ok=True)
         store.mkdir(parents=True)
-        common = job.command(case) + network.options(case.link)
+        self._logs = logs
         threads = str(job.threads)
         environment = dict(os.environ, OPENBLAS_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
-        # Left-over workers of another run, and strangers, do not meet these.
-        environment["GRADWIRE_JOB_SECRET"] = secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         try:
-            for rank in range(job.processes):
-                command = network.prefix(rank) + common
-                if job.transport != "in_process":
-                    command += ["--rank", str(rank), "--store", f"file:{store}"]
-                    command += ["--interface", network.interface]
-                worker = Worker(rank, command, logs / f"worker{rank}.log", environment)
-                self.workers.append(worker)
-                self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
+            self._start(network, store, environment)
         except OSError as error:
             self.close()
             raise RunError(f"a worker could not be started: {error}") from error
         except BaseException:
             self.close()
             raise
+
+    def _start(self, network: Network, store: Path, environment: Dict[str, str]) -> None:
+        job, ranks = self._job, range(self._job.processes)
+        common = job.command(self._case) + network.options(self._case.link)
+        prefixes = [network.prefix(rank) for rank in ranks]
+        servers: List[ForkServer] = []
+        program = common[:_PROGRAM]
+        if job.forked:
+            servers = network.servers.open(prefixes, program, environment)
+        # Left-over workers of another run, and strangers, do not meet these.
+        environment = dict(environment, GRADWIRE_JOB_SECRET=secrets.token_hex(16))
+        for rank in ranks:
+            log = self._logs / f"worker{rank}.log"
+            command = list(common)
+            if job.transport != "in_process":
+                command += ["--rank", str(rank), "--store", f"file:{store}"]
+                command += ["--interface", network.interface]
+            if servers:
+                words, patience_s = command[_PROGRAM:], job.timeout_s + _SLACK_S
+                process: Process = fork(servers[rank], words, environment, log, patience_s)
+            else:
+                process = begin(prefixes[rank] + command, environment, log)
+            worker = Worker(rank, log, process)
+            self.workers.append(worker)
+            self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
 
     def __enter__(self) -> Run:
         return self

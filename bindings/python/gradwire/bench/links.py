@@ -10,6 +10,7 @@ from typing import List, Optional, Protocol
 
 from gradwire.bench.arguments import Link
 from gradwire.bench.errors import RunError, UsageError
+from gradwire.bench.forked import ForkServers
 from gradwire.bench.netns import Namespaces, Unavailable
 from gradwire.bench.processes import die_with_launcher
 
@@ -22,6 +23,7 @@ class Network(Protocol):
     mode: str
     interface: str
     counts_interface_bytes: bool  # whether what the interface counts is one worker's own
+    servers: ForkServers  # of its workers, which end with it
 
     def set_link(self, link: Link) -> None:
         """Makes every worker's link this wide, before its run starts."""
@@ -48,6 +50,7 @@ class Pacing:
 
     def __init__(self, why: str):
         self._why = why
+        self.servers = ForkServers()
 
     def set_link(self, link: Link) -> None:
         """Nothing to do: each worker is told its rate."""
@@ -62,7 +65,7 @@ class Pacing:
         return f"links: token-bucket pacing inside the transport, on the loopback ({self._why})"
 
     def close(self) -> None:
-        """Holds nothing."""
+        self.servers.close()
 
 
 class Shaped:
@@ -74,6 +77,7 @@ class Shaped:
 
     def __init__(self, namespaces: Namespaces):
         self._namespaces = namespaces
+        self.servers = ForkServers()
 
     def set_link(self, link: Link) -> None:
         self._namespaces.shape(link)
@@ -91,6 +95,7 @@ class Shaped:
         )
 
     def close(self) -> None:
+        self.servers.close()
         self._namespaces.close()
 
 

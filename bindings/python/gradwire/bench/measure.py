@@ -11,7 +11,7 @@ from gradwire.bench import sweep
 from gradwire.bench.errors import RunError
 from gradwire.bench.job import Case, Job, Trial
 from gradwire.bench.launch import Run
-from gradwire.bench.links import Network, Pacing
+from gradwire.bench.links import Network
 from gradwire.bench.progress import Progress
 from gradwire.bench.report import Report
 from gradwire.bench.results import Recorder
@@ -21,10 +21,9 @@ RESERVE_S = 5.0  # what each later run keeps of the budget, however slow an earl
 _MOST_FAILURES = 3  # one after another: then it is the machine and no run
 
 
-def rehearse(job: Job, cases: List[Case], scratch: Path) -> None:
+def rehearse(job: Job, cases: List[Case], network: Network, scratch: Path) -> None:
     """One step of each method, in one process: bad specs and data are told before the first run."""
     short = replace(job, transport="in_process", max_steps=1, eval_every=0, stop_at_target=False)
-    network = Pacing("rehearsal")
     for number, case in enumerate(short.rehearsals(cases)):
         folder = scratch / f"rehearsal-{len(list(scratch.iterdir()))}-{number}"
         with Run(short, case, network, folder, folder / "store") as run:
@@ -150,7 +149,7 @@ def _outcome(row: Row) -> str:
     return f"{text} (stopped by {row['stopped_by']})"
 
 
-def rehearse_all(trials: Sequence[Trial], scratch: Path) -> None:
+def rehearse_all(trials: Sequence[Trial], network: Network, scratch: Path) -> None:
     """Every job's methods, once."""
     for job in sweep.jobs(trials):
-        rehearse(job, sweep.cases(trials, job), scratch)
+        rehearse(job, sweep.cases(trials, job), network, scratch)

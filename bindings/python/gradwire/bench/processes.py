@@ -6,7 +6,26 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Any, Iterable, List
+from pathlib import Path
+from typing import IO, Any, Dict, Iterable, List, Optional, Protocol
+
+
+class Process(Protocol):
+    """What is asked of a child, or of a child's child: as subprocess.Popen has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> Optional[IO[Any]]: ...
+
+    def poll(self) -> Optional[int]: ...
+
+    def wait(self) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 def die_with_launcher() -> List[str]:
@@ -19,7 +38,20 @@ def die_with_launcher() -> List[str]:
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
-def stop(processes: Iterable[subprocess.Popen[Any]], patience_s: float = 1.0) -> None:
+def begin(command: List[str], environment: Dict[str, str], log: Path) -> Process:
+    """A process whose standard output is a pipe; it appends standard error to ``log``."""
+    with open(log, "ab") as stderr:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C of the terminal is for the launcher alone
+        )
+
+
+def stop(processes: Iterable[Process], patience_s: float = 1.0) -> None:
     """Asks the living to end, kills by pid what is left after ``patience_s``, reaps all."""
     living = [process for process in processes if process.poll() is None]
     for process in living:

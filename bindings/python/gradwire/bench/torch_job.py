@@ -42,6 +42,7 @@ class TorchJob(Job):
 
     # What all methods have: torch counts no bytes.
     curve_bytes = "interface_bytes_sent"
+    forked = True
 
     def command(self, case: Case) -> List[str]:
         options: Dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from gradwire.bench.arguments import Link
+from gradwire.bench.forked import ForkServers
 from gradwire.bench.netns import Namespaces
 from gradwire.bench.processes import die_with_launcher
 
@@ -17,6 +18,9 @@ class OneHost:
     mode = "host"
     interface = "lo"
     counts_interface_bytes = False
+
+    def __init__(self) -> None:
+        self.servers = ForkServers()
 
     def set_link(self, link: Link) -> None:
         """There is none."""
@@ -31,7 +35,7 @@ class OneHost:
         return "one host: the loopback"
 
     def close(self) -> None:
-        """Holds nothing."""
+        self.servers.close()
 
 
 class TwoHosts:
@@ -45,6 +49,7 @@ class TwoHosts:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._namespaces = Namespaces(2)
+        self.servers = ForkServers()
 
     def set_link(self, link: Link) -> None:
         self._namespaces.shape(link)
@@ -59,4 +64,5 @@ class TwoHosts:
         return "two hosts: network namespaces, shaped both ways by the kernel"
 
     def close(self) -> None:
+        self.servers.close()
         self._namespaces.close()

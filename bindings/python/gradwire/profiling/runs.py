@@ -83,6 +83,8 @@ class _Workers:
     kept: Path
     transport: str = "gloo"
 
+    forked = False
+
     @property
     def processes(self) -> int:
         return self.workers

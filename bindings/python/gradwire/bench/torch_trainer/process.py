@@ -30,7 +30,7 @@ def add_arguments(made: argparse.ArgumentParser) -> None:
 def run(name: str, options: Any, body: Callable[[Any, Events], None]) -> int:
     """Runs body(options, events); errors become an event and a line. Returns the exit code."""
     if options.die_with_parent:
-        _die_with(options.die_with_parent)
+        die_with(options.die_with_parent)
     events = Events(options.rank, options.device)
     try:
         body(options, events)
@@ -68,7 +68,7 @@ def _kind(error: Exception) -> str:
     return "system" if isinstance(error, OSError) else "internal"
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """The kernel kills this process with the launcher, also where there is no setpriv."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
