@@ -119,7 +119,7 @@ def test_the_published_sweep_is_read_and_is_as_large_as_it_says(trials):
     # A third of it compares everything with the first seed.
     assert {trial.case.seed for trial in found[:96]} == {1}
     assert {t.job.batch_size for t in found if t.job.workload == "conv"} == {32}
-    assert {t.job.max_steps for t in found if t.job.workload == "bytes"} == {100}
+    assert {t.job.max_steps for t in found if t.job.workload == "bytes"} == {50}
 
 
 def test_given_names_the_options_that_were_said():
