@@ -15,9 +15,9 @@ namespace gradwire::planner {
 
 /// Seconds of a step, those included that the job must run longer for what waits at the end of it.
 /// No job is taken to end before a window does.
-double Pilot::State::effective_s(const PilotPlan& plan, double step_s) const {
+double Pilot::State::effective_s(const PilotPlan& plan, double seconds) const {
   const auto age = static_cast<double>(std::max<uint64_t>(job_age(), options.window_steps));
-  return step_s * (1 + options.waiting * plan.waits / age);
+  return seconds * (1 + options.waiting * plan.waits / age);
 }
 
 double Pilot::State::effective_s(const Timed& each) const {
@@ -39,51 +39,72 @@ void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, doubl
   }
 }
 
-void Pilot::State::keep_for_later(const PilotPlan& chosen, double step_s) {
-  chosen_step_s = step_s;
+void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
+  chosen_step_s = seconds;
   later.clear();
-  std::ranges::copy_if(timed, std::back_inserter(later), [&](const Timed& each) {
-    return !each.out && each.plan.loss > chosen.loss && each.plan.waits > chosen.waits &&
-           typical_of(each.step_s) < step_s;
-  });
+  for (const Timed& each : timed) {
+    if (!each.out && each.plan.loss > chosen.loss && each.plan.waits > chosen.waits &&
+        typical_of(each.step_s) < seconds) {
+      later.push_back({.plan = each.plan,
+                       .step_s = typical_of(each.step_s),
+                       .exchange_s = each.exchange_s.empty() ? 0 : median_of(each.exchange_s)});
+    }
+  }
+}
+
+/// The plan that runs takes so long now. What that is more than it was the others take, too; of what
+/// is less, their share.
+void Pilot::State::follow(double now_s) {
+  for (Later& each : later) {
+    if (chosen_step_s > 0) {
+      each.step_s = each.step_s * std::min(1.0, now_s / chosen_step_s) +
+                    std::max(0.0, now_s - chosen_step_s);
+    }
+  }
+  chosen_step_s = now_s;
 }
 
 // Called behind quiet windows of the lossiest plan that may run.
 void Pilot::State::grow_older() {
-  std::erase_if(later, [&](const Timed& each) { return each.plan.loss >= ruled_out; });
+  std::erase_if(later, [&](const Later& each) {
+    return each.plan.loss >= ruled_out || each.plan.loss <= running.loss;
+  });
+  if (later.empty()) {
+    return;
+  }
+  follow(typical_of(step_s));
   double fastest = effective_s(running, chosen_step_s);
-  for (const Timed& each : later) {
-    fastest = std::min(fastest, effective_s(each));
+  for (const Later& each : later) {
+    fastest = std::min(fastest, effective_s(each.plan, each.step_s));
   }
   const double most = (1 + options.tolerance) * fastest;
   if (effective_s(running, chosen_step_s) <= most) {
     return;
   }
-  const Timed* taken = nullptr;
-  for (const Timed& each : later) {
-    if (effective_s(each) <= most && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
-      taken = &each;
-    }
-  }
-  const Timed chosen = *taken;  // the fastest is there
-  PilotPlan plan = chosen.plan;
+  // Of those that are fast enough the first by its loss; the fastest is among them.
+  const Later taken = *std::ranges::min_element(later, {}, [&](const Later& each) {
+    const bool fast = effective_s(each.plan, each.step_s) <= most;
+    return fast ? each.plan.loss : std::numeric_limits<double>::infinity();
+  });
+  PilotPlan plan = taken.plan;
   plan.streams = std::min<int>(running.streams,
                                static_cast<int>(std::max<size_t>(plan.plan.buckets.size(), 1)));
   plan.name = name_of(plan, parameters);
   const std::string from = running.name;
   std::map<std::string, double> numbers{{"tolerance", options.tolerance},
-                                        {"step_s of " + from, chosen_step_s}};
-  chosen_step_s = typical_of(chosen.step_s);
-  numbers["step_s of " + plan.name] = chosen_step_s;
+                                        {"step_s of " + from, chosen_step_s},
+                                        {"step_s of " + plan.name, taken.step_s}};
   note_waits(running, numbers);
   note_waits(plan, numbers);
+  chosen_step_s = taken.step_s;
+  std::erase_if(later, [&](const Later& each) { return each.plan.loss <= plan.loss; });
   ladder.resize(ceiling + 1);  // what is beyond has done harm
   ladder.push_back(plan);
   level = ceiling = ladder.size() - 1;
   harm = 0;
-  std::erase_if(later, [&](const Timed& each) { return each.plan.loss <= plan.loss; });
+  retry = {};
   cruise(plan);
-  timed_s = chosen.exchange_s.empty() ? chosen_step_s : median_of(chosen.exchange_s);
+  timed_s = taken.exchange_s > 0 ? taken.exchange_s : taken.step_s;
   note("loosen", from,
        concat("the job is ", job_age(), " steps old: what waits weighs less than the time it saves"),
        std::move(numbers));

@@ -174,6 +174,7 @@ void Pilot::State::finish_tuning() {
     }
   }
   ladder[level] = arms[best];
+  chosen_step_s *= bandit.median(best) / bandit.median(0);
   cruise(arms[best]);
   note("tune", from,
        best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
@@ -263,7 +264,7 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
     return;
   }
   if (verdict.overall == Verdict::kLoosen) {
-    if (level == ceiling && retry.ladder.empty()) {
+    if (level == ceiling) {
       grow_older();
     } else {
       obey(verdict);

@@ -43,6 +43,8 @@ void Pilot::State::not_faster(double step) {
   }
   const std::string from = running.name;
   std::map<std::string, double> numbers{{"step_s", step}, {"dense_step_s", dense_step_s}};
+  follow(step);
+  chosen_step_s = 0;  // what a step without compression takes now is to be seen
   stay_off();
   numbers["next_look_after_steps"] = static_cast<double>(retry.wait);
   note("off", from, "a step with compression is not faster than one without was",
@@ -54,15 +56,15 @@ void Pilot::State::plan_retry() {
   const double most = (1 + options.tolerance) * dense_step_s;
   const auto near = [&](const Timed& each) {
     return !each.plan.off() && each.plan.loss < ruled_out && !each.step_s.empty() &&
-           typical_of(each.step_s) <= most;
+           effective_s(each) <= most;
   };
   double fastest = most;
   for (const Timed& each : timed) {
-    fastest = near(each) ? std::min(fastest, typical_of(each.step_s)) : fastest;
+    fastest = near(each) ? std::min(fastest, effective_s(each)) : fastest;
   }
   const Timed* taken = nullptr;
   for (const Timed& each : timed) {
-    const bool fast = near(each) && typical_of(each.step_s) <= (1 + options.tolerance) * fastest;
+    const bool fast = near(each) && effective_s(each) <= (1 + options.tolerance) * fastest;
     if (fast && (taken == nullptr || each.plan.loss < taken->plan.loss)) {
       taken = &each;
     }
@@ -87,6 +89,7 @@ void Pilot::State::stay_off() {
 
 void Pilot::State::begin_retry(const std::string& why, double step) {
   const std::string from = running.name;
+  follow(step);
   timed.clear();
   timed.emplace_back().plan = retry.ladder[retry.level];
   timed.emplace_back().plan = retry.ladder.front();
@@ -114,10 +117,12 @@ void Pilot::State::end_retry() {
     ladder = back.ladder;
     level = back.level;
     ceiling = back.ceiling;
+    chosen_step_s = with_s;
     cruise(plan);
     note("choose", from, "timed in turn, compression is faster than none", std::move(numbers));
     return;
   }
+  chosen_step_s = dense_step_s;
   stay_off();
   if (harmful) {
     retry = {};

@@ -240,7 +240,13 @@ bool Pilot::State::predict(const PilotCosts& costs) {
     note_waits(plan, numbers);
     dense_predicted_s = plan.off() ? plan.predicted_s : dense_predicted_s;
   }
-  const auto always = [](const PilotPlan& plan) { return plan.off() || plan.spec == "bf16"; };
+  // The one for a young job might have no turn among several that are faster and make gradients wait.
+  const PilotPlan& young = *std::ranges::min_element(
+      plans, {}, [&](const PilotPlan& plan) { return effective_s(plan, plan.predicted_s); });
+  const auto always = [&](const PilotPlan& plan) {
+    return plan.off() || plan.spec == "bf16" ||
+           (options.candidates > 2 && &plan == &young && &plan != plans.data());
+  };
   const auto hopeless = [&](const PilotPlan& plan) {
     const double unseen = plan.off() && dense_step_s == 0 ? kUnseenNotWorthATurn : kNotWorthATurn;
     return plan.predicted_s > unseen * earliest &&

@@ -61,9 +61,14 @@ struct Pilot::State {
   /// Plans that leave out as much as this have done harm for good, on whatever link.
   double ruled_out = std::numeric_limits<double>::infinity();
 
-  /// Lossier plans that were faster than the chosen one when they were timed: for an older job.
-  std::vector<Timed> later;
-  double chosen_step_s = 0;  // what the chosen one took beside them
+  /// A lossier plan that was faster than the chosen one beside it: for an older job.
+  struct Later {
+    PilotPlan plan;
+    double step_s = 0;
+    double exchange_s = 0;  ///< 0: not known
+  };
+  std::vector<Later> later;
+  double chosen_step_s = 0;  // what the chosen one took beside them; 0: not known yet
 
   // Tuning: arms[0] is the chosen plan as it is.
   std::vector<PilotPlan> arms;
@@ -102,10 +107,11 @@ struct Pilot::State {
   void end_measuring(const PilotWindow& window);
   void end_turn(const PilotWindow& window);
   bool none_may_win() const;
-  double effective_s(const PilotPlan& plan, double step_s) const;
+  double effective_s(const PilotPlan& plan, double seconds) const;
   double effective_s(const Timed& each) const;
   double earliest_effective_s(std::span<const PilotPlan> plans) const;
-  void keep_for_later(const PilotPlan& chosen, double step_s);
+  void keep_for_later(const PilotPlan& chosen, double seconds);
+  void follow(double now_s);
   void grow_older();
   void next_turn();
   void choose();

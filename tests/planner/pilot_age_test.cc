@@ -143,10 +143,74 @@ TEST(PilotAge, WithNoCompressionAsFastAsInAYoungJobItComesLater) {
   EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
   const Decision* loosened = find(pilot, "loosen", kSparse);
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
+  EXPECT_TRUE(loosened->from.starts_with("none")) << loosened->from;
+  EXPECT_EQ(count(pilot, "loosen"), 1u) << pilot.log_json_lines();
   const double waits = loosened->numbers.at("waits_steps of " + loosened->to);  // of a mixed plan
   EXPECT_LT(waits, kWaits);
   const double least = waits / (0.3 / (1.03 * 0.2) - 1);
   EXPECT_GE(static_cast<double>(loosened->step), least);
+}
+
+TEST(PilotAge, HeavierStepsMakeLessOfWhatWouldBeSaved) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.run_to_cruise(pilot);
+  ASSERT_EQ(pilot.plan().spec, "int4");
+  job.more_s = 1;  // of all plans alike: 1.3 beside 1.15
+  const double least = kWaits / (1.3 / (1.03 * 1.15) - 1);
+  job.run(pilot, 100);
+  const Decision* loosened = find(pilot, "loosen", kSparse);
+  ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
+  EXPECT_GE(static_cast<double>(loosened->step), least);
+  EXPECT_LT(static_cast<double>(loosened->step), least + 60);
+  EXPECT_NEAR(loosened->numbers.at("step_s of " + loosened->to), 1.15, 1e-9);
+}
+
+TEST(PilotAge, LighterStepsDoNotMakeItsTimeNegative) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0, .link_band = 50});
+  Job job = slow_link();
+  job.knows_exchange = false;
+  job.run_to_cruise(pilot);
+  ASSERT_EQ(pilot.plan().spec, "int4");
+  job.step_s["int4"] = 0.12;  // top-k took half of it
+  job.run(pilot, 20);
+  const Decision* loosened = find(pilot, "loosen", kSparse);
+  ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
+  EXPECT_NEAR(loosened->numbers.at("step_s of " + loosened->to), 0.06, 1e-9);
+}
+
+TEST(PilotAge, WhatWaitsForItsTimeDoesNotWaitForARetry) {
+  // int4 is hardly faster than none, and off where the machine is busy; top-k would still pay.
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 1e8;
+  job.step_s = {{"none", 0.32}, {"bf16", 0.32}, {"int8", 0.31}, {"int4", 0.30}, {kSparse, 0.15}};
+  job.run_to_cruise(pilot);
+  ASSERT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+  job.more_s = 0.6;
+  job.run(pilot, 1);
+  ASSERT_TRUE(pilot.plan().off()) << pilot.log_json_lines();
+  job.run(pilot, 60);
+  EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+  const Decision* loosened = find(pilot, "loosen", kSparse);
+  ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
+  EXPECT_NEAR(loosened->numbers.at("step_s of " + loosened->to), 0.75, 1e-9);
+  const double waits = loosened->numbers.at("waits_steps of " + loosened->to);  // of a mixed plan
+  const double least = waits / (0.92 / (1.03 * 0.75) - 1);
+  EXPECT_GE(static_cast<double>(loosened->step), least);
+  EXPECT_LT(static_cast<double>(loosened->step), least + 200);  // retries of int4 are between
+}
+
+TEST(PilotAge, ManyThatMakeGradientsWaitLeaveATurnToOneThatDoesNot) {
+  Pilot pilot(pilot_model(), 4,
+              {.specs = {"int4", kSparse, "chunktopk:64/4096", "powersgd:1"}, .tuning_turns = 0});
+  Job job = slow_link();
+  job.bytes_per_s = 4e7;
+  job.step_s = {{"none", 0.4},  {"bf16", 0.24},
+                {"int4", 0.17}, {kSparse, 0.15},
+                {to_string(parse_spec("chunktopk:64/4096")), 0.15}, {"powersgd:1", 0.15}};
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
 }
 
 TEST(PilotAge, BeginsWithWhatSendsEverythingUnlessItIsMuchSlower) {

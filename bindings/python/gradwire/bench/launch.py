@@ -106,6 +106,18 @@ class Worker:
         return None
 
 
+def prepare(job: Launched, case: Case, network: Network) -> None:
+    """Begins what the job's workers are forked from, so that no run waits for all of it."""
+    if job.forked:
+        prefixes = [network.prefix(rank) for rank in range(job.processes)]
+        network.servers.open(prefixes, job.command(case)[:_PROGRAM], _environment(job))
+
+
+def _environment(job: Launched) -> Dict[str, str]:
+    threads = str(job.threads)
+    return dict(os.environ, OPENBLAS_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
+
+
 class Run:
     """The workers of one case, from start to end; a context manager that leaves none behind."""
 
@@ -117,11 +129,9 @@ class Run:
         logs.mkdir(parents=True, exist_ok=True)
         store.mkdir(parents=True)
         self._logs = logs
-        threads = str(job.threads)
-        environment = dict(os.environ, OPENBLAS_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
         self._selector = selectors.DefaultSelector()
         try:
-            self._start(network, store, environment)
+            self._start(network, store)
         except OSError as error:
             self.close()
             raise RunError(f"a worker could not be started: {error}") from error
@@ -129,16 +139,16 @@ class Run:
             self.close()
             raise
 
-    def _start(self, network: Network, store: Path, environment: Dict[str, str]) -> None:
+    def _start(self, network: Network, store: Path) -> None:
         job, ranks = self._job, range(self._job.processes)
         common = job.command(self._case) + network.options(self._case.link)
         prefixes = [network.prefix(rank) for rank in ranks]
         servers: List[ForkServer] = []
         program = common[:_PROGRAM]
         if job.forked:
-            servers = network.servers.open(prefixes, program, environment)
+            servers = network.servers.open(prefixes, program, _environment(job))
         # Left-over workers of another run, and strangers, do not meet these.
-        environment = dict(environment, GRADWIRE_JOB_SECRET=secrets.token_hex(16))
+        environment = dict(_environment(job), GRADWIRE_JOB_SECRET=secrets.token_hex(16))
         for rank in ranks:
             log = self._logs / f"worker{rank}.log"
             command = list(common)

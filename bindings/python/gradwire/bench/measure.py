@@ -10,7 +10,7 @@ from typing import Callable, List, Optional, Sequence
 from gradwire.bench import sweep
 from gradwire.bench.errors import RunError
 from gradwire.bench.job import Case, Job, Trial
-from gradwire.bench.launch import Run
+from gradwire.bench.launch import Run, prepare
 from gradwire.bench.links import Network
 from gradwire.bench.progress import Progress
 from gradwire.bench.report import Report
@@ -24,6 +24,7 @@ _MOST_FAILURES = 3  # one after another: then it is the machine and no run
 def rehearse(job: Job, cases: List[Case], network: Network, scratch: Path) -> None:
     """One step of each method, in one process: bad specs and data are told before the first run."""
     short = replace(job, transport="in_process", max_steps=1, eval_every=0, stop_at_target=False)
+    prepare(job, cases[0], network)  # all of them: the first run is to be no longer than others
     for number, case in enumerate(short.rehearsals(cases)):
         folder = scratch / f"rehearsal-{len(list(scratch.iterdir()))}-{number}"
         with Run(short, case, network, folder, folder / "store") as run:

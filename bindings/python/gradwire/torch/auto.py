@@ -99,8 +99,7 @@ class Auto:
         self.asked = asked
         self._exchange = exchange
         self._window = Window(exchange)
-        self._steps_before = 0  # the exchange's first, as far as a checkpoint says
-        self._pilot = self._make_pilot()
+        self._pilot = self._make_pilot(_SETTLING_STEPS)
         self._kept: Optional[_core.Plan] = None  # of a checkpoint
         self._kept_choice = False  # and it was chosen, not a trial
         self._settling = _SETTLING_STEPS  # left before anything is measured
@@ -165,7 +164,7 @@ class Auto:
         self._kept = make_plan(shapes, "none", **how)
         self._kept_choice = bool(state.get("chosen", True))
         steps = _KEPT_STEPS if self._kept_choice else _SETTLING_STEPS
-        self._steps_before = int(state.get("age", 0)) - exchange._begun_steps
+        exchange._steps_before = int(state.get("age", 0)) - exchange._begun_steps
         self._pilot, self._settling, self._told = self._make_pilot(steps), steps, ()
         self._window = Window(exchange)
         exchange._spec = state["spec"]
@@ -248,9 +247,9 @@ class Auto:
 
     def _job_age(self) -> int:
         """Steps that the job has run."""
-        return int(self._steps_before + self._exchange._begun_steps)
+        return int(self._exchange._steps_before + self._exchange._begun_steps)
 
-    def _make_pilot(self, begins_in: int = 0) -> _core.Pilot:
+    def _make_pilot(self, begins_in: int) -> _core.Pilot:
         """One that begins so many steps from now."""
         exchange = self._exchange
         words = exchange._plan_words()

@@ -91,6 +91,7 @@ class GradientExchange:
         self._look_for_scalers = scaler is None
         self._scale = Scale(1.0)  # of the gradients of the step in progress
         self._begun_steps = 0
+        self._steps_before = 0  # as far as a checkpoint of 'auto' says
         self._thread: Optional[int] = None  # that has begun a step
         self._closed = False
         self.seconds = 0.0  # spent in the last step handing over and taking back, not waiting
