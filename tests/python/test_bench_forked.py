@@ -203,8 +203,9 @@ def test_a_server_that_dies_is_named_and_the_next_run_has_another(train):
 
 def test_a_suspended_server_is_no_hang(train, network):
     (trial,) = trials("--methods", "none", "--max-steps", 1)
-    train(trial.job, trial.case)
-    servers = descendants(os.getpid())
+    seen = {}
+    train(trial.job, trial.case, lambda event: seen.update(forked_workers(os.getpid())))
+    servers = [server for server, _ in seen.values()]
     os.kill(servers[0], signal.SIGSTOP)
     with pytest.raises(RunError, match=r"\(pid \d+\) has not answered for 5 s: it is suspended"):
         train(dataclasses.replace(trial.job, timeout_s=0.3), trial.case)
