@@ -312,7 +312,7 @@ void Autopilot::keep(Plan plan, size_t steps, uint64_t age) {
   check(steps >= 1, "autopilot: keeps a plan for 0 steps, must be at least 1");
   s.reducer->set_plan(std::move(plan));
   s.kept_steps = steps;
-  s.options.pilot.age = age + steps;
+  s.options.pilot.age += age + steps;
   s.pilot = Pilot(s.parameters, s.transport.world_size(), s.options.pilot);
   ++s.epoch;
   s.read_specs();

@@ -59,7 +59,7 @@ class Autopilot {
 
   /// Before the first step, collective: goes on with `plan`, which a former run had, for `steps`
   /// steps, in which nothing is measured and nothing judged, and begins as a new one behind them, in
-  /// a job that had run for `age` steps before (PilotOptions::age).
+  /// a job that had run for `age` steps before, and PilotOptions::age.
   /// What that run's Reducer saved is loaded behind this: reducer().load(). Gradients lie
   /// elsewhere. The wait() of the last of these steps probes as the constructor does.
   /// @throws InvalidArgument behind a step, for 0 steps, and as Reducer::set_plan().

@@ -92,8 +92,8 @@ void Pilot::State::grow_older() {
   plan.name = name_of(plan, parameters);
   const std::string from = running.name;
   std::map<std::string, double> numbers{{"tolerance", options.tolerance},
-                                        {"step_s of " + from, chosen_step_s},
-                                        {"step_s of " + plan.name, taken.step_s}};
+                                        {"now_s of " + from, chosen_step_s},
+                                        {"expected_s of " + plan.name, taken.step_s}};
   note_waits(running, numbers);
   note_waits(plan, numbers);
   chosen_step_s = taken.step_s;

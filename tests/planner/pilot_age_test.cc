@@ -163,7 +163,7 @@ TEST(PilotAge, HeavierStepsMakeLessOfWhatWouldBeSaved) {
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
   EXPECT_GE(static_cast<double>(loosened->step), least);
   EXPECT_LT(static_cast<double>(loosened->step), least + 60);
-  EXPECT_NEAR(loosened->numbers.at("step_s of " + loosened->to), 1.15, 1e-9);
+  EXPECT_NEAR(loosened->numbers.at("expected_s of " + loosened->to), 1.15, 1e-9);
 }
 
 TEST(PilotAge, LighterStepsDoNotMakeItsTimeNegative) {
@@ -176,7 +176,7 @@ TEST(PilotAge, LighterStepsDoNotMakeItsTimeNegative) {
   job.run(pilot, 20);
   const Decision* loosened = find(pilot, "loosen", kSparse);
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
-  EXPECT_NEAR(loosened->numbers.at("step_s of " + loosened->to), 0.06, 1e-9);
+  EXPECT_NEAR(loosened->numbers.at("expected_s of " + loosened->to), 0.06, 1e-9);
 }
 
 TEST(PilotAge, WhatWaitsForItsTimeDoesNotWaitForARetry) {
@@ -194,7 +194,7 @@ TEST(PilotAge, WhatWaitsForItsTimeDoesNotWaitForARetry) {
   EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
   const Decision* loosened = find(pilot, "loosen", kSparse);
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
-  EXPECT_NEAR(loosened->numbers.at("step_s of " + loosened->to), 0.75, 1e-9);
+  EXPECT_NEAR(loosened->numbers.at("expected_s of " + loosened->to), 0.75, 1e-9);
   const double waits = loosened->numbers.at("waits_steps of " + loosened->to);  // of a mixed plan
   const double least = waits / (0.92 / (1.03 * 0.75) - 1);
   EXPECT_GE(static_cast<double>(loosened->step), least);
