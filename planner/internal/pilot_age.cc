@@ -14,9 +14,9 @@
 namespace gradwire::planner {
 
 /// Seconds of a step, those included that the job must run longer for what waits at the end of it.
-/// No job is taken to end before a window does.
+/// No job is taken to end before its first window does.
 double Pilot::State::effective_s(const PilotPlan& plan, double seconds) const {
-  const auto age = static_cast<double>(std::max<uint64_t>(job_age(), options.window_steps));
+  const auto age = static_cast<double>(std::max<uint64_t>(job_age(), 1 + options.measure_steps));
   return seconds * (1 + options.waiting * plan.waits / age);
 }
 
