@@ -214,7 +214,8 @@ TEST(PilotAge, ManyThatMakeGradientsWaitLeaveATurnToOneThatDoesNot) {
 }
 
 TEST(PilotAge, AJobBeginsWithWhatSendsEverything) {
-  // By the link alone top-k is some ten times as fast as int4; in five steps it must be twenty times.
+  // By the link alone top-k is the fastest, but not twenty times as fast as int4, as it would
+  // have to be in a job of five steps.
   for (const auto& [age, spec] : {std::pair{uint64_t{0}, "int4"}, {uint64_t{1000}, kSparse}}) {
     Pilot pilot(pilot_model(), 4, {.age = age});
     PilotCosts costs = slow_link().costs(pilot);

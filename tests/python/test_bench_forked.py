@@ -9,6 +9,7 @@ import signal
 import pytest
 from bench_support import (
     alive,
+    command_of,
     descendants,
     forked_workers,
     held_namespaces,
@@ -20,7 +21,7 @@ from rank_processes import needs_torch
 
 from gradwire.bench import add_arguments
 from gradwire.bench.errors import RunError
-from gradwire.bench.launch import Run
+from gradwire.bench.launch import Run, prepare
 from gradwire.bench.links import Pacing
 from gradwire.bench.sweep import Sweep
 from gradwire.bench.torch_job import TorchJob
@@ -211,6 +212,18 @@ def test_a_suspended_server_is_no_hang(train, network):
         train(dataclasses.replace(trial.job, timeout_s=0.3), trial.case)
     network.close()
     assert not [pid for pid in servers if alive(pid)]
+
+
+def test_all_servers_begin_before_the_first_run(train, network):
+    (trial,) = trials("--methods", "none", "--max-steps", 1)
+    prepare(trial.job, trial.case, network)
+    begun = {pid for pid in descendants(os.getpid()) if "fork_server --rank" in command_of(pid)}
+    assert len(begun) == 2
+    seen = {}
+    train(trial.job, trial.case, lambda event: seen.update(forked_workers(os.getpid())))
+    assert {server for server, _ in seen.values()} <= begun
+    prepare(plain(trial.job), trial.case, network)  # whose workers are forked from nothing
+    assert len([p for p in descendants(os.getpid()) if "fork_server --rank" in command_of(p)]) == 2
 
 
 def test_a_server_that_cannot_import_says_what(train, tmp_path, monkeypatch):

@@ -151,7 +151,7 @@ class ForkedProcess:
 
 
 class ForkServers:
-    """Those of one network, which each begin with the first worker that needs them."""
+    """Those of one network, each of which begins when it is first asked for, and again where it ended."""
 
     def __init__(self) -> None:
         self._servers: Dict[Tuple[str, ...], ForkServer] = {}

@@ -1,7 +1,7 @@
 """A process that has imported what a worker needs, and forks the workers of one rank.
 
 To import torch takes seconds of every core; a run of a benchmark may take less. It trains nothing
-itself, starts no thread and touches no GPU, so that every worker begins as a fresh process would.
+itself, begins no thread of torch's and touches no GPU, so that every worker begins as a fresh process would.
 
 Over the socket ``--control``, native 64-bit integers: the launcher sends the length of a JSON
 document, [words of the worker's command line, its environment], with the file descriptors of the
