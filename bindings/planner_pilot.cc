@@ -45,7 +45,7 @@ BoundPilot make(const NamedShapes& shapes, int world_size, const std::vector<std
                 int streams, const std::string& dtype, const std::string& exempt_1d, uint64_t seed,
                 int ranks_per_node, const std::vector<RuleFields>& rules, size_t bucket_bytes,
                 size_t window_steps, size_t tuning_turns, const std::string& device,
-                uint64_t age) {
+                uint64_t age, const std::string& updates) {
   std::vector<ParamInfo> parameters = parameters_of(shapes);
   PilotOptions options;
   options.specs = specs;
@@ -61,6 +61,7 @@ BoundPilot make(const NamedShapes& shapes, int world_size, const std::vector<std
   options.window_steps = window_steps;
   options.tuning_turns = tuning_turns;
   options.age = age;
+  options.updates = planner::parse_updates(updates);
   check(device == "cpu" || device == "cuda", "device: is '", device, "', must be cpu or cuda");
   options.device = device == "cpu" ? DeviceType::kCpu : DeviceType::kCuda;
   planner::Pilot pilot(parameters, world_size, options);
@@ -147,6 +148,7 @@ void bind_planner_pilot(py::module_& module) {
            py::arg("window_steps") = usual.window_steps,
            py::arg("tuning_turns") = usual.tuning_turns, py::arg("device") = "cpu",
            py::arg("age") = usual.age,
+           py::arg("updates") = std::string(to_string(usual.updates)),
            "Args:\n    parameters, dtype, exempt_1d, seed, ranks_per_node, rules, bucket_bytes: as "
            "of make_plan(); the last one's are those of the first, dense window.\n"
            "    specs: to choose from, besides 'none' and 'bf16'.\n"
@@ -155,7 +157,9 @@ void bind_planner_pilot(py::module_& module) {
            "    tuning_turns: windows that try sizes of buckets; 0: none.\n"
            "    device: of the gradients, 'cpu' or 'cuda'.\n"
            "    age: steps that the job has run before: in a young one what sends a part of the "
-           "elements must be the faster for it.\n\n"
+           "elements must be the faster for it.\n"
+           "    updates: of the optimizer, 'linear' of SGD with momentum or without, 'scaled' of all "
+           "that divide by the size of gradients, where what comes late counts for more.\n\n"
            "Raises:\n    InvalidArgument: an option out of its range; a spec that is none.")
       .def_property_readonly(
           "phase",
@@ -182,6 +186,14 @@ void bind_planner_pilot(py::module_& module) {
       .def_property_readonly(
           "wants_costs", [](const BoundPilot& self) { return self.pilot.wants_costs(); },
           "Whether set_costs() shall be called before the next step.")
+      .def_property(
+          "updates",
+          [](const BoundPilot& self) { return std::string(to_string(self.pilot.updates())); },
+          [](BoundPilot& self, const std::string& updates) {
+            self.pilot.set_updates(planner::parse_updates(updates));
+          },
+          "What the optimizer makes of a gradient that comes late, 'linear' or 'scaled'; may be set "
+          "at any time, on all ranks behind the same step.")
       .def_property_readonly(
           "specs",
           [](const BoundPilot& self) {

@@ -24,6 +24,16 @@ std::string_view to_string(Phase phase) {
   return "unknown";
 }
 
+std::string_view to_string(Updates updates) {
+  return updates == Updates::kLinear ? "linear" : "scaled";
+}
+
+Updates parse_updates(std::string_view text) {
+  check(text == "linear" || text == "scaled", "updates: are '", text,
+        "', must be linear or scaled");
+  return text == "linear" ? Updates::kLinear : Updates::kScaled;
+}
+
 void validate(const PilotOptions& options) {
   for (const std::string& text : options.specs) {
     parse_spec(text);  // throws
@@ -79,6 +89,9 @@ uint64_t Pilot::probing_steps() const { return state_->probing; }
 bool Pilot::begins_slowly(double alpha_s, double bytes_per_s) const {
   return state_->begins_slowly(alpha_s, bytes_per_s);
 }
+
+void Pilot::set_updates(Updates updates) { state_->options.updates = updates; }
+Updates Pilot::updates() const { return state_->options.updates; }
 
 bool Pilot::begin(const PilotCosts& costs) { return state_->begin(costs); }
 

@@ -16,6 +16,17 @@
 
 namespace gradwire::planner {
 
+/// What an optimizer makes of a gradient that comes late, but whole.
+enum class Updates : unsigned char {
+  kScaled,  ///< divided by the size of gradients, of the element or layer, as by Adam, LAMB, LARS or
+            ///< signs: what comes once in a hundred steps moves it as far as any other step does
+  kLinear,  ///< a sum of gradients, as SGD's, with momentum or without: it moves it as far as if it had
+            ///< come in time
+};
+std::string_view to_string(Updates updates);
+/// @throws InvalidArgument for another word than "scaled" and "linear".
+Updates parse_updates(std::string_view text);
+
 struct PilotOptions {
   /// Compressors to choose from besides "none" and "bf16", which always take part. One whose bytes
   /// depend on the shapes of parameters (powersgd) takes all of them, not some buckets.
@@ -31,8 +42,10 @@ struct PilotOptions {
   double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
   /// What a plan's waiting weighs. A job that has run for t steps is taken to run for t more; of
   /// these the last `waits` (PilotPlan) come late, so that its steps count as (1 + waiting waits / t)
-  /// times as long. 0: only step times count, at any age.
+  /// times as long; where updates are linear, its square root: gradients of so many steps that differ
+  /// add up to the norm of so few. 0: only step times count, at any age.
   double waiting = 1;
+  Updates updates = Updates::kScaled;
   uint64_t age = 0;          ///< steps that the job has run before this pilot
   size_t candidates = 4;     ///< timed at most, "none" and "bf16" among them; at least 2
   size_t measure_steps = 4;  ///< of the first window, and one more that does not count
@@ -145,6 +158,10 @@ class Pilot {
   /// @returns whether plan() has changed. @throws InvalidArgument behind a window, and as
   /// set_costs(); nothing has changed then.
   bool begin(const PilotCosts& costs);
+
+  /// What is known of the optimizer by now, the same on all ranks; what is decided later goes by it.
+  void set_updates(Updates updates);
+  Updates updates() const;
 
   /// @returns whether plan() has changed. @throws InvalidArgument for a window of another number of
   /// steps than window_steps(), times that are not positive and finite, another number of norms

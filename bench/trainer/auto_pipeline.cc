@@ -24,6 +24,8 @@ AutopilotOptions options_of(const Options& options) {
   of.pilot.specs = options.automatic->specs;
   of.pilot.window_steps = options.automatic->window_steps;
   of.pilot.plan = {.bucket_bytes = options.bucket_kib * 1024, .seed = options.seed};
+  of.pilot.updates = options.optimizer.name == "sgd" ? gradwire::planner::Updates::kLinear
+                                                     : gradwire::planner::Updates::kScaled;
   return of;
 }
 

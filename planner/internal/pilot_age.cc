@@ -1,8 +1,11 @@
 // What waits weighs in a young job. Of what sends a hundredth of the elements in a step each waits
 // for a hundred steps, on average: a job of 60 steps never gets them back, one of 100,000 does not
 // notice. Nobody says how long a job will run, so it is taken to run for as long again as it has.
+// Where updates are sums of gradients less is lost: those of n steps that differ add up to the norm
+// of sqrt(n).
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -13,11 +16,17 @@
 
 namespace gradwire::planner {
 
+/// Steps that a job must run longer for what waits at the end of it.
+double Pilot::State::late_steps(const PilotPlan& plan) const {
+  return options.updates == Updates::kLinear ? std::min(plan.waits, std::sqrt(plan.waits))
+                                             : plan.waits;
+}
+
 /// Seconds of a step, those included that the job must run longer for what waits at the end of it.
 /// No job is taken to end before its first window does.
 double Pilot::State::effective_s(const PilotPlan& plan, double seconds) const {
   const auto age = static_cast<double>(std::max<uint64_t>(job_age(), 1 + options.measure_steps));
-  return seconds * (1 + options.waiting * plan.waits / age);
+  return seconds * (1 + options.waiting * late_steps(plan) / age);
 }
 
 double Pilot::State::effective_s(const Timed& each) const {
@@ -34,7 +43,7 @@ double Pilot::State::earliest_effective_s(std::span<const PilotPlan> plans) cons
 
 void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, double>& numbers) const {
   if (plan.waits > 0) {
-    numbers["waits_steps of " + plan.name] = plan.waits;
+    numbers["waits_steps of " + plan.name] = late_steps(plan);
     numbers["age_steps"] = static_cast<double>(job_age());
   }
 }

@@ -107,6 +107,7 @@ struct Pilot::State {
   void end_measuring(const PilotWindow& window);
   void end_turn(const PilotWindow& window);
   bool none_may_win() const;
+  double late_steps(const PilotPlan& plan) const;
   double effective_s(const PilotPlan& plan, double seconds) const;
   double effective_s(const Timed& each) const;
   double earliest_effective_s(std::span<const PilotPlan> plans) const;

@@ -225,6 +225,61 @@ TEST(PilotAge, AJobBeginsWithWhatSendsEverything) {
   }
 }
 
+TEST(PilotAge, WhereUpdatesAreLinearTheRootOfWhatWaitsCounts) {
+  // 0.15 (1 + root / t) is below 0.3 / 1.03 from step 11 on, before the first choice.
+  for (const Updates updates : {Updates::kScaled, Updates::kLinear}) {
+    const bool linear = updates == Updates::kLinear;
+    Pilot pilot(pilot_model(), 4, {.updates = updates, .tuning_turns = 0});
+    Job job = slow_link();
+    job.run_to_cruise(pilot);
+    EXPECT_EQ(pilot.plan().spec, linear ? kSparse : "int4") << pilot.log_json_lines();
+    const Decision* timed = find(pilot, "predict", "");
+    ASSERT_NE(timed, nullptr) << pilot.log_json_lines();
+    double most = 0;
+    for (const auto& [name, value] : timed->numbers) {
+      most = name.starts_with("waits_steps of ") ? std::max(most, value) : most;
+    }
+    EXPECT_NEAR(most, linear ? std::sqrt(kWaits) : kWaits, 1e-9) << pilot.log_json_lines();
+  }
+}
+
+TEST(PilotAge, WhatSendsMostOfItHasNoRootThatIsMore) {
+  // Of 60% an element waits for 2/3 of a step, whose root is 0.8.
+  Pilot pilot(pilot_model(), 4, {.specs = {"topk:60%,int4"}, .updates = Updates::kLinear});
+  Job job = slow_link();
+  job.step_s["topk:60%,int4"] = 0.2;
+  job.run_window(pilot);
+  const Decision* timed = find(pilot, "predict", "");
+  ASSERT_NE(timed, nullptr) << pilot.log_json_lines();
+  for (const auto& [name, value] : timed->numbers) {
+    if (name.starts_with("waits_steps of ")) {
+      EXPECT_NEAR(value, 2.0 / 3 * 1200 / 1201, 1e-9) << name;
+      return;
+    }
+  }
+  FAIL() << pilot.log_json_lines();
+}
+
+TEST(PilotAge, TheOptimizerMayBecomeKnownLater) {
+  Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
+  EXPECT_EQ(pilot.updates(), Updates::kScaled);
+  Job job = slow_link();
+  PilotCosts costs = job.costs(pilot);
+  ASSERT_TRUE(pilot.begin(costs));
+  EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+  pilot.set_updates(Updates::kLinear);
+  job.run_to_cruise(pilot);
+  EXPECT_EQ(pilot.plan().spec, kSparse) << pilot.log_json_lines();
+}
+
+TEST(PilotAge, WordsOfUpdates) {
+  for (const Updates updates : {Updates::kScaled, Updates::kLinear}) {
+    EXPECT_EQ(parse_updates(to_string(updates)), updates);
+  }
+  EXPECT_EQ(message_of([] { parse_updates("adam"); }),
+            "updates: are 'adam', must be linear or scaled");
+}
+
 TEST(PilotAge, RefusesAWeightThatCannotBe) {
   EXPECT_EQ(message_of([] { Pilot(pilot_model(), 4, {.waiting = -1}); }),
             "pilot: waiting is -1, must be in [0, 1000]");

@@ -1402,7 +1402,7 @@ class Pilot:
     
     Run `plan` for `window_steps` steps; hand what they have shown to end_window(); where `wants_costs`, call set_costs(). After either, where it returned True, run the new plan.
     """
-    def __init__(self, parameters: collections.abc.Iterable[tuple[str, collections.abc.Iterable[int]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6, device: str = 'cpu', age: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, parameters: collections.abc.Iterable[tuple[str, collections.abc.Iterable[int]]], world_size: typing.SupportsInt | typing.SupportsIndex, *, specs: collections.abc.Sequence[str] = ['int8', 'int4', 'topk:1%,int4'], streams: typing.SupportsInt | typing.SupportsIndex = 1, dtype: str = 'float32', exempt_1d: str = 'auto', seed: typing.SupportsInt | typing.SupportsIndex = 0, ranks_per_node: typing.SupportsInt | typing.SupportsIndex = 1, rules: collections.abc.Sequence[dict[str, typing.Any]] = [], bucket_bytes: typing.SupportsInt | typing.SupportsIndex = 1048576, window_steps: typing.SupportsInt | typing.SupportsIndex = 20, tuning_turns: typing.SupportsInt | typing.SupportsIndex = 6, device: str = 'cpu', age: typing.SupportsInt | typing.SupportsIndex = 0, updates: str = 'scaled') -> None:
         """
         Args:
             parameters, dtype, exempt_1d, seed, ranks_per_node, rules, bucket_bytes: as of make_plan(); the last one's are those of the first, dense window.
@@ -1412,6 +1412,7 @@ class Pilot:
             tuning_turns: windows that try sizes of buckets; 0: none.
             device: of the gradients, 'cpu' or 'cuda'.
             age: steps that the job has run before: in a young one what sends a part of the elements must be the faster for it.
+            updates: of the optimizer, 'linear' of SGD with momentum or without, 'scaled' of all that divide by the size of gradients, where what comes late counts for more.
         
         Raises:
             InvalidArgument: an option out of its range; a spec that is none.
@@ -1492,6 +1493,14 @@ class Pilot:
         """
         Steps of all windows.
         """
+    @property
+    def updates(self) -> str:
+        """
+        What the optimizer makes of a gradient that comes late, 'linear' or 'scaled'; may be set at any time, on all ranks behind the same step.
+        """
+    @updates.setter
+    def updates(self, arg1: str) -> None:
+        ...
     @property
     def wants_costs(self) -> bool:
         """

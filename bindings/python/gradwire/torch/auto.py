@@ -14,6 +14,7 @@ from .. import _core
 from .._core import make_plan, parse_spec, probe_link
 from ..errors import Error, InvalidArgument
 from .norms import specs_of
+from .updates import agreed_updates
 from .window import Window
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class Auto:
         # Ranks that were asked for something else would begin with something else.
         transport.all_gather(b"?", fingerprint=self._fingerprint(), what="auto: what it may choose")
         link = self._first_link = self._link(transport, self._link_budget() * _FIRST_LOOK)
+        pilot.updates = agreed_updates(exchange, transport)
         if pilot.begins_slowly(link) and pilot.begin(link, self._prices(transport)):
             exchange._spec = pilot.spec  # in the buckets that there are, until DDP has settled on others
             exchange._plan_to_set = exchange._make_plan()
@@ -292,6 +294,7 @@ class Auto:
                 link = self._link(transport, budget)
             self._first_link = None
             ready_s = self._ready(transport, window)
+            pilot.updates = agreed_updates(self._exchange, transport)
             changed = pilot.set_costs(ready_s, link, self._prices(transport)) or changed
         self._tell()
         if changed:
