@@ -158,8 +158,8 @@ void bind_planner_pilot(py::module_& module) {
            "    device: of the gradients, 'cpu' or 'cuda'.\n"
            "    age: steps that the job has run before: in a young one what sends a part of the "
            "elements must be the faster for it.\n"
-           "    updates: of the optimizer, 'linear' of SGD with momentum or without, 'scaled' of all "
-           "that divide by the size of gradients, where what comes late counts for more.\n\n"
+           "    updates: of the optimizer, 'linear' of SGD that clips nothing, 'scaled' of all that "
+           "divide by the size of gradients, where what comes late counts for more.\n\n"
            "Raises:\n    InvalidArgument: an option out of its range; a spec that is none.")
       .def_property_readonly(
           "phase",

@@ -18,9 +18,9 @@ def main():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     exchange = gradwire.torch.register(model, spec)  # the line that is new
     # [setup-end]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     teacher = torch.randn(64, 10, generator=torch.Generator().manual_seed(1))
     random = torch.Generator().manual_seed(2 + dist.get_rank())  # every rank has batches of its own

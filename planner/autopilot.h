@@ -14,7 +14,7 @@
 namespace gradwire::planner {
 
 struct AutopilotOptions {
-  PilotOptions pilot{};
+  PilotOptions pilot{};  ///< say what is known of the optimizer (updates): SGD may send less
   /// Its streams are not read: the pilot chooses them.
   ReducerOptions reducer{};
   /// For slow links a longer budget than probe_link()'s own: what passes in a burst says nothing.

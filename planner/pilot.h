@@ -20,8 +20,8 @@ namespace gradwire::planner {
 enum class Updates : unsigned char {
   kScaled,  ///< divided by the size of gradients, of the element or layer, as by Adam, LAMB, LARS or
             ///< signs: what comes once in a hundred steps moves it as far as any other step does
-  kLinear,  ///< a sum of gradients, as SGD's, with momentum or without: it moves it as far as if it had
-            ///< come in time
+  kLinear,  ///< a sum of gradients, as SGD's, with momentum or without, where none are clipped: at the
+            ///< same rate it moves it as far as it would have in time
 };
 std::string_view to_string(Updates updates);
 /// @throws InvalidArgument for another word than "scaled" and "linear".
@@ -42,10 +42,11 @@ struct PilotOptions {
   double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
   /// What a plan's waiting weighs. A job that has run for t steps is taken to run for t more; of
   /// these the last `waits` (PilotPlan) come late, so that its steps count as (1 + waiting waits / t)
-  /// times as long; where updates are linear, its square root: gradients of so many steps that differ
-  /// add up to the norm of so few. 0: only step times count, at any age.
+  /// times as long. Of what chooses by size, where updates are linear, no more than the square root:
+  /// gradients of so many steps that differ add up to the norm of so few. 0: only step times count,
+  /// at any age.
   double waiting = 1;
-  Updates updates = Updates::kScaled;
+  Updates updates = Updates::kScaled;  ///< of the optimizer; where it is not known, kScaled
   uint64_t age = 0;          ///< steps that the job has run before this pilot
   size_t candidates = 4;     ///< timed at most, "none" and "bf16" among them; at least 2
   size_t measure_steps = 4;  ///< of the first window, and one more that does not count

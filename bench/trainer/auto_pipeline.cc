@@ -24,8 +24,10 @@ AutopilotOptions options_of(const Options& options) {
   of.pilot.specs = options.automatic->specs;
   of.pilot.window_steps = options.automatic->window_steps;
   of.pilot.plan = {.bucket_bytes = options.bucket_kib * 1024, .seed = options.seed};
-  of.pilot.updates = options.optimizer.name == "sgd" ? gradwire::planner::Updates::kLinear
-                                                     : gradwire::planner::Updates::kScaled;
+  // One that clips divides by a norm.
+  const bool linear = options.optimizer.name == "sgd" && options.optimizer.max_grad_norm == 0;
+  of.pilot.updates =
+      linear ? gradwire::planner::Updates::kLinear : gradwire::planner::Updates::kScaled;
   return of;
 }
 

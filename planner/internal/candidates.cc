@@ -162,6 +162,10 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
 
 bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
 
+bool chooses_by_size(const std::string& spec) {
+  return parse_spec(spec).name != "randomk" && !depends_on_shapes(spec);
+}
+
 size_t numel_of(std::span<const ParamInfo> parameters) {
   size_t numel = 0;
   for (const ParamInfo& parameter : parameters) {

@@ -39,6 +39,9 @@ double waits_of(const PlanOptions& plan, std::span<const ParamInfo> parameters);
 size_t numel_of(std::span<const ParamInfo> parameters);
 /// Whether it sends 16 bits of every element or all of it.
 bool is_wide(const std::string& spec);
+/// Whether what it leaves out is smaller than what it sends: not of what is drawn at random, nor of
+/// factors, by which whole directions may wait.
+bool chooses_by_size(const std::string& spec);
 /// "topk:1%,int4, 3 buckets, 2 streams", or of a plan of several specs "int4 for 20% of the gradient,
 /// none for 80%, 2 buckets".
 std::string name_of(const PilotPlan& plan, std::span<const ParamInfo> parameters);

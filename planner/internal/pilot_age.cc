@@ -1,8 +1,8 @@
 // What waits weighs in a young job. Of what sends a hundredth of the elements in a step each waits
 // for a hundred steps, on average: a job of 60 steps never gets them back, one of 100,000 does not
 // notice. Nobody says how long a job will run, so it is taken to run for as long again as it has.
-// Where updates are sums of gradients less is lost: those of n steps that differ add up to the norm
-// of sqrt(n).
+// Where updates are sums of gradients, and the largest go first, less is lost: those of n steps that
+// differ add up to the norm of sqrt(n).
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,8 @@ namespace gradwire::planner {
 
 /// Steps that a job must run longer for what waits at the end of it.
 double Pilot::State::late_steps(const PilotPlan& plan) const {
-  return options.updates == Updates::kLinear ? std::min(plan.waits, std::sqrt(plan.waits))
-                                             : plan.waits;
+  const bool root = options.updates == Updates::kLinear && chooses_by_size(plan.spec);
+  return root ? std::min(plan.waits, std::sqrt(plan.waits)) : plan.waits;
 }
 
 /// Seconds of a step, those included that the job must run longer for what waits at the end of it.
@@ -45,6 +45,7 @@ void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, doubl
   if (plan.waits > 0) {
     numbers["waits_steps of " + plan.name] = late_steps(plan);
     numbers["age_steps"] = static_cast<double>(job_age());
+    numbers["linear_updates"] = options.updates == Updates::kLinear ? 1 : 0;
   }
 }
 

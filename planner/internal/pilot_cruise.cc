@@ -131,6 +131,8 @@ void Pilot::State::begin_tuning() {
       arms.push_back(std::move(plan));
     }
   }
+  arms_expected_s.assign(arms.size(), 0);
+  arms_expected_s[0] = timed_s;
   bandit = Bandit(arms.size());
   turns_left = options.tuning_turns;
   if (arms.size() > 1 && turns_left > 0) {
@@ -140,6 +142,9 @@ void Pilot::State::begin_tuning() {
 
 void Pilot::State::end_tuning_turn(const PilotWindow& window) {
   bandit.add(arm, typical_of(step_s));
+  if (arms_expected_s[arm] == 0) {
+    arms_expected_s[arm] = exchange_or_step_s();
+  }
   if (const std::string why = collapse_of(window); !why.empty()) {
     obey({.overall = Verdict::kOff, .reason = "while streams were tuned: " + why});
     return;
@@ -176,6 +181,7 @@ void Pilot::State::finish_tuning() {
   ladder[level] = arms[best];
   chosen_step_s *= bandit.median(best) / bandit.median(0);
   cruise(arms[best]);
+  timed_s = arms_expected_s[best];  // the link may have changed since
   note("tune", from,
        best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
                  : "the fastest of the streams and bucket sizes that were tried",
@@ -191,11 +197,15 @@ bool Pilot::State::may_probe() const {
          options.most_probing * static_cast<double>(steps) + 2 * cost;
 }
 
+double Pilot::State::exchange_or_step_s() const {
+  return exchange_s.empty() ? typical_of(step_s) : median_of(exchange_s);
+}
+
 // True when costs are wanted: the plan goes on until they are there.
 bool Pilot::State::watch_link() {
   const bool known = !exchange_s.empty();
   const double step = typical_of(step_s);
-  const double now = known ? median_of(exchange_s) : step;
+  const double now = exchange_or_step_s();
   const auto is_another = [&](double than, double band) {
     return (now > band * than || now * band < than) &&
            std::abs(now - than) > options.least_change * step;

@@ -72,6 +72,7 @@ struct Pilot::State {
 
   // Tuning: arms[0] is the chosen plan as it is.
   std::vector<PilotPlan> arms;
+  std::vector<double> arms_expected_s;  // as timed_s, of their first turns; 0: had none
   Bandit bandit{0};
   size_t arm = 0, turns_left = 0;
 
@@ -120,6 +121,7 @@ struct Pilot::State {
   void end_tuning_turn(const PilotWindow& window);
   void finish_tuning();
   void end_cruise_window(const PilotWindow& window);
+  double exchange_or_step_s() const;
   bool watch_link();
   void obey(const GuardVerdict& verdict);
   std::string collapse_of(const PilotWindow& window);

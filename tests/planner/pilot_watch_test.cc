@@ -232,6 +232,30 @@ TEST(PilotWatch, SeesALinkThatChangedSinceThePlanWasTimed) {
   }
 }
 
+TEST(PilotWatch, SeesALinkThatChangedWhileStreamsWereTuned) {
+  // The first window of cruising and all that follow are alike: what was timed before is not.
+  for (const bool knows_exchange : {true, false}) {
+    Pilot pilot(pilot_model(), 4, at_any_age());
+    Job job = slow_link();
+    job.knows_exchange = knows_exchange;
+    for (int i = 0; pilot.phase() != Phase::kTune; ++i) {
+      ASSERT_LT(i, 100) << to_string(pilot.phase());
+      job.run_window(pilot);
+    }
+    job.run(pilot, 1);  // one turn of it is of the link as it was
+    ASSERT_EQ(pilot.phase(), Phase::kTune);
+    for (auto& [spec, seconds] : job.step_s) {
+      seconds *= 10;
+    }
+    job.run_to_cruise(pilot);
+    ASSERT_EQ(count(pilot, "tune"), 1u);
+    job.run(pilot, 1);
+    EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
+    EXPECT_EQ(count(pilot, "retry"), 0u) << pilot.log_json_lines();
+    EXPECT_EQ(job.costs_given, 2);
+  }
+}
+
 TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
   Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();

@@ -188,8 +188,10 @@ class Auto:
         # Ranks that were asked for something else would begin with something else.
         transport.all_gather(b"?", fingerprint=self._fingerprint(), what="auto: what it may choose")
         link = self._first_link = self._link(transport, self._link_budget() * _FIRST_LOOK)
+        if not pilot.begins_slowly(link):
+            return
         pilot.updates = agreed_updates(exchange, transport)
-        if pilot.begins_slowly(link) and pilot.begin(link, self._prices(transport)):
+        if pilot.begin(link, self._prices(transport)):
             exchange._spec = pilot.spec  # in the buckets that there are, until DDP has settled on others
             exchange._plan_to_set = exchange._make_plan()
             self._tell()

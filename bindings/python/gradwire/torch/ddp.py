@@ -33,7 +33,8 @@ def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -
     Args:
         ddp: parameters of float32, float16 or bfloat16 on the CPU or on one GPU; no other hook.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'; 'auto' measures the job's own
-            steps and takes what is fastest, or no compression (float32; docs/auto.md).
+            steps and takes what is fastest, or no compression (float32; docs/auto.md); make the
+            optimizer first, since it looks for it.
         process_group: by default that of ddp.
         carrier: 'gloo', the library's own over TCP; 'torch', the process group; 'nccl', the
             library's own between GPUs, for gradients there; 'auto', of those for this memory the

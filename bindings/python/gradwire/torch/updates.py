@@ -1,7 +1,9 @@
 """What the optimizer makes of gradients that come late, as far as this process shows it."""
 
 import gc
-from typing import TYPE_CHECKING, Any, Container, List
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, Container, Iterator
 
 import torch
 
@@ -13,21 +15,25 @@ if TYPE_CHECKING:
 
 __all__ = ["agreed_updates", "updates_of"]
 
-# Steps of these are sums of gradients. All others count as dividing by the size of gradients.
-_LINEAR = (torch.optim.SGD, SGD)
-_WRAPPED = ("optimizer", "optim")  # accelerate's, and torch's ZeroRedundancyOptimizer
+_log = logging.getLogger("gradwire")
+
+# Optimizers of these modules that have another as .optimizer or .optim step by it, and do no more.
+_PASSING_ON = ("accelerate", "lightning", "pytorch_lightning", "torch.distributed.optim")
 
 
 def updates_of(parameters: Container[int]) -> str:
-    """As of _core.Pilot: 'linear' where all optimizers of these parameters are SGD, with momentum or
-    without; 'scaled' where another one is among them, and where there is none.
+    """As of _core.Pilot: 'linear' where all optimizers of these parameters are SGD that clips nothing,
+    with momentum or without; 'scaled' where another one is among them, and where there is none.
 
     Args:
         parameters: their id(): tensors compare elementwise.
     """
-    found = [each for each in _optimizers() if _steps(each, parameters)]
-    linear = bool(found) and all(issubclass(type(each), _LINEAR) for each in found)
-    return "linear" if linear else "scaled"
+    try:
+        found = [_is_linear(each) for each in _optimizers() if _steps(each, parameters)]
+    except Exception as error:  # of somebody else's optimizer: what is unknown counts in full
+        _log.warning("auto: optimizers cannot be told apart, none is taken for SGD: %r", error)
+        return "scaled"
+    return "linear" if found and all(found) else "scaled"
 
 
 def agreed_updates(exchange: "GradientExchange", transport: "_core.Transport") -> str:
@@ -37,16 +43,33 @@ def agreed_updates(exchange: "GradientExchange", transport: "_core.Transport") -
     return "linear" if all(bytes(each) == b"l" for each in told) else "scaled"
 
 
-def _optimizers() -> List[Any]:
-    # type(), because isinstance() asks the object, which may be a proxy that acts on it.
-    every = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
-    return [o for o in every if not any(_is_optimizer(o, name) for name in _WRAPPED)]
+def _optimizers() -> Iterator[Any]:
+    for found in gc.get_objects():
+        # type(), because isinstance() asks the object, which may be a proxy that acts on it.
+        if issubclass(type(found), torch.optim.Optimizer) and not _passes_on(found):
+            yield found
 
 
-def _is_optimizer(wrapper: Any, name: str) -> bool:
-    return issubclass(type(getattr(wrapper, name, None)), torch.optim.Optimizer)
+def _passes_on(optimizer: Any) -> bool:
+    known = any(
+        each.__module__ == name or each.__module__.startswith(f"{name}.")
+        for each in type(optimizer).__mro__
+        for name in _PASSING_ON
+    )
+    wrapped = (getattr(optimizer, name, None) for name in ("optimizer", "optim"))
+    return known and any(issubclass(type(each), torch.optim.Optimizer) for each in wrapped)
 
 
 def _steps(optimizer: Any, parameters: Container[int]) -> bool:
-    groups = getattr(optimizer, "param_groups", ())  # one that is being made has none yet
+    groups = getattr(optimizer, "param_groups", None) or ()  # one that is being made has none yet
     return any(id(p) in parameters for group in groups for p in group["params"])
+
+
+def _is_linear(optimizer: Any) -> bool:
+    """A step of its own may be anything; torch puts one around the class's, which unwrap() takes off."""
+    for base in (torch.optim.SGD, SGD):
+        if issubclass(type(optimizer), base):
+            own = inspect.unwrap(type(optimizer).step)
+            clips = "max_grad_norm" in getattr(optimizer, "spec", "")
+            return own is inspect.unwrap(base.step) and not clips
+    return False

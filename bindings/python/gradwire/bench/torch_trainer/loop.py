@@ -54,9 +54,9 @@ class _Worker:
             gradient_as_bucket_view=True,
             **method.ddp_options,
         )
-        self._meter.seconds += method.install(self._model, options.timeout_s, options.seed)
-        moves = workload.moves_parameters
+        moves = workload.moves_parameters  # 'auto' looks for the optimizer when it is installed
         self._optimizer = optimizers.make(options, workload.model) if moves else None
+        self._meter.seconds += method.install(self._model, options.timeout_s, options.seed)
         self._last_gradient = 0.0
         for parameter in workload.model.parameters():
             parameter.register_hook(self._gradient_appears)
