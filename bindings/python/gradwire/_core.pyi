@@ -1412,7 +1412,7 @@ class Pilot:
             tuning_turns: windows that try sizes of buckets; 0: none.
             device: of the gradients, 'cpu' or 'cuda'.
             age: steps that the job has run before: in a young one what sends a part of the elements must be the faster for it.
-            updates: of the optimizer, 'linear' of SGD with momentum or without, 'scaled' of all that divide by the size of gradients, where what comes late counts for more.
+            updates: of the optimizer, 'linear' of SGD that clips nothing, 'scaled' of all that divide by the size of gradients, where what comes late counts for more.
         
         Raises:
             InvalidArgument: an option out of its range; a spec that is none.

@@ -368,14 +368,9 @@ class Auto:
 
     def _say(self, what: str, reason: str, **numbers: float) -> None:
         spec = self._exchange.spec
-        row = {
-            "step": self._exchange._begun_steps,
-            "what": what,
-            "from": spec,
-            "to": spec,
-            "reason": reason,
-            "numbers": numbers,
-        }
+        step = self._exchange._begun_steps
+        row = {"step": step, "what": what, "from": spec, "to": spec, "reason": reason}
+        row["numbers"] = numbers
         # Another list: a load that fails goes back to the one before.
         self._said = [*self._said, row][-_MOST_SAID:]
         self._write(row)

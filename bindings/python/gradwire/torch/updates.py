@@ -3,7 +3,7 @@
 import gc
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Container, Iterator
+from typing import TYPE_CHECKING, Any, Container, List
 
 import torch
 
@@ -31,7 +31,7 @@ def updates_of(parameters: Container[int]) -> str:
     try:
         found = [_is_linear(each) for each in _optimizers() if _steps(each, parameters)]
     except Exception as error:  # of somebody else's optimizer: what is unknown counts in full
-        _log.warning("auto: optimizers cannot be told apart, none is taken for SGD: %r", error)
+        _log.warning("auto: optimizers cannot be told apart, none is taken for SGD: %s", repr(error))
         return "scaled"
     return "linear" if found and all(found) else "scaled"
 
@@ -43,11 +43,11 @@ def agreed_updates(exchange: "GradientExchange", transport: "_core.Transport") -
     return "linear" if all(bytes(each) == b"l" for each in told) else "scaled"
 
 
-def _optimizers() -> Iterator[Any]:
-    for found in gc.get_objects():
-        # type(), because isinstance() asks the object, which may be a proxy that acts on it.
-        if issubclass(type(found), torch.optim.Optimizer) and not _passes_on(found):
-            yield found
+def _optimizers() -> List[Any]:
+    # type(), because isinstance() asks the object, which may be a proxy that acts on it. No generator:
+    # its frame would hold the list of all objects, itself among them, until it is collected.
+    every = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+    return [each for each in every if not _passes_on(each)]
 
 
 def _passes_on(optimizer: Any) -> bool:
