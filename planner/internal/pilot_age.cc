@@ -57,7 +57,7 @@ void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
         typical_of(each.step_s) < seconds) {
       later.push_back({.plan = each.plan,
                        .step_s = typical_of(each.step_s),
-                       .exchange_s = each.exchange_s.empty() ? 0 : median_of(each.exchange_s)});
+                       .exchange_s = each.exchange_s.empty() ? 0 : typical_of(each.exchange_s)});
     }
   }
 }

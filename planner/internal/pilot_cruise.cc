@@ -75,8 +75,8 @@ void Pilot::State::choose() {
     return;
   }
   const PilotPlan plan = taken->plan;
-  const double expected =
-      taken->exchange_s.empty() ? typical_of(taken->step_s) : median_of(taken->exchange_s);
+  // As of steps, the faster half: where the link changed in the middle of its turns, the old one.
+  const double expected = typical_of(taken->exchange_s.empty() ? taken->step_s : taken->exchange_s);
   std::erase_if(ladder, [&](const PilotPlan& each) {
     return each.loss > plan.loss || (each.loss == plan.loss && each.name != plan.name);
   });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "gradwire/planner/pilot.h"
 #include "tests/planner/pilot_job.h"
@@ -254,6 +255,30 @@ TEST(PilotWatch, SeesALinkThatChangedWhileStreamsWereTuned) {
     EXPECT_EQ(count(pilot, "retry"), 0u) << pilot.log_json_lines();
     EXPECT_EQ(job.costs_given, 2);
   }
+}
+
+TEST(PilotWatch, SeesALinkThatChangedWhileCandidatesWereTimed) {
+  // Of each one's turns the last are of the new link: the plan is not off for being slower than
+  // "none" was on the old one.
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
+  Job job = slow_link();
+  job.step_s = {{"none", 0.32}, {"bf16", 0.3}, {"int8", 0.28}, {"int4", 0.25}, {kFastest, 0.245}};
+  job.bytes_per_s = 1e8;
+  std::map<std::string, int> turns;
+  while (pilot.phase() != Phase::kCruise) {
+    if (pilot.phase() == Phase::kTime && ++turns[pilot.plan().spec] == 2 && job.step_s["none"] < 1) {
+      for (auto& [spec, seconds] : job.step_s) {
+        seconds *= 8;
+      }
+    }
+    job.run_window(pilot);
+    ASSERT_LT(pilot.steps(), 200u) << pilot.log_json_lines();
+  }
+  ASSERT_FALSE(pilot.plan().off()) << pilot.log_json_lines();
+  job.run(pilot, 1);
+  EXPECT_EQ(count(pilot, "off"), 0u) << pilot.log_json_lines();
+  EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
+  EXPECT_EQ(job.costs_given, 2);
 }
 
 TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
