@@ -80,6 +80,15 @@ may_install() {
   command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null
 }
 
+# needs_room MB: build/ and .venv take so many when all is there. On a disk that is full it is the tests
+# that fail, of something else.
+needs_room() {
+  free=$(df -Pk "$root" | awk 'NR == 2 { print int($4 / 1024) }')
+  there=$(du -smc "$root/build" "$venv" 2>/dev/null | awk 'END { print $1 }')
+  [ $((free + there)) -ge "$1" ] ||
+    fail "$root: $free MB are free, building and testing take $(($1 - there)) more: make room, or clone elsewhere"
+}
+
 # A browser for the test that looks at reports in one, and for nothing else. Where the system has no
 # such package (Ubuntu's is a snap), or it cannot be installed, that test is skipped and says so.
 add_browser() {
@@ -274,6 +283,7 @@ esac
 # shellcheck disable=SC2086
 case ${1:-bench} in
   test)
+    needs_room 10000
     install_packages $packages $test_packages
     add_browser
     share_compilations

@@ -142,3 +142,14 @@ def test_nobody_but_the_tests_installs_a_browser(bare, fakes, tmp_path):
     done = run(fakes, "setup", **bare)
     assert done.returncode == 0, done.stderr
     assert asked_of_apt(tmp_path) == []
+
+
+def test_a_disk_that_is_nearly_full_is_said_before_anything_is_built(fakes, tmp_path):
+    (fakes / "df").write_text("#!/bin/sh\necho header\necho /dev/x 9000000 8000000 1024000 89% /\n")
+    (fakes / "du").write_text("#!/bin/sh\necho 200 build\necho 300 total\n")
+    for name in ("df", "du"):
+        (fakes / name).chmod(0o755)
+    done = run(fakes, "test", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"run.sh: {ROOT}: 1000 MB are free, building and testing take 9700 more" in done.stderr
+    assert not (tmp_path / "calls").exists()
