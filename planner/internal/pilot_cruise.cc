@@ -181,7 +181,11 @@ void Pilot::State::finish_tuning() {
   ladder[level] = arms[best];
   chosen_step_s *= bandit.median(best) / bandit.median(0);
   cruise(arms[best]);
-  timed_s = arms_expected_s[best];  // the link may have changed since
+  // The link may have changed since, or even before its first turn. Exchanges that share a link each
+  // take the longer.
+  const bool share = !exchange_s.empty() && arms[best].streams > arms[0].streams;
+  const double times = share ? static_cast<double>(arms[best].streams) / arms[0].streams : 1;
+  timed_s = std::min(arms_expected_s[best], times * arms_expected_s[0]);
   note("tune", from,
        best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
                  : "the fastest of the streams and bucket sizes that were tried",

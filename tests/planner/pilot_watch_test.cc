@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "gradwire/planner/pilot.h"
 #include "tests/planner/pilot_job.h"
@@ -234,8 +235,11 @@ TEST(PilotWatch, SeesALinkThatChangedSinceThePlanWasTimed) {
 }
 
 TEST(PilotWatch, SeesALinkThatChangedWhileStreamsWereTuned) {
-  // The first window of cruising and all that follow are alike: what was timed before is not.
-  for (const bool knows_exchange : {true, false}) {
+  // The first window of cruising and all that follow are alike: what was timed before is not. Nor
+  // may it be what more streams, which are better here, had all their turns on.
+  for (const auto& [knows_exchange, turns, times, streams_s] :
+       {std::tuple{true, 1, 10, 0.0}, {false, 1, 10, 0.0}, {true, 0, 40, 4.0},
+        {false, 0, 40, 4.0}}) {
     Pilot pilot(pilot_model(), 4, at_any_age());
     Job job = slow_link();
     job.knows_exchange = knows_exchange;
@@ -243,10 +247,11 @@ TEST(PilotWatch, SeesALinkThatChangedWhileStreamsWereTuned) {
       ASSERT_LT(i, 100) << to_string(pilot.phase());
       job.run_window(pilot);
     }
-    job.run(pilot, 1);  // one turn of it is of the link as it was
+    job.run(pilot, turns);  // of it on the link as it was
     ASSERT_EQ(pilot.phase(), Phase::kTune);
+    job.streams_s = streams_s;
     for (auto& [spec, seconds] : job.step_s) {
-      seconds *= 10;
+      seconds *= times;
     }
     job.run_to_cruise(pilot);
     ASSERT_EQ(count(pilot, "tune"), 1u);
