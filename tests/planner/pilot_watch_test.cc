@@ -224,9 +224,7 @@ TEST(PilotWatch, SeesALinkThatChangedSinceThePlanWasTimed) {
     job.run_to_cruise(pilot);
     EXPECT_EQ(pilot.plan().off(), dense_s < 1);
     job.step_s["none"] = 1;
-    for (auto& [spec, seconds] : job.step_s) {
-      seconds = 0.1 + 6 * (seconds - 0.1);
-    }
+    job.slow_the_link(6);
     job.run(pilot, 1);
     EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
     job.run_to_cruise(pilot);
@@ -250,9 +248,7 @@ TEST(PilotWatch, SeesALinkThatChangedWhileStreamsWereTuned) {
     job.run(pilot, turns);  // of it on the link as it was
     ASSERT_EQ(pilot.phase(), Phase::kTune);
     job.streams_s = streams_s;
-    for (auto& [spec, seconds] : job.step_s) {
-      seconds *= times;
-    }
+    job.slow_down(times);
     job.run_to_cruise(pilot);
     ASSERT_EQ(count(pilot, "tune"), 1u);
     job.run(pilot, 1);
@@ -272,9 +268,7 @@ TEST(PilotWatch, SeesALinkThatChangedWhileCandidatesWereTimed) {
   std::map<std::string, int> turns;
   while (pilot.phase() != Phase::kCruise) {
     if (pilot.phase() == Phase::kTime && ++turns[pilot.plan().spec] == 2 && job.step_s["none"] < 1) {
-      for (auto& [spec, seconds] : job.step_s) {
-        seconds *= 8;
-      }
+      job.slow_down(8);
     }
     job.run_window(pilot);
     ASSERT_LT(pilot.steps(), 200u) << pilot.log_json_lines();
@@ -298,9 +292,7 @@ TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
   job.loss = 1;
   job.run(pilot, 1);
   job.ran.clear();
-  for (auto& [spec, seconds] : job.step_s) {
-    seconds = 0.1 + 3 * (seconds - 0.1);  // a link a third as fast
-  }
+  job.slow_the_link(3);
   job.run(pilot, 60);
   EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
   EXPECT_EQ(std::ranges::count(job.ran, kFastest), 0) << pilot.log_json_lines();

@@ -16,30 +16,14 @@ if HAS_TORCH:
     import torch
     from auto_case import check
     from ddp_case import assert_ranks_agree, ddp, parameters, sgd, train
+    from slow_link import make_the_link_slow, wide
 
     import gradwire.torch
 
 
-def _wide():
-    """Of 300 KB, nearly all in one matrix."""
-    torch.manual_seed(5)
-    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1024),
-                               torch.nn.Tanh(), torch.nn.Linear(1024, 5))
-
-
-def _make_the_link_slow():
-    from gradwire.torch import exchange as exchanges
-    from gradwire.torch.meeting import met
-
-    def join(group, carrier, timeout, device):
-        return met("gloo", group, timeout, bits_per_second=16e6)
-
-    exchanges.join = join
-
-
 def _slow_link(world):
-    _make_the_link_slow()
-    model = ddp(_wide())
+    make_the_link_slow()
+    model = ddp(wide())
     exchange = gradwire.torch.register(model, "auto:window=10", timeout=60.0)
     optimizer = sgd(model)
     dense = 0
@@ -73,10 +57,10 @@ def test_on_a_slow_link_it_compresses_and_says_why(tmp_path, world_size):
 
 
 def _other_choices(world):
-    _make_the_link_slow()
+    make_the_link_slow()
     spec = f"auto:specs=int{4 if world.rank == 0 else 8}"
     with pytest.raises(gradwire.TransportError, match="what it may choose.*disagree"):
-        gradwire.torch.register(ddp(_wide()), spec, timeout=60.0)
+        gradwire.torch.register(ddp(wide()), spec, timeout=60.0)
 
 
 def test_ranks_that_may_choose_otherwise_are_told_so_before_they_choose(tmp_path):
@@ -84,10 +68,10 @@ def test_ranks_that_may_choose_otherwise_are_told_so_before_they_choose(tmp_path
 
 
 def _factors(world):
-    _make_the_link_slow()
+    make_the_link_slow()
     ends = []
     for steps in ((0, 18), (18, 22)):  # the guard judges behind step 21 first
-        model = ddp(_wide())
+        model = ddp(wide())
         exchange = gradwire.torch.register(model, "auto:window=10,specs=powersgd:2", timeout=60.0)
         if ends:
             exchange.load_state_dict(ends[0][1])

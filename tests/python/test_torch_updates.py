@@ -16,7 +16,7 @@ if HAS_TORCH:
     import torch
     from auto_case import check
     from ddp_case import ddp, sgd, train
-    from test_torch_auto_choice import _make_the_link_slow, _wide
+    from slow_link import make_the_link_slow, wide
 
     import gradwire.torch
     from gradwire.torch.updates import updates_of
@@ -181,8 +181,8 @@ def test_the_pilot_takes_two_words():
 
 def _waits(world, make, before):
     """What the first prediction counts of top-k, in steps, and what is known when the job begins."""
-    _make_the_link_slow()
-    model = ddp(_wide())
+    make_the_link_slow()
+    model = ddp(wide())
     optimizer = make(model) if before else None
     exchange = gradwire.torch.register(model, "auto:window=10,specs=int4|topk:1%", timeout=60.0)
     optimizer = optimizer or make(model)
