@@ -19,7 +19,12 @@ _SIOCGIFADDR = 0x8915
 
 @contextlib.contextmanager
 def process_group(options: Any) -> Iterator[None]:
-    """All ranks over the given interface; they meet in a file, so that no address is agreed on."""
+    """All ranks over the given interface; they meet in a file, so that no address is agreed on.
+
+    Connections over gloo end with the process (process.leave()). To destroy them could wait for
+    peers, and, where a model still holds the group, for ever: DDP's reducer (torch 2.13) joins the
+    group's threads with the GIL, which the last tensor of one of them may need.
+    """
     folder = options.store.partition(":")[2]
     store = dist.FileStore(str(Path(folder) / "torch"), options.world_size)  # type: ignore[attr-defined]
     if options.interface:
@@ -34,9 +39,10 @@ def process_group(options: Any) -> Iterator[None]:
         "nccl" if options.device == "cuda" else "gloo", store=store, rank=options.rank,
         world_size=options.world_size, timeout=timedelta(seconds=options.timeout_s),
     )  # fmt: skip
-    yield  # after a failure the process ends with its connections: destroying could wait for peers
+    yield
     dist.barrier()
-    dist.destroy_process_group()
+    if options.device == "cuda":
+        dist.destroy_process_group()
 
 
 def _address(interface: str) -> str:
