@@ -31,8 +31,8 @@ struct PilotOptions {
   /// Compressors to choose from besides "none" and "bf16", which always take part. One whose bytes
   /// depend on the shapes of parameters (powersgd) takes all of them, not some buckets.
   std::vector<std::string> specs = {"int8", "int4", "topk:1%,int4"};
-  /// Exchanges in flight to try: a bandit over these and the size of the largest bucket, after the
-  /// compressor was chosen. {1}: none is tried.
+  /// Exchanges in flight to try: a bandit over these and fewer or more buckets, after the compressor
+  /// was chosen. {1}: no others are tried.
   std::vector<int> streams = {1, 2, 4};
   /// What every plan starts from: rules, seed, dtype, the means that are allowed (`mean`). Its
   /// spec, exchange, buckets and exchanges are the pilot's.
@@ -52,16 +52,19 @@ struct PilotOptions {
   size_t measure_steps = 4;  ///< of the first window, and one more that does not count
   size_t trial_steps = 2;    ///< of a candidate's turn, and one more that does not count
   size_t trial_rounds = 3;   ///< turns of each candidate, interleaved
-  /// A candidate that is slower than the fastest by this much after a round has no further turn.
+  /// A candidate that is slower than the fastest by this much after a round has no further turn, nor
+  /// has a number of streams or buckets after its first.
   double hopeless = 0.2;
-  size_t tuning_turns = 6;   ///< of the bandit; 0: none
+  size_t tuning_turns = 6;   ///< of the bandit, at most; 0: none
   size_t window_steps = 20;  ///< that the guard judges together while cruising
   /// Largest share of all steps that goes into measuring again after the first choice.
   double most_probing = 0.05;
   /// How far the measured exchange may be from what it was when the plan was chosen, as a factor,
-  /// up or down, for a window, before the link counts as changed.
+  /// up or down, for a window, before the link counts as changed; for two in a row where that is
+  /// less than a third of the step.
   double link_band = 2;
-  /// Changes of the exchange by less than this share of the step are not worth a look.
+  /// Changes of the exchange by less than this share of the step are not worth a look, nor is what
+  /// became shorter by less than a third of the step.
   double least_change = 0.05;
   GuardOptions guard{};
 };

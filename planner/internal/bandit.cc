@@ -14,14 +14,19 @@ double Bandit::median(size_t arm) const {
 }
 
 size_t Bandit::next() const {
+  std::vector<size_t> arms;
   std::vector<double> means;
   size_t all = 0;
   for (size_t arm = 0; arm < times_.size(); ++arm) {
     const std::vector<double>& times = times_[arm];
+    if (!in_[arm]) {
+      continue;
+    }
     if (times.empty()) {
       return arm;
     }
     all += times.size();
+    arms.push_back(arm);
     means.push_back(std::accumulate(times.begin(), times.end(), 0.0) /
                     static_cast<double>(times.size()));
   }
@@ -29,11 +34,12 @@ size_t Bandit::next() const {
   const double scale = *most - *least;
   size_t chosen = 0;
   double chosen_bound = std::numeric_limits<double>::infinity();
-  for (size_t arm = 0; arm < means.size(); ++arm) {
-    const double bound = means[arm] - scale * std::sqrt(2 * std::log(static_cast<double>(all)) /
-                                                        static_cast<double>(times_[arm].size()));
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const auto turns_of = static_cast<double>(times_[arms[i]].size());
+    const double bound =
+        means[i] - scale * std::sqrt(2 * std::log(static_cast<double>(all)) / turns_of);
     if (bound < chosen_bound) {
-      chosen = arm;
+      chosen = arms[i];
       chosen_bound = bound;
     }
   }
@@ -41,9 +47,9 @@ size_t Bandit::next() const {
 }
 
 size_t Bandit::best() const {
-  size_t chosen = 0;
-  for (size_t arm = 1; arm < times_.size(); ++arm) {
-    if (median(arm) < median(chosen)) {
+  size_t chosen = times_.size();
+  for (size_t arm = 0; arm < times_.size(); ++arm) {
+    if (in_[arm] && (chosen == times_.size() || median(arm) < median(chosen))) {
       chosen = arm;
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 // Which of a few arms to try next: UCB1 over times.
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -9,10 +10,14 @@ namespace gradwire::planner {
 /// Times are seconds; the shortest is best. Deterministic: of equals the first arm.
 class Bandit {
  public:
-  explicit Bandit(size_t arms) : times_(arms) {}
+  explicit Bandit(size_t arms) : times_(arms), in_(arms, true) {}
 
   void add(size_t arm, double seconds) { times_[arm].push_back(seconds); }
-  /// The arm with the least mean - scale * sqrt(2 ln N / n): arms without a turn first (Auer,
+  /// It has no further turn and is not the best. Caller's duty: one remains.
+  void drop(size_t arm) { in_[arm] = false; }
+  bool in(size_t arm) const { return in_[arm]; }
+  size_t left() const { return static_cast<size_t>(std::ranges::count(in_, true)); }
+  /// Of those not dropped the arm with the least mean - scale * sqrt(2 ln N / n): arms without a turn first (Auer,
   /// Cesa-Bianchi, Fischer, 2002; the scale is the spread of the arms' means).
   size_t next() const;
   /// The arm with the least median, among those with a turn.
@@ -22,6 +27,7 @@ class Bandit {
 
  private:
   std::vector<std::vector<double>> times_;
+  std::vector<bool> in_;
 };
 
 }  // namespace gradwire::planner

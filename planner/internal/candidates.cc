@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -25,6 +26,10 @@ std::vector<ParamId> order_of(std::span<const double> ready_s) {
   std::ranges::stable_sort(order, {}, [&](ParamId p) { return ready_s[p]; });
   return order;
 }
+
+/// What several buckets must gain of the step by their prediction, which is off by about so much: a
+/// message costs more where ranks compute beside it than the probe of an idle link says.
+constexpr double kWorthMessages = 0.1;
 
 /// Gradients, or neighbours among them where there are many: those that hold less than their share
 /// of all elements travel together.
@@ -158,6 +163,27 @@ std::vector<BucketOption> options_of(const PredictedJob& job) {
                              costs);
 }
 
+/// All gradients together, by the option that is through with them first, of those that `may`.
+BucketPlan in_one_bucket(std::span<const ReadyGradient> gradients,
+                         std::span<const BucketOption> options,
+                         const std::function<bool(size_t option)>& may) {
+  BucketPlan best;
+  best.end_s = std::numeric_limits<double>::infinity();
+  for (size_t option = 0; option < options.size(); ++option) {
+    if (!may(option)) {
+      continue;
+    }
+    std::vector<PlannedBucket> all = {{.begin = 0, .end = gradients.size(), .option = option}};
+    const double end_s = price_buckets(gradients, options, all);
+    if (end_s < best.end_s) {
+      best.buckets = std::move(all);
+      best.end_s = end_s;
+      best.loss = options[option].loss;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
@@ -228,22 +254,29 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
   const auto known = [&](const std::string& spec) {
     return std::ranges::find(plans, spec, &PilotPlan::spec) != plans.end();
   };
-  const auto consider = [&](std::vector<BucketOption> some, const std::string& alone) {
+  const auto consider = [&](std::vector<BucketOption> some, const std::string& spec, bool alone) {
     std::vector<BucketOption> searched = some;
-    if (!alone.empty()) {
+    if (alone) {
       // The search wants an option called "none" to begin from.
       std::ranges::for_each(searched, [](BucketOption& option) { option.compressor = "none"; });
     }
-    const BucketPlan planned = plan_buckets(gradients, searched, {.beam = kBeam});
+    BucketPlan planned = plan_buckets(gradients, searched, {.beam = kBeam});
+    const auto step_s = [&](double end_s) { return job.rest_s + std::max(0.0, end_s - backward_s); };
+    const BucketPlan one = in_one_bucket(gradients, searched, [&](size_t option) {
+      return some[option].compressor == spec;
+    });
+    if (step_s(one.end_s) <= (1 + kWorthMessages) * step_s(planned.end_s)) {
+      planned = one;
+    }
     PilotPlan plan = plan_of(planned, some, order, pieces.begin, job);
-    plan.predicted_s = job.rest_s + std::max(0.0, planned.end_s - backward_s);
+    plan.predicted_s = step_s(planned.end_s);
     if (!known(plan.spec)) {  // where a compressor does not pay, its plan is one of the others
       plans.push_back(std::move(plan));
     }
   };
   const std::string bf16[] = {"bf16"};
-  consider(options_with(none), "none");
-  consider(options_with(bf16), "bf16");
+  consider(options_with(none), "none", true);
+  consider(options_with(bf16), "bf16", true);
   for (const std::string& text : job.options.specs) {
     const std::string spec = to_string(parse_spec(text));
     if (depends_on_shapes(spec)) {
@@ -253,21 +286,22 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
       }
     } else if (spec != "none" && spec != "bf16") {
       const std::string mixed[] = {"none", "bf16", spec};
-      consider(options_with(mixed), "");
+      consider(options_with(mixed), spec, false);
     }
   }
   std::ranges::stable_sort(plans, {}, &PilotPlan::predicted_s);
   return plans;
 }
 
-size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters) {
+size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters,
+                      size_t least_parameters) {
   size_t largest = 0;
   for (const std::vector<ParamId>& bucket : plan.plan.buckets) {
     size_t numel = 0;
     for (const ParamId p : bucket) {
       numel += parameters[p].numel();
     }
-    largest = bucket.size() > 1 ? std::max(largest, numel) : largest;
+    largest = bucket.size() >= least_parameters ? std::max(largest, numel) : largest;
   }
   return largest;
 }

@@ -31,8 +31,9 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job);
 /// A parameter is never cut.
 PilotPlan with_largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters,
                               size_t numel);
-/// Elements of its largest bucket of more than one parameter; 0: there is none.
-size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters);
+/// Elements of its largest bucket of at least so many parameters; 0: there is none.
+size_t largest_bucket(const PilotPlan& plan, std::span<const ParamInfo> parameters,
+                      size_t least_parameters);
 /// PilotPlan::waits. Of factors of a matrix the density is that of their elements in its own.
 double waits_of(const PlanOptions& plan, std::span<const ParamInfo> parameters);
 /// Elements of all of them.

@@ -1,4 +1,4 @@
-// From the choice on: tuning, and cruising under the guard and with an eye on the link.
+// The choice, and cruising under the guard and with an eye on the link.
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +11,8 @@
 namespace gradwire::planner {
 namespace {
 
-/// What another number of streams or bucket size must gain, of the step.
-constexpr double kTuningGain = 0.01;
+/// Of the step: exchanges that are short in it vary by as much from one window to the next.
+constexpr double kMuch = 1.0 / 3;
 /// Complaints after which the plan complained of is not tried again, and windows without one behind
 /// which they are forgotten: every change of the learning rate is a complaint.
 constexpr size_t kMostHarm = 2, kForgiven = 10;
@@ -101,95 +101,8 @@ void Pilot::State::choose() {
   const bool worth_tuning =
       !taken->exchange_s.empty() ? expected > options.tolerance * typical_of(taken->step_s) : true;
   if (worth_tuning && again == 0) {
-    const double middle = typical_of(taken->step_s);
-    begin_tuning();
-    if (phase == Phase::kTune) {
-      bandit.add(0, middle);
-      run(arms[arm = bandit.next()]);
-    }
+    begin_tuning(typical_of(taken->step_s));
   }
-}
-
-void Pilot::State::begin_tuning() {
-  arms = {running};
-  const size_t largest = largest_bucket(running, parameters);
-  for (const int streams : options.streams) {
-    PilotPlan plan = running;
-    if (plan.plan.buckets.size() < static_cast<size_t>(streams) && largest > 0) {
-      // Streams carry whole buckets: there must be as many.
-      plan = with_largest_bucket(running, parameters, largest / static_cast<size_t>(streams) + 1);
-    }
-    plan.streams = std::min(streams, static_cast<int>(plan.plan.buckets.size()));
-    plan.name = name_of(plan, parameters);
-    if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
-      arms.push_back(std::move(plan));
-    }
-  }
-  for (const size_t numel : {largest / 2, largest * 2}) {
-    PilotPlan plan = with_largest_bucket(running, parameters, std::max<size_t>(numel, 1));
-    if (largest > 0 && plan.plan.buckets != running.plan.buckets) {
-      arms.push_back(std::move(plan));
-    }
-  }
-  arms_expected_s.assign(arms.size(), 0);
-  arms_expected_s[0] = timed_s;
-  bandit = Bandit(arms.size());
-  turns_left = options.tuning_turns;
-  if (arms.size() > 1 && turns_left > 0) {
-    phase = Phase::kTune;
-  }
-}
-
-void Pilot::State::end_tuning_turn(const PilotWindow& window) {
-  bandit.add(arm, typical_of(step_s));
-  if (arms_expected_s[arm] == 0) {
-    arms_expected_s[arm] = exchange_or_step_s();
-  }
-  if (const std::string why = collapse_of(window); !why.empty()) {
-    obey({.overall = Verdict::kOff, .reason = "while streams were tuned: " + why});
-    return;
-  }
-  if (--turns_left == 0) {
-    finish_tuning();
-    return;
-  }
-  const size_t next = bandit.next();
-  if (next != arm) {
-    run(arms[arm = next]);
-  }
-}
-
-void Pilot::State::finish_tuning() {
-  const std::string from = running.name;
-  size_t best = bandit.best();
-  if (bandit.median(best) > (1 - kTuningGain) * bandit.median(0)) {
-    best = 0;
-  }
-  std::map<std::string, double> numbers;
-  for (size_t i = 0; i < arms.size(); ++i) {
-    if (bandit.turns(i) > 0) {
-      numbers["step_s of " + arms[i].name] = bandit.median(i);
-    }
-  }
-  for (PilotPlan& plan : ladder) {
-    if (plan.name != arms[0].name && !plan.off()) {
-      plan.streams = std::min<int>(arms[best].streams,
-                                   static_cast<int>(std::max<size_t>(plan.plan.buckets.size(), 1)));
-      plan.name = name_of(plan, parameters);
-    }
-  }
-  ladder[level] = arms[best];
-  chosen_step_s *= bandit.median(best) / bandit.median(0);
-  cruise(arms[best]);
-  // The link may have changed since, or even before its first turn. Exchanges that share a link each
-  // take the longer.
-  const bool share = !exchange_s.empty() && arms[best].streams > arms[0].streams;
-  const double times = share ? static_cast<double>(arms[best].streams) / arms[0].streams : 1;
-  timed_s = std::min(arms_expected_s[best], times * arms_expected_s[0]);
-  note("tune", from,
-       best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
-                 : "the fastest of the streams and bucket sizes that were tried",
-       std::move(numbers));
 }
 
 bool Pilot::State::may_probe() const {
@@ -210,9 +123,10 @@ bool Pilot::State::watch_link() {
   const bool known = !exchange_s.empty();
   const double step = typical_of(step_s);
   const double now = exchange_or_step_s();
+  // What became shorter has gained that already: only of much of the step is there more to gain.
   const auto is_another = [&](double than, double band) {
-    return (now > band * than || now * band < than) &&
-           std::abs(now - than) > options.least_change * step;
+    return (now > band * than && now - than > options.least_change * step) ||
+           (now * band < than && than - now > std::max(options.least_change, kMuch) * step);
   };
   if (expected_s <= 0) {
     // A few steps of a trial say less than a window, but enough to see that the link has changed
@@ -220,7 +134,9 @@ bool Pilot::State::watch_link() {
     const double band = options.link_band * options.link_band;
     expected_s = timed_s > 0 && is_another(timed_s, band) ? timed_s : now;
   }
-  const bool changed = is_another(expected_s, options.link_band);
+  const bool differs = is_another(expected_s, options.link_band);
+  const bool changed = differs && (differed || std::abs(now - expected_s) > kMuch * step);
+  differed = differs;
   if (!link_changed && changed) {
     link_changed = true;
     note("link", running.name,

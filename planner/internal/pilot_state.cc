@@ -163,6 +163,7 @@ void Pilot::State::cruise(const PilotPlan& plan) {
   phase = Phase::kCruise;
   chosen_once = true;
   expected_s = timed_s = 0;  // the first window says what is usual
+  differed = false;
   guard.plan_changed();
   run(plan);
 }
@@ -266,6 +267,10 @@ bool Pilot::State::predict(const PilotCosts& costs) {
     }
   }
   std::ranges::stable_sort(ladder, {}, &PilotPlan::loss);
+  // A job may end with the first of them on trial: what makes gradients wait for later comes later.
+  std::ranges::stable_sort(timed, {}, [&](const Timed& each) {
+    return effective_s(each.plan, each.plan.predicted_s);
+  });
   phase = Phase::kTime;
   turn = round = 0;
   run(timed.front().plan);

@@ -79,6 +79,7 @@ struct Pilot::State {
   // Cruising: seconds of the exchange (of the step, where that is not known) that are expected.
   double expected_s = 0;      // 0: the first window will say
   double timed_s = 0;         // what they took when the plan was timed; 0: it was not
+  bool differed = false;      // the last window's did from that: once may be chance
   bool link_changed = false;  // and nothing was done about it yet
 
   /// A plan that was not faster than "none": once in a while the two are timed anew, in turn.
@@ -117,7 +118,8 @@ struct Pilot::State {
   void grow_older();
   void next_turn();
   void choose();
-  void begin_tuning();
+  void begin_tuning(double chosen_s);
+  void drop_hopeless_arms();
   void end_tuning_turn(const PilotWindow& window);
   void finish_tuning();
   void end_cruise_window(const PilotWindow& window);

@@ -145,8 +145,8 @@ TEST(PilotAge, WithNoCompressionAsFastAsInAYoungJobItComesLater) {
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
   EXPECT_TRUE(loosened->from.starts_with("none")) << loosened->from;
   EXPECT_EQ(count(pilot, "loosen"), 1u) << pilot.log_json_lines();
-  const double waits = loosened->numbers.at("waits_steps of " + loosened->to);  // of a mixed plan
-  EXPECT_LT(waits, kWaits);
+  const double waits = loosened->numbers.at("waits_steps of " + loosened->to);
+  EXPECT_LE(waits, kWaits);
   const double least = waits / (0.3 / (1.03 * 0.2) - 1);
   EXPECT_GE(static_cast<double>(loosened->step), least);
 }
@@ -211,6 +211,18 @@ TEST(PilotAge, ManyThatMakeGradientsWaitLeaveATurnToOneThatDoesNot) {
                 {to_string(parse_spec("chunktopk:64/4096")), 0.15}, {"powersgd:1", 0.15}};
   job.run_to_cruise(pilot);
   EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
+}
+
+TEST(PilotAge, AYoungJobTriesFirstWhatSendsEverything) {
+  // It may end while candidates are timed: behind a change of the link, say.
+  for (const auto& [age, waits] : {std::pair{uint64_t{0}, false}, {100'000, true}}) {
+    Pilot pilot(pilot_model(), 4, {.age = age});
+    Job job = slow_link();
+    while (pilot.phase() != Phase::kTime) {
+      job.run_window(pilot);
+    }
+    EXPECT_EQ(pilot.plan().waits > 0, waits) << pilot.plan().name;
+  }
 }
 
 TEST(PilotAge, AJobBeginsWithWhatSendsEverything) {

@@ -30,13 +30,15 @@ struct PilotJob {
   bool knows_exchange = true;  ///< seconds of exchanges are told: not of a GPU's
   double codec_bytes_per_s = 4e9;  ///< of each compressor, either way
   double streams_s = 0;  ///< a step's gain by more than one stream
+  double message_s = 0;  ///< that each bucket but the first takes besides
+  std::vector<double> ready_s = {0.04, 0.03, 0.02, 0.01};  ///< of each parameter
   int costs_given = 0;
   std::vector<std::string> ran = {};  ///< the spec of each window
   /// What comes between a step and the next, by its count: an evaluation, say.
   std::function<double(uint64_t step)> pause = [](uint64_t) { return 0.0; };
 
   planner::PilotCosts costs(const planner::Pilot& pilot) const {
-    planner::PilotCosts of{.ready_s = {0.04, 0.03, 0.02, 0.01},
+    planner::PilotCosts of{.ready_s = ready_s,
                            .alpha_s = 1e-4,
                            .bytes_per_s = bytes_per_s,
                            .codecs = {}};
@@ -47,7 +49,9 @@ struct PilotJob {
   }
 
   double seconds(const planner::PilotPlan& plan) const {
-    return step_s.at(plan.spec) + more_s - (plan.streams > 1 ? streams_s : 0);
+    const size_t others = std::max<size_t>(plan.plan.buckets.size(), 1) - 1;
+    return step_s.at(plan.spec) + more_s - (plan.streams > 1 ? streams_s : 0) +
+           message_s * static_cast<double>(others);
   }
 
   /// One window, as a caller would run it. Returns whether the plan changed.

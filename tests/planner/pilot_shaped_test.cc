@@ -80,6 +80,7 @@ TEST(ShapedPilot, JudgesItByTheMeanOfBothSides) {
     Pilot pilot(test::pilot_model(), 4,
                 at_any_age({.specs = {"int8", "powersgd:2"}, .trial_steps = trial_steps, .hopeless = 10}));
     test::PilotJob job = test::slow_link();
+    job.bytes_per_s = 40e6;  // nothing is predicted to be hopeless
     job.step_s["int8"] = 0.2;
     job.step_s["powersgd:2"] = 0.11;
     job.pause = [&](uint64_t step) {

@@ -57,6 +57,7 @@ TEST(PilotWatch, StepsTellOfTheLinkWhereExchangesAreNotTimed) {
   job.run(pilot, 3);
   EXPECT_EQ(job.costs_given, 1);
   job.step_s = {{"none", 4.0}, {"bf16", 3.0}, {"int8", 0.4}, {"int4", 1.0}, {kFastest, 0.9}};
+  job.bytes_per_s = 20e6;  // by which int8 is not hopeless
   job.run(pilot, 1);
   EXPECT_EQ(job.costs_given, 2) << pilot.log_json_lines();
   EXPECT_EQ(count(pilot, "link"), 1u);
@@ -278,6 +279,31 @@ TEST(PilotWatch, SeesALinkThatChangedWhileCandidatesWereTimed) {
   EXPECT_EQ(count(pilot, "off"), 0u) << pilot.log_json_lines();
   EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
   EXPECT_EQ(job.costs_given, 2);
+}
+
+TEST(PilotWatch, ShortExchangesVary) {
+  // 0.01 s of a step of 0.11, and two and a half times that: a change of an eighth of the step.
+  for (const int windows : {1, 2}) {
+    Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
+    Job job = slow_link();
+    job.step_s[kFastest] = 0.11;
+    job.run_to_cruise(pilot);
+    job.run(pilot, 2);
+    job.slow_the_link(2.5);
+    job.run(pilot, windows);
+    job.slow_the_link(1 / 2.5);
+    job.run(pilot, 1);
+    EXPECT_EQ(count(pilot, "link"), windows == 1 ? 0u : 1u) << pilot.log_json_lines();
+  }
+  // What became shorter by so little need not be looked at.
+  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
+  Job job = slow_link();
+  job.step_s[kFastest] = 0.12;
+  job.run_to_cruise(pilot);
+  job.run(pilot, 2);
+  job.slow_the_link(0.3);
+  job.run(pilot, 10);
+  EXPECT_EQ(count(pilot, "link"), 0u) << pilot.log_json_lines();
 }
 
 TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
