@@ -101,7 +101,7 @@ void Pilot::State::choose() {
   const bool worth_tuning =
       !taken->exchange_s.empty() ? expected > options.tolerance * typical_of(taken->step_s) : true;
   if (worth_tuning && again == 0) {
-    begin_tuning(typical_of(taken->step_s));
+    begin_tuning();
   }
 }
 
@@ -181,8 +181,8 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
   if (quiet >= kForgiven) {
     harm = 0;
   }
-  if (watch_link()) {
-    return;
+  if (watch_link() || (differed && !link_changed)) {
+    return;  // what may be another link decides nothing about the plan
   }
   const double step = typical_of(step_s);
   if (compressed && dense_step_s > 0 && step >= dense_step_s) {

@@ -118,7 +118,7 @@ struct Pilot::State {
   void grow_older();
   void next_turn();
   void choose();
-  void begin_tuning(double chosen_s);
+  void begin_tuning();
   void drop_hopeless_arms();
   void end_tuning_turn(const PilotWindow& window);
   void finish_tuning();

@@ -17,8 +17,7 @@ size_t buckets_of(const PilotPlan& plan) { return plan.plan.buckets.size(); }
 
 }  // namespace
 
-/// `chosen_s`: of a step of the plan as it is.
-void Pilot::State::begin_tuning(double chosen_s) {
+void Pilot::State::begin_tuning() {
   arms = {running};
   const auto add = [&](PilotPlan plan) {
     if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
@@ -48,25 +47,23 @@ void Pilot::State::begin_tuning(double chosen_s) {
   turns_left = options.tuning_turns;
   if (arms.size() > 1 && turns_left > 0) {
     phase = Phase::kTune;
-    bandit.add(0, chosen_s);
-    run(arms[arm = bandit.next()]);
+    arm = 0;  // it runs; in its trial the machine may have been busier than it is now
   }
 }
 
 /// What is far behind has no further turn; nor has what goes further in the same direction a first.
+/// The plan as it was stays: all are compared with it.
 void Pilot::State::drop_hopeless_arms() {
   const double most = (1 + options.hopeless) * bandit.median(bandit.best());
-  const size_t buckets = buckets_of(arms[0]);
-  for (size_t lost = 0; lost < arms.size(); ++lost) {
+  for (size_t lost = 1; lost < arms.size(); ++lost) {
     if (bandit.turns(lost) == 0 || bandit.median(lost) <= most) {
       continue;
     }
     bandit.drop(lost);
-    const bool more = lost != 0 && buckets_of(arms[lost]) >= buckets;
-    for (size_t i = 0; i < arms.size(); ++i) {
-      const bool further =
-          buckets_of(arms[i]) >= buckets_of(arms[lost]) &&
-          (buckets_of(arms[lost]) > buckets || arms[i].streams >= arms[lost].streams);
+    const bool more = buckets_of(arms[lost]) >= buckets_of(arms[0]);
+    for (size_t i = 1; i < arms.size(); ++i) {
+      const bool further = buckets_of(arms[i]) >= buckets_of(arms[lost]) &&
+                           arms[i].streams >= arms[lost].streams;
       if (more && further && bandit.turns(i) == 0) {
         bandit.drop(i);
       }
@@ -122,7 +119,7 @@ void Pilot::State::finish_tuning() {
   const double times = share ? static_cast<double>(arms[best].streams) / arms[0].streams : 1;
   timed_s = std::min(arms_expected_s[best], times * arms_expected_s[0]);
   note("tune", from,
-       best == 0 ? "streams and bucket sizes stay: none gains more than a hundredth"
+       best == 0 ? "streams and bucket sizes stay: none that was tried gains more than a hundredth"
                  : "the fastest of the streams and bucket sizes that were tried",
        std::move(numbers));
 }

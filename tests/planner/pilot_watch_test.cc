@@ -306,6 +306,27 @@ TEST(PilotWatch, ShortExchangesVary) {
   EXPECT_EQ(count(pilot, "link"), 0u) << pilot.log_json_lines();
 }
 
+TEST(PilotWatch, WhatMayBeAnotherLinkDecidesNothingElse) {
+  // The first window on the slower link is no slower than steps without compression were on the old
+  // one; or a quiet one, behind which the plan could be loosened.
+  for (const double dense_s : {0.14, 1.0}) {
+    Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
+    Job job = slow_link();
+    job.step_s = {{"none", dense_s}, {"bf16", 0.135}, {"int8", 0.13}, {"int4", 0.126}, {kFastest, 0.12}};
+    job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
+    job.run_to_cruise(pilot);
+    ASSERT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();
+    job.run(pilot, 2);
+    job.slow_the_link(3.5);
+    job.run(pilot, 1);
+    EXPECT_EQ(count(pilot, "off") + count(pilot, "retry") + count(pilot, "link"), 0u)
+        << pilot.log_json_lines();
+    job.run(pilot, 1);
+    EXPECT_EQ(count(pilot, "link"), 1u) << pilot.log_json_lines();
+    EXPECT_EQ(job.costs_given, 2);
+  }
+}
+
 TEST(PilotWatch, WhatDidHarmIsNotTriedBehindAChangeOfTheLink) {
   Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
   Job job = slow_link();

@@ -19,7 +19,7 @@ from gradwire.profiling import page_cache
 from gradwire.profiling.runs import Found
 
 JOB = """
-import os, torch
+import contextlib, os, torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -49,7 +49,8 @@ def idle():
         step(x)
         for thread in map(int, os.listdir("/proc/self/task")):
             if thread != os.getpid():
-                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     return stepping, loader, model
 
 def two():

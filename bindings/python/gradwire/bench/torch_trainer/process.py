@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from typing import Any, Callable, NoReturn
 
 from gradwire.bench.torch_trainer.events import Events
@@ -50,15 +51,18 @@ def run(name: str, options: Any, body: Callable[[Any, Events], None]) -> int:
 def leave(code: int) -> NoReturn:
     """Ends the process without taking the interpreter apart.
 
-    Where it failed, nothing waits for peers that will not answer. Where it did not, atexit has its
-    turn, but a thread of torch's gloo (2.13) that lets go of its last tensor while Python ends would
+    Where it failed, nothing waits for peers that will not answer. Where it did not, threads and atexit
+    have their turn, as usual, but a thread of torch's gloo (2.13) that lets go of its last tensor while Python ends would
     abort the process.
     """
-    if not code:
-        atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        if not code:
+            threading._shutdown()  # waits for threads that are no daemons
+            atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def _kind(error: Exception) -> str:
