@@ -53,9 +53,11 @@ struct PilotOptions {
   size_t trial_steps = 2;    ///< of a candidate's turn, and one more that does not count
   size_t trial_rounds = 3;   ///< turns of each candidate, interleaved
   /// A candidate that is slower than the fastest by this much after a round has no further turn, nor
-  /// has a number of streams or buckets after its first.
+  /// has another number of streams or buckets after its first.
   double hopeless = 0.2;
-  size_t tuning_turns = 6;   ///< of the bandit, at most; 0: none
+  /// Of the bandit, at most; the first is the plan's as it is. Where there are any, several buckets
+  /// must be predicted to gain a tenth of the step. 0: none.
+  size_t tuning_turns = 6;
   size_t window_steps = 20;  ///< that the guard judges together while cruising
   /// Largest share of all steps that goes into measuring again after the first choice.
   double most_probing = 0.05;

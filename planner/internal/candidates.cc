@@ -29,8 +29,7 @@ std::vector<ParamId> order_of(std::span<const double> ready_s) {
 
 /// What several buckets must gain of the step by their prediction, which is off by about so much: a
 /// message costs more where ranks compute beside it than the probe of an idle link says. Nor may one
-/// bucket lose much more of the gradient, as it would where several send most of it plain. For who
-/// tries other buckets behind it; else the search has the last word.
+/// bucket lose much more of the gradient, as it would where several send most of it plain.
 constexpr double kWorthMessages = 0.1;
 
 /// Gradients, or neighbours among them where there are many: those that hold less than their share
@@ -267,7 +266,7 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
     const BucketPlan one = in_one_bucket(gradients, searched, [&](size_t option) {
       return some[option].compressor == spec;
     });
-    if (job.options.tuning_turns > 0 &&
+    if (job.few_messages &&
         (1 - kWorthMessages) * step_s(one.end_s) <= step_s(planned.end_s) &&
         (1 - kWorthMessages) * one.loss <= planned.loss) {
       planned = one;

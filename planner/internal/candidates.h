@@ -17,6 +17,7 @@ struct PredictedJob {
   const PilotOptions& options;
   const PilotCosts& costs;
   double rest_s = 0;  ///< of a step, beside waiting for exchanges: the same for all plans
+  bool few_messages = false;  ///< several buckets must be worth them (candidates.cc)
 };
 
 /// What a step takes beside waiting for exchanges, where the plan `ran` took `step_s`.

@@ -46,7 +46,8 @@ bool Pilot::State::begin(const PilotCosts& costs) {
   const std::vector<PilotPlan> plans = predict_candidates({.parameters = parameters,
                                                            .world_size = world_size,
                                                            .options = options,
-                                                           .costs = alone});
+                                                           .costs = alone,
+                                                           .few_messages = few_messages});
   const double fastest = earliest_effective_s(plans);
   const auto dense = std::ranges::find_if(plans, [](const PilotPlan& plan) { return plan.off(); });
   if (dense->predicted_s < kSlowLink * fastest) {

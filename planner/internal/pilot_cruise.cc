@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/internal/candidates.h"
@@ -181,11 +183,14 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
   if (quiet >= kForgiven) {
     harm = 0;
   }
+  if (verdict.overall == Verdict::kLoosen) {
+    loosen_due = verdict;
+  }
   if (watch_link() || (differed && !link_changed)) {
     return;  // what may be another link decides nothing about the plan
   }
   const double step = typical_of(step_s);
-  if (compressed && dense_step_s > 0 && step >= dense_step_s) {
+  if (compressed && dense_step_s > 0 && step >= dense_step_s && !link_changed) {
     not_faster(step);
     return;
   }
@@ -193,11 +198,11 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
     begin_retry("it is time to look again whether compression pays", step);
     return;
   }
-  if (verdict.overall == Verdict::kLoosen) {
+  if (const auto due = std::exchange(loosen_due, std::nullopt)) {
     if (level == ceiling) {
       grow_older();
     } else {
-      obey(verdict);
+      obey(*due);
     }
   }
 }

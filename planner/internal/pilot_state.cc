@@ -44,6 +44,7 @@ Pilot::State::State(std::vector<ParamInfo> of, int ranks, PilotOptions with)
     : parameters(std::move(of)), world_size(ranks), options(std::move(with)), guard(options.guard) {
   validate(options);
   check(world_size >= 1, "pilot: world_size is ", world_size, ", must be at least 1");
+  few_messages = options.tuning_turns > 0;
   specs = {"bf16"};
   for (const std::string& text : options.specs) {
     const std::string spec = to_string(parse_spec(text));
@@ -164,6 +165,7 @@ void Pilot::State::cruise(const PilotPlan& plan) {
   chosen_once = true;
   expected_s = timed_s = 0;  // the first window says what is usual
   differed = false;
+  loosen_due.reset();
   guard.plan_changed();
   run(plan);
 }
@@ -217,7 +219,8 @@ bool Pilot::State::predict(const PilotCosts& costs) {
                    .world_size = world_size,
                    .options = options,
                    .costs = costs,
-                   .rest_s = rest_s};
+                   .rest_s = rest_s,
+                   .few_messages = few_messages};
   if (rest_s == 0) {  // another link does not change it
     job.rest_s = rest_of_step(job, running.plan, measured_step_s);
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,11 +76,15 @@ struct Pilot::State {
   std::vector<double> arms_expected_s;  // as timed_s, of their first turns; 0: had none
   Bandit bandit{0};
   size_t arm = 0, turns_left = 0;
+  /// Plans have one bucket where several gain little by prediction: of who tries more of them, until
+  /// more were better.
+  bool few_messages = false;
 
   // Cruising: seconds of the exchange (of the step, where that is not known) that are expected.
   double expected_s = 0;      // 0: the first window will say
   double timed_s = 0;         // what they took when the plan was timed; 0: it was not
   bool differed = false;      // the last window's did from that: once may be chance
+  std::optional<GuardVerdict> loosen_due;  // what the guard said then
   bool link_changed = false;  // and nothing was done about it yet
 
   /// A plan that was not faster than "none": once in a while the two are timed anew, in turn.

@@ -1,7 +1,6 @@
 // Tuning: a few numbers of streams and bucket sizes of the chosen plan, in turn.
 
 #include <algorithm>
-#include <cmath>
 
 #include "gradwire/planner/internal/candidates.h"
 #include "gradwire/planner/internal/median.h"
@@ -20,7 +19,10 @@ size_t buckets_of(const PilotPlan& plan) { return plan.plan.buckets.size(); }
 void Pilot::State::begin_tuning() {
   arms = {running};
   const auto add = [&](PilotPlan plan) {
-    if (std::ranges::find(arms, plan.name, &PilotPlan::name) == arms.end()) {
+    const auto same = [&](const PilotPlan& each) {
+      return each.streams == plan.streams && each.plan.buckets == plan.plan.buckets;
+    };
+    if (std::ranges::none_of(arms, same)) {
       arms.push_back(std::move(plan));
     }
   };
@@ -100,7 +102,11 @@ void Pilot::State::finish_tuning() {
   std::map<std::string, double> numbers;
   for (size_t i = 0; i < arms.size(); ++i) {
     if (bandit.turns(i) > 0) {
-      numbers["step_s of " + arms[i].name] = bandit.median(i);
+      std::string key = "step_s of " + arms[i].name;
+      while (numbers.contains(key)) {
+        key += ", cut otherwise";
+      }
+      numbers[key] = bandit.median(i);
     }
   }
   for (PilotPlan& plan : ladder) {
@@ -110,6 +116,7 @@ void Pilot::State::finish_tuning() {
       plan.name = name_of(plan, parameters);
     }
   }
+  few_messages = few_messages && buckets_of(arms[best]) <= buckets_of(arms[0]);
   ladder[level] = arms[best];
   chosen_step_s *= bandit.median(best) / bandit.median(0);
   cruise(arms[best]);

@@ -36,7 +36,8 @@ TEST(PilotTune, SeveralBucketsMustBeWorthTheirMessages) {
     job.run(pilot, 1);
     ASSERT_EQ(pilot.log().back().what, "predict") << pilot.log_json_lines();
     const auto& numbers = pilot.log().back().numbers;
-    EXPECT_EQ(numbers.count("predicted_s of none, 1 bucket"), many ? 0 : 1) << pilot.log_json_lines();
+    EXPECT_EQ(numbers.count("predicted_s of none, 1 bucket"), many ? 0u : 1u)
+        << pilot.log_json_lines();
   }
 }
 
@@ -104,6 +105,24 @@ TEST(PilotTune, MoreStreamsThanWereTooManyHaveNoTurn) {
   }
   EXPECT_GE(buckets_of(pilot), 3u) << pilot.log_json_lines();
   EXPECT_EQ(most, 2) << pilot.log_json_lines();
+}
+
+TEST(PilotTune, WhereMoreBucketsWereBetterTheSearchHasTheLastWord) {
+  Pilot pilot(pilot_model(), 4, at_any_age({.specs = {"int8"}, .streams = {1, 2}}));
+  Job job{.step_s = {{"none", 18.4}, {"bf16", 9.4}, {"int8", 4.9}},
+          .bytes_per_s = 0.4e6,
+          .streams_s = 1.5,
+          .ready_s = {0.4, 0.3, 0.2, 0.1}};
+  job.run(pilot, 1);
+  ASSERT_EQ(pilot.log().back().numbers.count("predicted_s of int8, 1 bucket"), 1u);
+  job.run_to_cruise(pilot);
+  ASSERT_GT(buckets_of(pilot), 1u) << pilot.log_json_lines();
+  job.run(pilot, 2);
+  job.slow_the_link(4);
+  job.run(pilot, 1);
+  ASSERT_EQ(pilot.log().back().what, "predict") << pilot.log_json_lines();
+  EXPECT_EQ(pilot.log().back().numbers.count("predicted_s of none, 1 bucket"), 0u)
+      << pilot.log_json_lines();
 }
 
 TEST(PilotTune, IsNotComparedWithAMinuteAgo) {

@@ -1409,7 +1409,7 @@ class Pilot:
             specs: to choose from, besides 'none' and 'bf16'.
             streams: of the Reducer.
             window_steps: that are judged together once the choice is made.
-            tuning_turns: windows that try sizes of buckets; 0: none.
+            tuning_turns: windows that try sizes of buckets, at most; where there are any, several buckets must be predicted to gain a tenth of the step. 0: none.
             device: of the gradients, 'cpu' or 'cuda'.
             age: steps that the job has run before: in a young one what sends a part of the elements must be the faster for it.
             updates: of the optimizer, 'linear' of SGD that clips nothing, 'scaled' of all that divide by the size of gradients, where what comes late counts for more.

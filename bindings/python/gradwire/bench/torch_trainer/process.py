@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import ctypes
 import os
 import signal
@@ -52,15 +53,19 @@ def leave(code: int) -> NoReturn:
     """Ends the process without taking the interpreter apart.
 
     Where it failed, nothing waits for peers that will not answer. Where it did not, threads and atexit
-    have their turn, as usual, but a thread of torch's gloo (2.13) that lets go of its last tensor while Python ends would
-    abort the process.
+    have their turn, as usual, but a thread of torch's gloo (2.13) that lets go of its last tensor
+    while Python ends would abort the process.
     """
     try:
         if not code:
-            threading._shutdown()  # waits for threads that are no daemons
+            threading._shutdown()  # type: ignore[attr-defined]  # waits for those that are no daemons
             atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+    except BaseException as error:
+        code = code or 1
+        with contextlib.suppress(Exception):
+            print(f"at the end: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
 
