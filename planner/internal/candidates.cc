@@ -19,6 +19,10 @@ namespace {
 constexpr size_t kBeam = 16;
 /// Pieces that buckets are made of: a search takes the square of their number.
 constexpr size_t kMostPieces = 128;
+/// What several buckets must gain of the step by their prediction, which is off by about so much: a
+/// message costs more where ranks compute beside it than the probe of an idle link says. Nor may one
+/// bucket lose much more of the gradient, as it would where several send most of it plain.
+constexpr double kWorthMessages = 0.1;
 
 std::vector<ParamId> order_of(std::span<const double> ready_s) {
   std::vector<ParamId> order(ready_s.size());
@@ -26,11 +30,6 @@ std::vector<ParamId> order_of(std::span<const double> ready_s) {
   std::ranges::stable_sort(order, {}, [&](ParamId p) { return ready_s[p]; });
   return order;
 }
-
-/// What several buckets must gain of the step by their prediction, which is off by about so much: a
-/// message costs more where ranks compute beside it than the probe of an idle link says. Nor may one
-/// bucket lose much more of the gradient, as it would where several send most of it plain.
-constexpr double kWorthMessages = 0.1;
 
 /// Gradients, or neighbours among them where there are many: those that hold less than their share
 /// of all elements travel together.
@@ -263,13 +262,14 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
     }
     BucketPlan planned = plan_buckets(gradients, searched, {.beam = kBeam});
     const auto step_s = [&](double end_s) { return job.rest_s + std::max(0.0, end_s - backward_s); };
-    const BucketPlan one = in_one_bucket(gradients, searched, [&](size_t option) {
-      return some[option].compressor == spec;
-    });
-    if (job.few_messages &&
-        (1 - kWorthMessages) * step_s(one.end_s) <= step_s(planned.end_s) &&
-        (1 - kWorthMessages) * one.loss <= planned.loss) {
-      planned = one;
+    if (job.few_messages) {
+      BucketPlan one = in_one_bucket(gradients, searched, [&](size_t option) {
+        return some[option].compressor == spec;
+      });
+      if ((1 - kWorthMessages) * step_s(one.end_s) <= step_s(planned.end_s) &&
+          (1 - kWorthMessages) * one.loss <= planned.loss) {
+        planned = std::move(one);
+      }
     }
     PilotPlan plan = plan_of(planned, some, order, pieces.begin, job);
     plan.predicted_s = step_s(planned.end_s);

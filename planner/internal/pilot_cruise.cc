@@ -14,7 +14,7 @@ namespace gradwire::planner {
 namespace {
 
 /// Of the step: exchanges that are short in it vary by as much from one window to the next.
-constexpr double kMuch = 1.0 / 3;
+constexpr double kMuchOfStep = 1.0 / 3;
 /// Complaints after which the plan complained of is not tried again, and windows without one behind
 /// which they are forgotten: every change of the learning rate is a complaint.
 constexpr size_t kMostHarm = 2, kForgiven = 10;
@@ -128,7 +128,7 @@ bool Pilot::State::watch_link() {
   // What became shorter has gained that already: only of much of the step is there more to gain.
   const auto is_another = [&](double than, double band) {
     return (now > band * than && now - than > options.least_change * step) ||
-           (now * band < than && than - now > std::max(options.least_change, kMuch) * step);
+           (now * band < than && than - now > std::max(options.least_change, kMuchOfStep) * step);
   };
   if (expected_s <= 0) {
     // A few steps of a trial say less than a window, but enough to see that the link has changed
@@ -137,7 +137,7 @@ bool Pilot::State::watch_link() {
     expected_s = timed_s > 0 && is_another(timed_s, band) ? timed_s : now;
   }
   const bool differs = is_another(expected_s, options.link_band);
-  const bool changed = differs && (differed || std::abs(now - expected_s) > kMuch * step);
+  const bool changed = differs && (differed || std::abs(now - expected_s) > kMuchOfStep * step);
   differed = differs;
   if (!link_changed && changed) {
     link_changed = true;

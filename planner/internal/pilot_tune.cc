@@ -28,7 +28,7 @@ void Pilot::State::begin_tuning() {
   };
   const size_t largest = largest_bucket(running, parameters, 1);
   const size_t divisible = largest_bucket(running, parameters, 2);
-  // Fewer messages, then more, those of several streams first: they are what is lost least by.
+  // Fewer messages, then more; of these first those of several streams, which cost the least.
   add(with_largest_bucket(running, parameters, largest * 2));
   for (const int streams : options.streams) {
     PilotPlan plan = running;

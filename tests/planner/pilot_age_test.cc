@@ -145,8 +145,8 @@ TEST(PilotAge, WithNoCompressionAsFastAsInAYoungJobItComesLater) {
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
   EXPECT_TRUE(loosened->from.starts_with("none")) << loosened->from;
   EXPECT_EQ(count(pilot, "loosen"), 1u) << pilot.log_json_lines();
-  const double waits = loosened->numbers.at("waits_steps of " + loosened->to);
-  EXPECT_LE(waits, kWaits);
+  const double waits = loosened->numbers.at("waits_steps of " + loosened->to);  // of a mixed plan
+  EXPECT_LT(waits, kWaits);
   const double least = waits / (0.3 / (1.03 * 0.2) - 1);
   EXPECT_GE(static_cast<double>(loosened->step), least);
 }

@@ -112,6 +112,9 @@ inline planner::PilotOptions at_any_age(planner::PilotOptions options = {}) {
   return options;
 }
 
+/// Of slow_link().
+inline constexpr const char* kFastest = "topk:1%,int4";
+
 inline PilotJob slow_link() {
   return {.step_s = {
               {"none", 1.0}, {"bf16", 0.6}, {"int8", 0.4}, {"int4", 0.3}, {"topk:1%,int4", 0.15}}};

@@ -245,7 +245,7 @@ TEST(Pilot, NamesSayTheSharesThatPlansHave) {
     Pilot pilot(model(), 4, at_any_age({.candidates = 5, .hopeless = 100, .tuning_turns = 0}));
     Job job = slow_link();
     job.bytes_per_s = bytes_per_s;
-    job.codec_bytes_per_s = bytes_per_s;
+    job.codec_bytes_per_s = 4 * bytes_per_s;
     for (int i = 0; i < 12 && pilot.phase() != Phase::kCruise; ++i) {
       job.run_window(pilot);
       std::map<std::string, double> percent;

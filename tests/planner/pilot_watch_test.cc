@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
 
 #include "gradwire/planner/pilot.h"
 #include "tests/planner/pilot_job.h"
@@ -16,13 +14,10 @@ namespace {
 
 using test::at_any_age;
 using test::count;
+using test::kFastest;
 using test::pilot_model;
 using test::slow_link;
 using Job = test::PilotJob;
-
-constexpr const char* kFastest = "topk:1%,int4";
-
-
 
 TEST(PilotWatch, PausesBetweenStepsDecideNothing) {
   // A job that evaluates for 2 s behind every sixth step: a turn of three meets it every other
