@@ -117,8 +117,10 @@ add_browser() {
 # the user's own.
 share_compilations() {
   command -v ccache >/dev/null 2>&1 || return 0
-  # Paths relative to the checkout, the compiler's own list of headers, and any build folder.
+  # Paths relative to the checkout, the compiler's own list of headers, any build folder, and headers
+  # that were compiled before.
   export CCACHE_BASEDIR="$root" CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1
+  export CCACHE_SLOPPINESS=pch_defines,time_macros
 }
 
 # A line that changes when a source of the package, its build or its interpreter does.
@@ -196,7 +198,7 @@ run_install() {
   logs=$root/build/test-logs
   mkdir -p "$logs"
   stage "configuring the C++ library"
-  patiently "$logs/install.log" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  patiently "$logs/install.log" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DGRADWIRE_PYTHON=OFF -DGRADWIRE_TESTS=OFF -DGRADWIRE_BENCH=OFF
   grep '^-- gradwire:' "$logs/install.log" >&2 || true
   stage "building it (the first time it takes a few minutes)"

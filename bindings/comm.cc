@@ -193,7 +193,7 @@ void close(BoundTransport& self) {
   self.take().reset();
 }
 
-Handle make(const std::string& name, int rank, int world_size, const std::string& store,
+Handle joined(const std::string& name, int rank, int world_size, const std::string& store,
             const std::string& interface, double timeout, const std::string& job_secret,
             double bits_per_second, const std::string& plugin_path, const Log& log, int device,
             int max_ctas) {
@@ -350,7 +350,7 @@ void bind_comm(py::module_& module) {
                       self.world_size(), ">");
       });
   module.def(
-      "make_transport", &make, py::arg("name"), py::kw_only(), py::arg("rank") = 0,
+      "make_transport", &joined, py::arg("name"), py::kw_only(), py::arg("rank") = 0,
       py::arg("world_size") = 1, py::arg("store") = "", py::arg("interface") = "",
       py::arg("timeout") = 30.0, py::arg("job_secret") = "", py::arg("bits_per_second") = 0.0,
       py::arg("plugin_path") = "", py::arg("log") = py::none(), py::arg("device") = 0,

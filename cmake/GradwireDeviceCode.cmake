@@ -1,6 +1,9 @@
 # Device code of a layer, where a CUDA compiler is found. Elsewhere every cuda:: operation throws
 # (no_cuda.cc). An object library of its own: the flags of C++ files are not nvcc's.
 
+set(GRADWIRE_CUDA_LAUNCHER sh ${PROJECT_SOURCE_DIR}/cmake/nvcc_with_report.sh
+    ${CMAKE_CUDA_COMPILER_LAUNCHER})
+
 # gradwire_device_objects(<target> <source.cu>...): an object library of them.
 function(gradwire_device_objects target)
   add_library(${target} OBJECT ${ARGN})
@@ -8,14 +11,14 @@ function(gradwire_device_objects target)
   target_compile_options(${target} PRIVATE -std=c++20 --fmad=false
                          --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
                          -Xptxas=-v)
-  set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER
-                        "sh;${PROJECT_SOURCE_DIR}/cmake/nvcc_with_report.sh;${CMAKE_CUDA_COMPILER_LAUNCHER}")
+  # Without a launcher of one's own (no ccache) nothing may stand behind the script, not even "".
+  set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${GRADWIRE_CUDA_LAUNCHER}")
   if(GRADWIRE_WERROR)
     target_compile_options(${target} PRIVATE -Werror=all-warnings)
   endif()
   target_include_directories(${target} PRIVATE ${GRADWIRE_INCLUDE_DIR})
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
-                        CUDA_ARCHITECTURES "80-real;90")
+                        CUDA_ARCHITECTURES "${GRADWIRE_CUDA_ARCHITECTURES}")
 endfunction()
 
 # gradwire_device_code(<layer> <folder>): the folder's *_cuda.cu, or its no_cuda.cc.

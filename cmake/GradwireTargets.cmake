@@ -18,6 +18,48 @@ function(gradwire_compile_options target)
   endif()
 endfunction()
 
+# gradwire_precompile(<target> <group>): cmake/precompiled/<group>.h, compiled once for all targets of
+# the group, which share their flags.
+function(gradwire_precompile target group)
+  if(GRADWIRE_FAST_COMPILE AND NOT TARGET gradwire_${group}_precompiled)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled/${group}.cc CONTENT "" @ONLY)
+    add_library(gradwire_${group}_precompiled OBJECT EXCLUDE_FROM_ALL
+                ${PROJECT_BINARY_DIR}/precompiled/${group}.cc)
+    gradwire_group_options(gradwire_${group}_precompiled ${group})
+    target_precompile_headers(gradwire_${group}_precompiled PRIVATE
+                              ${PROJECT_SOURCE_DIR}/cmake/precompiled/${group}.h)
+  endif()
+  gradwire_group_options(${target} ${group})
+  if(NOT GRADWIRE_FAST_COMPILE)
+    return()
+  endif()
+  # Tests are compiled one by one: a change of one is then a matter of seconds.
+  if(NOT group STREQUAL "tests")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM gradwire_${group}_precompiled)
+endfunction()
+
+# The flags of a group (standard: the layers, bindings: the Python module, tests).
+function(gradwire_group_options target group)
+  gradwire_compile_options(${target})
+  if(group STREQUAL "standard")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    # Loops are vectorised; nothing reads errno of a math call or a floating-point exception flag.
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>
+                           -fno-math-errno -fno-trapping-math)
+  elseif(group STREQUAL "bindings")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                          CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    target_link_libraries(${target} PRIVATE pybind11::headers Python::Module)
+    # It calls and is called; the loops are in the layers. -O2 takes half as long again to compile.
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  else()
+    target_link_libraries(${target} PRIVATE GTest::gtest)
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  endif()
+endfunction()
+
 # Headers are included as gradwire/<layer>/..., in the tree as when installed: one link per layer.
 set(GRADWIRE_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
 function(gradwire_include_link layer)
@@ -33,13 +75,9 @@ function(gradwire_layer name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   gradwire_include_link(${name})
   add_library(gradwire_${name}_objects OBJECT ${arg_SOURCES})
-  set_target_properties(gradwire_${name}_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(gradwire_${name}_objects PUBLIC ${GRADWIRE_INCLUDE_DIR})
   target_link_libraries(gradwire_${name}_objects PRIVATE ${arg_LIBRARIES})
-  gradwire_compile_options(gradwire_${name}_objects)
-  # Loops are vectorised; nothing reads errno of a math call or a floating-point exception flag.
-  target_compile_options(gradwire_${name}_objects PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>
-                         -fno-math-errno -fno-trapping-math)
+  gradwire_precompile(gradwire_${name}_objects standard)
 
   set(shared_only_on_demand)
   if(SKBUILD)
@@ -85,7 +123,7 @@ function(gradwire_test name)
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
-  gradwire_compile_options(${name})
+  gradwire_precompile(${name} tests)
   include(GoogleTest)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${name}.
                        PROPERTIES TIMEOUT ${arg_TIMEOUT})

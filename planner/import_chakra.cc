@@ -15,7 +15,7 @@ namespace {
 
 enum class Kind : uint8_t { kComputes, kAllReduce, kOther };
 
-struct Node {
+struct ChakraNode {
   std::string name, place;
   Kind kind = Kind::kOther;
   bool on_host = false;
@@ -89,8 +89,8 @@ bool all_reduces(const JsonNode& node, const std::string& name) {
          name.find("all_reduce") != std::string::npos;
 }
 
-Node node_of(const JsonNode& json) {
-  Node node;
+ChakraNode node_of(const JsonNode& json) {
+  ChakraNode node;
   const auto name = field(json, {"name", "Name"});
   node.name = name ? name->text() : "";
   node.place = json.place();
@@ -120,8 +120,8 @@ Node node_of(const JsonNode& json) {
   return node;
 }
 
-std::vector<Node> nodes_of(const JsonNode& list) {
-  std::vector<Node> nodes;
+std::vector<ChakraNode> nodes_of(const JsonNode& list) {
+  std::vector<ChakraNode> nodes;
   std::map<double, size_t> places;
   const auto id_of = [&](size_t i) {
     const auto id = field(list[i], {"id", "Id"});
@@ -152,7 +152,7 @@ std::vector<Node> nodes_of(const JsonNode& list) {
 
 // An order in which each node comes after what it waits for; of those that can go, the one that
 // began first, or that stands first.
-std::vector<size_t> ordered(const std::vector<Node>& nodes) {
+std::vector<size_t> ordered(const std::vector<ChakraNode>& nodes) {
   const auto later = [&](size_t a, size_t b) {
     return nodes[a].begin_us != nodes[b].begin_us ? nodes[a].begin_us > nodes[b].begin_us : a > b;
   };
@@ -176,7 +176,7 @@ std::vector<size_t> ordered(const std::vector<Node>& nodes) {
   }
   const auto held = std::ranges::find_if(waits, [](size_t n) { return n > 0; });
   if (held != waits.end()) {
-    const Node& node = nodes[static_cast<size_t>(held - waits.begin())];
+    const ChakraNode& node = nodes[static_cast<size_t>(held - waits.begin())];
     check(false, node.place, ": node '", node.name,
           "' waits for a cycle of nodes, expected dependencies without one");
   }
@@ -191,16 +191,16 @@ Profile import_chakra(std::string_view json, size_t batch, std::string_view name
   const auto inside = parsed.is_object() ? field(whole, {"nodes", "workload_graph"}) : std::nullopt;
   check(parsed.is_array() || inside, name,
         ": no list of nodes, expected an array, or an object with 'nodes' or 'workload_graph'");
-  std::vector<Node> nodes = nodes_of(inside ? *inside : whole);
+  std::vector<ChakraNode> nodes = nodes_of(inside ? *inside : whole);
   const bool has_device = std::ranges::any_of(
-      nodes, [](const Node& n) { return n.kind == Kind::kComputes && !n.on_host; });
+      nodes, [](const ChakraNode& n) { return n.kind == Kind::kComputes && !n.on_host; });
   Profile profile;
   profile.model = name;
   profile.source = "Chakra";
   profile.batch = batch;
   double now_s = 0, before_s = 0;
   for (const size_t i : ordered(nodes)) {
-    Node& node = nodes[i];
+    ChakraNode& node = nodes[i];
     for (const size_t before : node.before) {
       node.end_s = std::max(node.end_s, nodes[before].end_s);
     }
@@ -209,8 +209,8 @@ Profile import_chakra(std::string_view json, size_t batch, std::string_view name
       node.end_s = now_s;
     }
   }
-  std::vector<const Node*> exchanges;
-  for (const Node& node : nodes) {
+  std::vector<const ChakraNode*> exchanges;
+  for (const ChakraNode& node : nodes) {
     if (node.kind == Kind::kAllReduce) {
       exchanges.push_back(&node);
     }
@@ -218,9 +218,10 @@ Profile import_chakra(std::string_view json, size_t batch, std::string_view name
   check(!exchanges.empty(), name,
         ": no all-reduce on the device, expected one per bucket of gradients: all layers are "
         "missing");
-  std::ranges::stable_sort(exchanges, {}, &Node::end_s);
-  const bool timed = std::ranges::all_of(exchanges, [](const Node* n) { return n->seconds > 0; });
-  for (const Node* node : exchanges) {
+  std::ranges::stable_sort(exchanges, {}, &ChakraNode::end_s);
+  const bool timed = std::ranges::all_of(exchanges,
+                                         [](const ChakraNode* n) { return n->seconds > 0; });
+  for (const ChakraNode* node : exchanges) {
     LayerProfile layer;
     layer.name = concat("bucket ", profile.layers.size());
     layer.numel = static_cast<size_t>(node->bytes / 4);

@@ -126,15 +126,15 @@ Step read_step(const JsonNode& events, const Span& whole) {
 }
 
 Profile profile_of(const Step& step) {
-  constexpr double kMicrosecond = 1e-6;
+  constexpr double kTraceUnit = 1e-6;
   Profile profile;
   profile.source = "Kineto";
-  profile.measured_step_s = (step.whole.end - step.whole.begin) * kMicrosecond;
-  profile.other_s = std::max(0.0, step.backward.begin - step.forward.begin) * kMicrosecond;
+  profile.measured_step_s = (step.whole.end - step.whole.begin) * kTraceUnit;
+  profile.other_s = std::max(0.0, step.backward.begin - step.forward.begin) * kTraceUnit;
   const double exchanged_until = step.exchanges.back().span.end;
   const double update_s =
       std::max(0.0, step.computed_until - std::max(step.backward.end, exchanged_until)) *
-      kMicrosecond;
+      kTraceUnit;
   double numel = 0, before_s = 0;
   for (const AllReduce& exchange : step.exchanges) {
     numel += static_cast<double>(exchange.numel);
@@ -142,21 +142,21 @@ Profile profile_of(const Step& step) {
   }
   for (const AllReduce& exchange : step.exchanges) {
     const double ready_s =
-        std::max(before_s, (exchange.span.begin - step.backward.begin) * kMicrosecond);
+        std::max(before_s, (exchange.span.begin - step.backward.begin) * kTraceUnit);
     LayerProfile layer;
     layer.name = concat("bucket ", profile.layers.size());
     layer.numel = exchange.numel;
     layer.dtype = exchange.dtype;
     layer.backward_s = ready_s - before_s;
     layer.ready_s = ready_s;
-    layer.exchange_s = (exchange.span.end - exchange.span.begin) * kMicrosecond;
+    layer.exchange_s = (exchange.span.end - exchange.span.begin) * kTraceUnit;
     layer.update_s = update_s * static_cast<double>(exchange.numel) / numel;
     profile.layers.push_back(std::move(layer));
     before_s = ready_s;
   }
   // What backward does after its last bucket left.
   profile.layers.back().backward_s +=
-      std::max(0.0, (step.backward.end - step.backward.begin) * kMicrosecond - before_s);
+      std::max(0.0, (step.backward.end - step.backward.begin) * kTraceUnit - before_s);
   std::reverse(profile.layers.begin(), profile.layers.end());  // the first bucket: the last layers
   return profile;
 }

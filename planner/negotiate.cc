@@ -17,9 +17,9 @@ void check_ranks(std::span<const ReadyBits> ranks) {
 }
 
 /// Counts messages; the bytes of a rank are those it sends and receives.
-class Line {
+class LinkLoad {
  public:
-  explicit Line(size_t ranks) : bytes_(ranks), messages_(ranks) {}
+  explicit LinkLoad(size_t ranks) : bytes_(ranks), messages_(ranks) {}
 
   void send(size_t from, size_t to, uint64_t bytes) {
     bytes_[from] += bytes;
@@ -84,7 +84,7 @@ Negotiation negotiate_by_bits(std::span<const ReadyBits> ranks) {
   std::vector<ReadyBits> known(ranks.begin(), ranks.end());
   const uint64_t bytes = readiness_bytes(known[0].tensors());
   const size_t cube = std::bit_floor(known.size());
-  Line line(known.size());
+  LinkLoad line(known.size());
   if (cube < known.size()) {
     for (size_t r = cube; r < known.size(); ++r) {
       line.send(r, r - cube, bytes);
@@ -117,7 +117,7 @@ Negotiation negotiate_by_master(std::span<const ReadyBits> ranks, size_t message
   check_ranks(ranks);
   check(message_bytes > 0, "negotiation: messages of 0 bytes, expected at least 1");
   Negotiation found{ranks[0], {}};
-  Line line(ranks.size());
+  LinkLoad line(ranks.size());
   for (size_t r = 1; r < ranks.size(); ++r) {
     for (size_t tensor = 0; tensor < ranks[r].tensors(); ++tensor) {
       if (ranks[r].test(tensor)) {

@@ -12,13 +12,13 @@ namespace gradwire::planner {
 
 std::string predicted_chrome_json(const Profile& profile, const Cluster& cluster,
                                   const StepOptions& options) {
-  using Json = nlohmann::ordered_json;
+  using OrderedJson = nlohmann::ordered_json;
   validate(profile);
   validate(cluster);
   validate(profile, options);
   const SteadyState state = steady_state(profile, cluster, options, 0);
   const TaskGraph& graph = state.steps.graph;
-  Json events = Json::array();
+  OrderedJson events = OrderedJson::array();
   const auto name = [&](std::string_view kind, size_t track, std::string_view text) {
     events.push_back(
         {{"ph", "M"}, {"name", kind}, {"pid", 0}, {"tid", track}, {"args", {{"name", text}}}});
@@ -71,8 +71,8 @@ std::string predicted_chrome_json(const Profile& profile, const Cluster& cluster
                       {"dur", (end_s - begin_s) * 1e6},
                       {"args", {{"step", task.step}}}});
   }
-  const Json trace = {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-  return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson trace = {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+  return trace.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gradwire::planner

@@ -8,19 +8,13 @@
 #include <limits>
 
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/planner/internal/table_reader.h"
 #include "gradwire/planner/units.h"
 
 namespace gradwire::planner {
 namespace {
 
 constexpr std::string_view kHeader = "instance,gpu,gpus,usd_per_hour";
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
-  text.remove_prefix(begin);
-  return text.substr(0, text.find_last_not_of(kBlank) + 1);
-}
 
 template <class T>
 T number_in(std::string_view cell, const char* column, size_t line) {

@@ -9,9 +9,9 @@
 namespace gradwire::planner {
 namespace {
 
-constexpr std::string_view kNames[] = {"io",         "host_to_device", "forward",  "backward",
-                                       "hand_over",  "copy",           "compress", "exchange",
-                                       "decompress", "update",         "barrier"};
+constexpr std::string_view kTaskKindNames[] = {
+    "io",       "host_to_device", "forward",    "backward", "hand_over", "copy",
+    "compress", "exchange",       "decompress", "update",   "barrier"};
 
 void check_time(double seconds, std::string_view what, const Task& task) {
   check(std::isfinite(seconds) && seconds >= 0, "task graph: ", what, " of a ", name_of(task.kind),
@@ -20,7 +20,7 @@ void check_time(double seconds, std::string_view what, const Task& task) {
 
 }  // namespace
 
-std::string_view name_of(TaskKind kind) { return kNames[static_cast<size_t>(kind)]; }
+std::string_view name_of(TaskKind kind) { return kTaskKindNames[static_cast<size_t>(kind)]; }
 
 uint32_t TaskGraph::add_resource(Resource resource) {
   check(resource.slots > 0, "task graph: 0 slots of '", resource.name, "', must be at least 1");

@@ -24,17 +24,18 @@ void add_shards(const Shards& shards, std::span<float> out, Context& context) {
       return std::span(all + begin, end - begin);
     };
     float between[kBlock];
-    const std::span<float> sum(between, end - begin), out = work.out.subspan(begin, sum.size());
+    const std::span<float> sum(between, end - begin);
+    const std::span<float> written = work.out.subspan(begin, sum.size());
     const int last = work.shards.world_size - 1;
     std::span<const float> so_far = part(0);
     for (int r = 1; r <= last; ++r) {
       // The last term writes the result: by then `own`, which may lie there, has been read.
-      const std::span<float> to = r == last ? out : sum;
+      const std::span<float> to = r == last ? written : sum;
       cpu::add(so_far, part(r), to);
       so_far = to;
     }
     if (last == 0) {
-      std::ranges::copy(so_far, out.begin());
+      std::ranges::copy(so_far, written.begin());
     }
   });
 }

@@ -10,7 +10,7 @@ namespace gradwire {
 namespace {
 
 // Of texts that differ, the part in which the first difference is shown.
-constexpr size_t kComparedBytes = 16384;
+constexpr size_t kMostTextBytes = 16384;
 
 /// In front of the first piece.
 struct Header {
@@ -102,7 +102,7 @@ std::vector<std::string> gather_different_texts(std::string_view text, int rank,
   }
   const auto culprit = static_cast<size_t>(different - digests.begin());
   const auto own = static_cast<size_t>(rank);
-  auto texts = rounds.round(own == 0 || own == culprit ? text.substr(0, kComparedBytes) : "");
+  auto texts = rounds.round(own == 0 || own == culprit ? text.substr(0, kMostTextBytes) : "");
   for (size_t r = 1; r < texts.size(); ++r) {
     if (r != culprit) {
       texts[r] = texts[0];

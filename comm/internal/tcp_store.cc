@@ -14,9 +14,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// A request is a Verb, the length of the key, the key and the value; an answer is an Outcome and
+// A request is its kind, the length of the key, the key and the value; an answer is an Outcome and
 // the value.
-enum class Verb : uint8_t { kSet = 1, kGet = 2 };
+enum class Request : uint8_t { kSet = 1, kGet = 2 };
 enum class Outcome : uint8_t { kDone = 0, kMissing = 1, kExists = 2, kNoRequest = 3 };
 
 // How long the server outlives its owner while others still read, so that they hear of a failure
@@ -49,7 +49,7 @@ class Table {
       return {static_cast<char>(Outcome::kNoRequest)};
     }
     const std::string key = request.substr(kHead, key_bytes);
-    if (static_cast<Verb>(request[0]) == Verb::kSet) {
+    if (static_cast<Request>(request[0]) == Request::kSet) {
       const bool added = values_.emplace(key, request.substr(kHead + key_bytes)).second;
       return {static_cast<char>(added ? Outcome::kDone : Outcome::kExists)};
     }
@@ -107,7 +107,7 @@ class TcpStore final : public Store {
 
   void set(std::string_view key, std::span<const char> value) override {
     std::vector<char> ignored;
-    if (call(Verb::kSet, key, value, ignored) == Outcome::kExists) {
+    if (call(Request::kSet, key, value, ignored) == Outcome::kExists) {
       throw TransportError(concat("store ", address(), ": '", key,
                                   "' exists already: two ranks have the same number, or two groups "
                                   "share the address"));
@@ -115,19 +115,19 @@ class TcpStore final : public Store {
   }
 
   bool try_get(std::string_view key, std::vector<char>& value) override {
-    return call(Verb::kGet, key, {}, value) == Outcome::kDone;
+    return call(Request::kGet, key, {}, value) == Outcome::kDone;
   }
 
   std::string local_address() const override { return local_address_of(connection_); }
 
  private:
-  Outcome call(Verb verb, std::string_view key, std::span<const char> value,
+  Outcome call(Request kind, std::string_view key, std::span<const char> value,
                std::vector<char>& result) {
     const Deadline until = std::max(
         deadline(), steady_clock::now() + (table_ != nullptr ? kOwnLastAnswer : kLastAnswer));
     try {
       const auto key_bytes = static_cast<uint32_t>(prefix_.size() + key.size());
-      std::string request{static_cast<char>(verb)};
+      std::string request{static_cast<char>(kind)};
       request.append(reinterpret_cast<const char*>(&key_bytes), sizeof(key_bytes));
       request.append(prefix_).append(key).append(value.data(), value.size());
       write_frame(connection_, request, until);

@@ -22,13 +22,13 @@ namespace gradwire::cpu {
 namespace {
 
 constexpr size_t kRun = 16;             // chunks that one thread takes at once
-constexpr size_t kLanes = 16;           // lists are padded with zeros to a multiple of so many
+constexpr size_t kListLanes = 16;           // lists are padded with zeros to a multiple of so many
 constexpr uint32_t kOctave = 1u << 23;  // in the bits of magnitudes
 
 [[gnu::always_inline]] inline uint32_t count_above(const float* x, size_t padded, uint32_t below) {
-  int32_t lanes[kLanes] = {};
-  for (size_t i = 0; i < padded; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) {
+  int32_t lanes[kListLanes] = {};
+  for (size_t i = 0; i < padded; i += kListLanes) {
+    for (size_t j = 0; j < kListLanes; ++j) {
       const int32_t bits = std::bit_cast<int32_t>(x[i + j]) & 0x7FFFFFFF;
       lanes[j] += bits > static_cast<int32_t>(below) ? 1 : 0;
     }
@@ -87,7 +87,7 @@ struct Bracket {
 /// Of a list whose `count` members are all above `low`, count > k; `likely` is tried first.
 GRADWIRE_CLONES Split split_list(const float* x, uint32_t count, uint32_t k, uint32_t low,
                                  uint32_t likely) {
-  const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
+  const size_t padded = (count + kListLanes - 1) / kListLanes * kListLanes;
   Bracket bracket{low, count, largest_of(x, padded), 0};
   if (likely > low && likely < bracket.high) {
     const uint32_t above = count_above(x, padded, likely);
@@ -217,7 +217,7 @@ Guess ChunkSelector::search(const Place& place) const {
   }
   alignas(64) float x[kSelectChunk];
   x_.read(place.chunk * kSelectChunk, {x, place.numel});
-  const size_t padded = (place.numel + kLanes - 1) / kLanes * kLanes;
+  const size_t padded = (place.numel + kListLanes - 1) / kListLanes * kListLanes;
   std::fill(x + place.numel, x + padded, 0.0f);
   const auto reached_by = [&](uint32_t rank) { return split(x, padded, rank).reached_by(rank); };
   const uint32_t likely = reached_by(place.wanted);
@@ -227,7 +227,7 @@ Guess ChunkSelector::search(const Place& place) const {
 /// Keeps the wanted ones of more candidates, and moves the guess to what would have been right.
 uint32_t ChunkSelector::cut(const Place& place, Guess& guess, EntryList list, uint32_t count,
                             LateWrites& writes) const {
-  std::fill_n(list.values + count, kLanes, 0.0f);
+  std::fill_n(list.values + count, kListLanes, 0.0f);
   const Guess used = guess;
   const uint32_t aim = target(place.wanted);
   if (count > 4 * aim) {

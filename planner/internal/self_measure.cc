@@ -34,9 +34,9 @@ double fastest_of(const Work& work) {
 }
 
 /// A compressor alone, with memory of its own. The gradient is one matrix of so many rows, or none.
-class Codec {
+class TimedCodec {
  public:
-  Codec(const CompressorSpec& spec, size_t numel, size_t rows = 0)
+  TimedCodec(const CompressorSpec& spec, size_t numel, size_t rows = 0)
       : compressor_(make_compressor(
             spec, {.numel = numel, .segments = {{.parameter = 0, .numel = numel, .rows = rows}}})),
         payload_(std::max(compressor_->capacity_bytes(), compressor_->first_bytes())),
@@ -101,13 +101,13 @@ std::span<const float> usable(const CompressorSpec& spec, std::span<const float>
 
 CodecTimes times_of(const CompressorSpec& spec, std::span<const float> gradient, Context& context) {
   if (spec.rank == 0) {
-    Codec codec(spec, gradient.size());
+    TimedCodec codec(spec, gradient.size());
     return {fastest_of([&] { codec.compress(gradient, context); }),
             fastest_of([&] { codec.decompress(context); })};
   }
   // A step multiplies by the one side and the next by the other, which costs something else: the
   // mean of two.
-  Codec codec(spec, gradient.size(), rows_of(gradient.size()));
+  TimedCodec codec(spec, gradient.size(), rows_of(gradient.size()));
   CodecTimes fastest;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     CodecTimes pair;
@@ -260,7 +260,7 @@ void NormMeter::behind(ParamId p, std::span<const float> mean, ConstResidual res
     norms.sent += to_send;
   } else {
     // Nobody keeps what a spec without feedback leaves out: it is encoded once more.
-    Codec codec(spec, a.size());
+    TimedCodec codec(spec, a.size());
     codec.compress(a, context);
     const std::span<const float> decoded = codec.decompress(context);
     norms.sent += squared(decoded);
