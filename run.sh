@@ -11,6 +11,8 @@
 # Set-up on a fresh Debian or Ubuntu machine: system packages (as root or with passwordless sudo,
 # else it prints the line to run), a virtual environment in .venv, the Python package built into it.
 # What is already there is kept; an unchanged tree is not built again.
+# Where no GPU is the package and the library are built without CUDA, which takes a third less; where
+# one is, for that kind alone. GRADWIRE_CUDA=ON ./run.sh builds for all of them.
 # PYTHON=python3.12 ./run.sh picks another interpreter for the virtual environment.
 set -eu
 here=$PWD
@@ -44,8 +46,8 @@ fail() { say "$*"; exit 1; }
 
 # The packages a part of the project needs, and nothing a machine without that part would miss.
 packages="g++ make cmake ninja-build python3 python3-venv python3-dev ca-certificates
-          libgloo-dev libopenblas-dev zlib1g-dev nlohmann-json3-dev iproute2 util-linux"
-test_packages="libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin ccache"
+          libgloo-dev libopenblas-dev zlib1g-dev nlohmann-json3-dev iproute2 util-linux ccache"
+test_packages="libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin"
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null 2>&1; then
@@ -112,9 +114,9 @@ add_browser() {
   say "no $browser: $why; the tests of reports in a browser will be skipped"
 }
 
-# The package and the C++ tests compile the same files with the same flags in two folders: with ccache
-# the second takes what the first has made. The settings are of this run and no other; the cache is
-# the user's own.
+# The package, the installed C++ library and the C++ tests compile the same files with the same flags in
+# three folders: with ccache the second takes what the first has made. The settings are of this run and
+# no other; the cache is the user's own. Without ccache all is compiled each time.
 share_compilations() {
   command -v ccache >/dev/null 2>&1 || return 0
   # Paths relative to the checkout, the compiler's own list of headers, any build folder, and headers
@@ -127,6 +129,8 @@ share_compilations() {
 fingerprint() {
   {
     "$venv/bin/python" -c 'import sys; print(sys.version)'
+    echo "GRADWIRE_CUDA=${GRADWIRE_CUDA:-AUTO}"
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true
     find kernels optimizers comm planner bindings bench cmake CMakeLists.txt pyproject.toml \
       docs/requirements.txt -type f ! -name '*.pyc' ! -name '*.md' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } | sha256sum | cut -d' ' -f1
@@ -149,6 +153,7 @@ add_site_builder() {
 }
 
 make_venv() {
+  share_compilations
   [ -x "$venv/bin/python" ] && return 0
   stage "making the virtual environment $venv"
   "$python" -m venv "$venv" || { rm -rf "$venv"; fail "python -m venv failed"; }
@@ -170,8 +175,10 @@ set_up() {
   "$venv/bin/python" -m pip install -q --disable-pip-version-check \
     'scikit-build-core>=1.1' 'pybind11>=3.0'
   stage "building gradwire into $venv (the first time it takes a few minutes)"
-  patiently "$logs/setup.log" "$venv/bin/python" -m pip install --disable-pip-version-check \
+  # -v: the log has what CMake found, too.
+  patiently "$logs/setup.log" "$venv/bin/python" -m pip install -v --disable-pip-version-check \
     --no-build-isolation ".[$extras]"
+  sed -n 's/^ *-- gradwire: \(CUDA .*\)/run.sh:   \1/p' "$logs/setup.log" >&2
   case $extras in
     *dev*)
       add_torch
@@ -193,13 +200,15 @@ closing_line() {
 
 # The C++ library alone, with its CMake package files; compiled as the package is, for ccache's sake.
 run_install() {
+  share_compilations
   prefix=${1:-$root/build/prefix}
   case $prefix in /*) ;; *) prefix=$here/$prefix ;; esac
   logs=$root/build/test-logs
   mkdir -p "$logs"
   stage "configuring the C++ library"
   patiently "$logs/install.log" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    -DGRADWIRE_PYTHON=OFF -DGRADWIRE_TESTS=OFF -DGRADWIRE_BENCH=OFF
+    -DGRADWIRE_PYTHON=OFF -DGRADWIRE_TESTS=OFF -DGRADWIRE_BENCH=OFF \
+    -DGRADWIRE_CUDA_FOR_THIS_MACHINE=ON "-DGRADWIRE_CUDA=${GRADWIRE_CUDA:-AUTO}"
   grep '^-- gradwire:' "$logs/install.log" >&2 || true
   stage "building it (the first time it takes a few minutes)"
   patiently "$logs/install.log" cmake --build build/cpp
@@ -275,7 +284,7 @@ run_table() {
 }
 
 case ${1:-bench} in
-  -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 case ${1:-bench}:$# in
   test:1 | setup:1 | wheel:1 | docs:1 | install:1 | install:2) ;;
@@ -288,7 +297,6 @@ case ${1:-bench} in
     needs_room 10000
     install_packages $packages $test_packages
     add_browser
-    share_compilations
     set_up bench,dev
     run_tests
     ;;
@@ -300,7 +308,6 @@ case ${1:-bench} in
     ;;
   wheel)
     install_packages $packages
-    share_compilations
     run_wheel
     ;;
   docs)
@@ -314,7 +321,6 @@ case ${1:-bench} in
     ;;
   install)
     install_packages $packages
-    share_compilations
     run_install "${2:-}"
     ;;
   *)

@@ -1,7 +1,7 @@
 # Device code of a layer, where a CUDA compiler is found. Elsewhere every cuda:: operation throws
 # (no_cuda.cc). An object library of its own: the flags of C++ files are not nvcc's.
 
-set(GRADWIRE_CUDA_LAUNCHER sh ${PROJECT_SOURCE_DIR}/cmake/nvcc_with_report.sh
+set(GRADWIRE_CUDA_LAUNCHER sh ${CMAKE_CURRENT_LIST_DIR}/nvcc_with_report.sh
     ${CMAKE_CUDA_COMPILER_LAUNCHER})
 
 # gradwire_device_objects(<target> <source.cu>...): an object library of them.

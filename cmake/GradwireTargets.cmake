@@ -1,5 +1,13 @@
 # How a layer of the library and a test are declared.
 
+find_program(GRADWIRE_CCACHE ccache)
+if(GRADWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${GRADWIRE_CCACHE})
+endif()
+if(GRADWIRE_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${GRADWIRE_CCACHE})
+endif()
+
 # Flags of every target of this project; none of them reaches users.
 function(gradwire_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
