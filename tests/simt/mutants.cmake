@@ -1,5 +1,5 @@
 # Kernels with one fault each, put in by text replacement at configure time; the tests must fail on
-# every one of them. Built when the test runs.
+# every one of them. Built when the test runs: a sample of them in ctest, all in ./run.sh soak.
 
 set_property(GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS "")
 
@@ -317,10 +317,10 @@ gradwire_simt_mutant(add_behind_a_commit FILE elementwise.cuh SOURCE elementwise
 get_property(mutants GLOBAL PROPERTY GRADWIRE_SIMT_MUTANTS)
 string(REPLACE ";" "\n" mutants "${mutants}")
 file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/mutants.txt CONTENT "${mutants}\n")
-add_test(NAME simt.every_mutant_is_caught
+add_test(NAME simt.a_sample_of_the_mutants_is_caught
          COMMAND ${CMAKE_COMMAND} -D BUILD_DIR=${CMAKE_BINARY_DIR}
-                 -D LIST=${CMAKE_CURRENT_BINARY_DIR}/mutants.txt
+                 -D LIST=${CMAKE_CURRENT_BINARY_DIR}/mutants.txt -D SAMPLE=8
                  -P ${CMAKE_CURRENT_SOURCE_DIR}/run_mutants.cmake)
 # The longest of all tests: it begins first, where ctest runs several at once.
-set_tests_properties(simt.every_mutant_is_caught PROPERTIES LABELS simt RESOURCE_LOCK build_tree
+set_tests_properties(simt.a_sample_of_the_mutants_is_caught PROPERTIES LABELS simt RESOURCE_LOCK build_tree
                      TIMEOUT 900 COST 1000)

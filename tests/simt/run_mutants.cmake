@@ -1,12 +1,51 @@
-# Builds all mutants and runs the tests that must fail on each. LIST: "program|filter" per line.
+# Builds mutants and runs the tests that must fail on each. LIST: "program|filter" per line.
+# A sample of SAMPLE of them, drawn by GRADWIRE_TEST_SEED; all where GRADWIRE_SOAK is set; those whose
+# names match GRADWIRE_MUTANTS, a regular expression, where that is set.
 
-execute_process(COMMAND ${CMAKE_COMMAND} --build ${BUILD_DIR} --target simt_mutants --parallel 2
+cmake_minimum_required(VERSION 3.25)
+file(STRINGS ${LIST} mutants)
+list(LENGTH mutants count)
+if(NOT "$ENV{GRADWIRE_MUTANTS}" STREQUAL "")
+  list(FILTER mutants INCLUDE REGEX "simt_mutant_($ENV{GRADWIRE_MUTANTS})[|]")
+elseif("$ENV{GRADWIRE_SOAK}" STREQUAL "")
+  set(seed "$ENV{GRADWIRE_TEST_SEED}")
+  if(seed STREQUAL "")
+    set(seed 20240229)
+  endif()
+  math(EXPR seed "${seed} % 2147483647")
+  string(RANDOM LENGTH 1 ALPHABET 0 RANDOM_SEED ${seed} ignored)  # the draws below continue from it
+  set(sample "")
+  foreach(unused RANGE 1 ${SAMPLE})
+    list(LENGTH mutants left)
+    if(left EQUAL 0)
+      break()
+    endif()
+    string(RANDOM LENGTH 6 ALPHABET 0123456789 draw)
+    math(EXPR at "1${draw} % ${left}")
+    list(GET mutants ${at} drawn)
+    list(REMOVE_AT mutants ${at})
+    list(APPEND sample "${drawn}")
+  endforeach()
+  set(mutants "${sample}")
+  message(STATUS "a sample of ${SAMPLE} of ${count} mutants, seed ${seed} (GRADWIRE_TEST_SEED); "
+                 "./run.sh soak runs all")
+endif()
+if(NOT mutants)
+  message(FATAL_ERROR "no mutant of ${count} was chosen (GRADWIRE_MUTANTS='$ENV{GRADWIRE_MUTANTS}')")
+endif()
+
+set(targets "")
+foreach(mutant IN LISTS mutants)
+  string(REGEX REPLACE "[|].*" "" program "${mutant}")
+  cmake_path(GET program FILENAME target)
+  list(APPEND targets ${target})
+endforeach()
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${BUILD_DIR} --parallel 2 --target ${targets}
                 OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
   message(FATAL_ERROR "the mutants do not build:\n${output}")
 endif()
 
-file(STRINGS ${LIST} mutants)
 set(survivors "")
 foreach(mutant IN LISTS mutants)
   string(REPLACE "|" ";" parts "${mutant}")
