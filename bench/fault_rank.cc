@@ -129,7 +129,8 @@ Group join(const Arguments& arguments) {
   meet(*store, "plain", options.rank, options.world_size);
   auto engine = std::make_shared<CorruptingEngine>(
       make_plugin_engine(load_plugin("gloo", PluginSymbols::kOwn, options), options,
-                         {store.get(), options.network_interface, store->deadline()}));
+                         {store.get(), own_address(options.network_interface, store->local_address()),
+                          store->deadline()}));
   meet(*store, "joined", options.rank, options.world_size);
   CorruptingEngine* const broken = engine.get();
   return {make_point_to_point_transport("gloo", std::move(engine), options), broken};

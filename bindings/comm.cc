@@ -196,7 +196,7 @@ void close(BoundTransport& self) {
 Handle joined(const std::string& name, int rank, int world_size, const std::string& store,
             const std::string& interface, double timeout, const std::string& job_secret,
             double bits_per_second, const std::string& plugin_path, const Log& log, int device,
-            int max_ctas) {
+            int max_ctas, const std::string& socket_interface, int local_world_size) {
   TransportOptions options;
   options.rank = rank;
   options.world_size = world_size;
@@ -204,6 +204,10 @@ Handle joined(const std::string& name, int rank, int world_size, const std::stri
   options.pacing.bits_per_second = bits_per_second;
   options.store = store;
   options.network_interface = interface;
+  options.socket_interface = socket_interface;
+  check(local_world_size >= 0 && local_world_size <= world_size, "local_world_size: is ",
+        local_world_size, ", must be from 0, for not known, to world_size, which is ", world_size);
+  options.local_world_size = local_world_size;
   options.job_secret = job_secret;
   options.plugin_path = plugin_path;
   options.log = log_to(log);
@@ -235,6 +239,8 @@ py::typing::Dict<py::str, py::object> from_environment() {
   found["world_size"] = options.world_size;
   found["store"] = options.store;
   found["interface"] = options.network_interface;
+  found["socket_interface"] = options.socket_interface;
+  found["local_world_size"] = options.local_world_size;
   found["job_secret"] = options.job_secret;
   return found;
 }
@@ -354,19 +360,21 @@ void bind_comm(py::module_& module) {
       py::arg("world_size") = 1, py::arg("store") = "", py::arg("interface") = "",
       py::arg("timeout") = 30.0, py::arg("job_secret") = "", py::arg("bits_per_second") = 0.0,
       py::arg("plugin_path") = "", py::arg("log") = py::none(), py::arg("device") = 0,
-      py::arg("max_ctas") = 0,
+      py::arg("max_ctas") = 0, py::arg("socket_interface") = "", py::arg("local_world_size") = 0,
       "Joins a group of processes: collective, blocking, at most `timeout` seconds.\n\n"
       "Args:\n    name: a row of gradwire.transports().\n"
       "    store: where ranks meet: 'file:DIR' (all ranks see it) or 'tcp:HOST:PORT' (rank 0 "
       "listens).\n"
-      "    interface: network interface to bind, e.g. 'eth0'; by default the one that routes to "
-      "the store.\n"
+      "    interface: network interface to bind: 'eth0', 'eth*' for all that begin so, several with "
+      "commas between, '^docker*,lo' for all but these; by default the one on the way to the others.\n"
       "    timeout: seconds a peer may stay silent inside one call.\n"
       "    job_secret: ranks meet only where it is the same.\n"
       "    bits_per_second: paces the rank's link inside the transport; 0: as fast as it goes.\n"
       "    log: called with a line about what happened beside the calls, from any thread.\n"
       "    device, max_ctas: of 'nccl': this rank's GPU as CUDA numbers them, and the blocks NCCL may "
-      "take of it, 0 for its choice.\n\n"
+      "take of it, 0 for its choice.\n"
+      "    socket_interface: taken where there is no interface, by 'gloo' and 'nccl'.\n"
+      "    local_world_size: ranks on this machine, 0 where that is not known.\n\n"
       "Raises:\n    InvalidArgument: an unknown name lists the known ones.\n"
       "    TransportError: ranks did not appear in time.");
   module.def("make_in_process_group", &make_group, py::arg("world_size"), py::kw_only(),

@@ -5,6 +5,7 @@
 
 namespace gradwire::bindings {
 
+void bind_addresses(pybind11::module_& module);
 void bind_carrier(pybind11::module_& module);
 void bind_comm(pybind11::module_& module);
 void bind_device_array(pybind11::module_& module);

@@ -101,6 +101,7 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_kernels(module);
   bindings::bind_comm(module);
   bindings::bind_carrier(module);
+  bindings::bind_addresses(module);
   bindings::bind_plan(module);
   bindings::bind_reducer(module);
   bindings::bind_optimizer_specs(module);

@@ -158,6 +158,24 @@ void read_local(const Launcher* launcher, TransportOptions& options) {
   }
 }
 
+/// "eth,ib" -> "eth*,ib*", "=eth0" -> "eth0", "^docker" -> "^docker*", "^=eth1" -> "^eth1": what NCCL
+/// means by them. A port behind a name is for NCCL alone.
+std::string wish_of_nccl(std::string_view names) {
+  std::string wish;
+  if (names.starts_with('^')) {
+    wish += '^';
+    names.remove_prefix(1);
+  }
+  const bool exact = names.starts_with('=');
+  names.remove_prefix(exact ? 1 : 0);
+  for (bool first = true; !names.empty(); first = false) {
+    const std::string_view part = names.substr(0, names.find(','));
+    wish += concat(first ? "" : ",", part.substr(0, part.find(':')), exact ? "" : "*");
+    names.remove_prefix(std::min(part.size() + 1, names.size()));
+  }
+  return wish;
+}
+
 std::string tcp_address(std::string_view host, int port) {
   const bool ipv6 = host.find(':') != std::string_view::npos;
   return concat("tcp:", ipv6 ? "[" : "", host, ipv6 ? "]" : "", ":", port);
@@ -220,6 +238,14 @@ std::string store_address(const Launcher* launcher) {
 
 }  // namespace
 
+std::string socket_interface_from_environment() {
+  if (const auto names = first_of({"GRADWIRE_INTERFACE", "GLOO_SOCKET_IFNAME"})) {
+    return std::string(names->value);
+  }
+  const auto nccl = find("NCCL_SOCKET_IFNAME");
+  return nccl ? wish_of_nccl(nccl->value) : std::string();
+}
+
 TransportOptions from_environment() {
   TransportOptions options;
   const bool own = find("GRADWIRE_RANK") && find("GRADWIRE_WORLD_SIZE");
@@ -233,6 +259,7 @@ TransportOptions from_environment() {
   if (const auto interface = find("GRADWIRE_INTERFACE")) {
     options.network_interface = std::string(interface->value);
   }
+  options.socket_interface = socket_interface_from_environment();
   if (const auto secret = find("GRADWIRE_JOB_SECRET")) {
     options.job_secret = std::string(secret->value);
   }

@@ -10,6 +10,7 @@
 
 #include "gradwire/comm/internal/sha256.h"
 #include "gradwire/comm/internal/tcp_store.h"
+#include "gradwire/comm/transport.h"
 
 namespace gradwire {
 namespace {
@@ -138,6 +139,15 @@ std::vector<char> Store::get(std::string_view key) {
     }
   }
   return value;
+}
+
+StoreAccess access_of(const TransportOptions& options) {
+  using Ranks = StoreAccess::Ranks;
+  const int here = options.local_world_size;
+  return {options.job_secret, options.log, static_cast<size_t>(options.world_size),
+          here <= 0                     ? Ranks::kAnywhere
+          : here == options.world_size ? Ranks::kOnOneMachine
+                                       : Ranks::kOnSeveral};
 }
 
 std::string key_prefix(std::string_view secret) {

@@ -34,7 +34,8 @@ class Store {
   const std::string& address() const { return address_; }
   Deadline deadline() const { return deadline_; }
 
-  /// IPv4 or IPv6 address of this machine from which the store is reached; empty for a folder.
+  /// IPv4 or IPv6 address of this machine from which the store is reached, on the machine of rank 0
+  /// maybe a loopback one; empty for a folder.
   virtual std::string local_address() const { return {}; }
 
   /// Removes what the group wrote, so that the next one can use the same place. Called by rank 0
@@ -57,12 +58,18 @@ struct StoreAccess {
   std::string secret{};
   std::function<void(std::string_view)> log{};  ///< TransportOptions::log
   size_t clients = 1024;  ///< ranks expected at most: bounds the connections held
+  /// Where the ranks are, as far as it is known: all on one machine, or some on others.
+  enum class Ranks : uint8_t { kAnywhere, kOnOneMachine, kOnSeveral } ranks = Ranks::kAnywhere;
 };
 
-/// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens there and
-/// serves the others while its store lives. @throws InvalidArgument for another address,
-/// TransportError when the place cannot be used or, for tcp, rank 0 does not answer in time or has
-/// another secret.
+/// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens and serves
+/// the others while its store lives. At HOST alone where that is a numeric address, or a name and all
+/// ranks are on one machine. For any other name at all addresses of its machine, since what a name
+/// stands for differs between machines: one's own is 127.0.1.1 to Debian's /etc/hosts, and a launcher
+/// may say localhost to rank 0 alone. So it does for 127.0.0.1 where ranks are known to be elsewhere.
+/// A name that is not known yet, or an address where nobody listens, is tried until the deadline.
+/// @throws InvalidArgument for another address, TransportError when the place cannot be used or, for
+/// tcp, rank 0 does not answer in time or has another secret.
 std::unique_ptr<Store> make_store(std::string_view address, int rank,
                                   std::chrono::milliseconds timeout,
                                   const StoreAccess& access = {});
@@ -73,6 +80,10 @@ std::unique_ptr<Store> make_store(std::string_view address, int rank,
 /// ranks when they disagree on the world size.
 std::vector<std::string> meet(Store& store, std::string_view stage, int rank, int world_size,
                               std::string_view mine = {});
+
+struct TransportOptions;
+/// Of a group with these options.
+StoreAccess access_of(const TransportOptions& options);
 
 /// In front of every key of a job: of its secret, which it does not give away. Empty without one.
 std::string key_prefix(std::string_view secret);

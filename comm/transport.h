@@ -214,10 +214,16 @@ struct TransportOptions {
   std::chrono::milliseconds timeout{30000};
   Pacing pacing{};
   /// Where ranks meet: "file:DIR" (an empty or new directory all ranks see) or "tcp:HOST:PORT"
-  /// (rank 0 listens there). Unused by in_process and mpi.
+  /// (rank 0 listens there: store.h says at which addresses). Unused by in_process and mpi.
   std::string store{};
-  /// Network interface to bind, e.g. "eth0"; empty: the one that routes to the store, else "lo".
+  /// Network interface whose address is bound and given to the others: "eth0", several with commas
+  /// between, "eth*" for all that begin so, "^docker*,lo" for all but these. Empty: the one on the way
+  /// to the store, on rank 0's machine on the way to the others. In a folder that several machines
+  /// share: the one on the way to everywhere else.
   std::string network_interface{};
+  /// The same, as other libraries have been told: counts where network_interface is empty, for
+  /// transports with sockets of their own.
+  std::string socket_interface{};
   /// Known to the ranks of one job alone, made by whoever starts them: ranks meet only where it is
   /// the same, and strangers are refused. Empty: whoever reaches the store is believed.
   std::string job_secret{};
@@ -253,6 +259,7 @@ namespace comm {
 /// GRADWIRE_LOCAL_RANK, GRADWIRE_LOCAL_WORLD_SIZE, GRADWIRE_STORE, GRADWIRE_INTERFACE and
 /// GRADWIRE_JOB_SECRET, which win, or from the variables of torchrun, Open MPI's mpirun or SLURM's
 /// srun. Of nested launchers the innermost counts (torchrun, mpirun, srun).
+/// TransportOptions::socket_interface is socket_interface_from_environment().
 /// The store: MASTER_ADDR and MASTER_PORT (the port after it under torchrun itself, whose own store
 /// holds MASTER_PORT); without them, under SLURM the first host of the step and a port from 20000
 /// to 29999 made of the job's and the step's numbers, under Open MPI none (mpi needs none). The one
@@ -260,6 +267,10 @@ namespace comm {
 /// @throws InvalidArgument naming the variable that is missing or malformed, or both where those of
 /// two launchers contradict each other.
 TransportOptions from_environment();
+
+/// GRADWIRE_INTERFACE, else GLOO_SOCKET_IFNAME (names), else NCCL_SOCKET_IFNAME (beginnings of names,
+/// or = and names; behind ^ those to leave out), in the form of TransportOptions::network_interface.
+std::string socket_interface_from_environment();
 }  // namespace comm
 
 }  // namespace gradwire

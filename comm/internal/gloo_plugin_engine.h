@@ -42,8 +42,7 @@ struct gradwire_plugin_engine {
 
   explicit gradwire_plugin_engine(const gradwire_plugin_options& options) {
     gloo::transport::tcp::attr attributes;
-    attributes.iface = options.network_interface;
-    attributes.ai_family = AF_INET;
+    attributes.hostname = options.address;  // by an interface's name Gloo would take its first one
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     const auto context =
         std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);

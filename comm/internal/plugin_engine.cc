@@ -57,7 +57,7 @@ class PluginEngine final : public PointToPoint {
       : table_(table), rank_(options.rank), world_size_(options.world_size) {
     StoreCalls calls{place.store, concat(table_.transport, "/"), nullptr};
     const gradwire_plugin_options plugin_options{
-        rank_, world_size_, place.network_interface.c_str(), milliseconds_until(place.deadline),
+        rank_, world_size_, place.address.c_str(), milliseconds_until(place.deadline),
         place.store == nullptr ? gradwire_plugin_store{} : calls.table()};
     gradwire_plugin_error error{{}, -1};
     const int outcome = table_.open(&plugin_options, &engine_, &error);
@@ -67,8 +67,8 @@ class PluginEngine final : public PointToPoint {
     check(outcome != GRADWIRE_PLUGIN_INVALID, table_.transport, ": ", error.text);
     if (outcome != GRADWIRE_PLUGIN_DONE) {
       throw TransportError(concat(table_.transport, ": rank ", rank_, " joining the others",
-                                  place.network_interface.empty() ? "" : " over ",
-                                  place.network_interface, ": ", error.text),
+                                  place.address.empty() ? "" : " at ", place.address, ": ",
+                                  error.text),
                            error.peer);
     }
   }

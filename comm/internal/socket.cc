@@ -28,10 +28,13 @@ Addresses resolve(const std::string& host, const std::string& port, int flags) {
   hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    throw TransportError(concat(host, ":", port, ": ", gai_strerror(error)));
+    throw UnknownHost(concat(host, ":", port), gai_strerror(error));
   }
   return {found, &freeaddrinfo};
 }
+
+// One of several addresses that does not answer must not take all the time of the others.
+constexpr milliseconds kPerAddress{2000};
 
 /// Waits for `events`; false at the deadline.
 bool ready(int fd, short events, Deadline deadline) {
@@ -60,6 +63,12 @@ Socket open_socket(const addrinfo& address) {
   return socket;
 }
 
+/// Whether the kernel has sockets of that kind at all.
+bool has_family(const addrinfo& address) {
+  return Socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0)) ||
+         errno != EAFNOSUPPORT;
+}
+
 /// 0, or the errno of why not.
 int try_connect(const Socket& socket, const addrinfo& address, Deadline deadline) {
   if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) {
@@ -77,7 +86,16 @@ int try_connect(const Socket& socket, const addrinfo& address, Deadline deadline
   return error;
 }
 
-/// "10.0.0.1" and "29500"; empty when `name_of` (getsockname or getpeername) fails.
+void bind_and_listen(const Socket& socket, const addrinfo& address, const std::string& place) {
+  const int on = 1;
+  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0 ||
+      ::listen(socket.fd(), SOMAXCONN) != 0) {
+    throw TransportError(concat("rank 0 cannot listen on ", place, ": ", std::strerror(errno)));
+  }
+}
+
+/// "10.0.0.1" and "29500", also where IPv6 carries IPv4 (::ffff:10.0.0.1); empty when `name_of` (getsockname or getpeername) fails.
 std::pair<std::string, std::string> numeric_name(const Socket& socket,
                                                  int (*name_of)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address{};
@@ -88,7 +106,12 @@ std::pair<std::string, std::string> numeric_name(const Socket& socket,
                   sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return {};
   }
-  return {host, port};
+  std::string_view numeric = host;
+  constexpr std::string_view kMapped = "::ffff:";
+  if (numeric.starts_with(kMapped) && numeric.find('.') != std::string_view::npos) {
+    numeric.remove_prefix(kMapped.size());
+  }
+  return {std::string(numeric), port};
 }
 
 }  // namespace
@@ -107,16 +130,33 @@ Socket::~Socket() {
   }
 }
 
+bool is_numeric(const std::string& host) {
+  try {
+    return resolve(host, "0", AI_NUMERICHOST) != nullptr;
+  } catch (const UnknownHost&) {
+    return false;
+  }
+}
+
 Socket listen_on(const std::string& host, const std::string& port) {
   const Addresses addresses = resolve(host, port, AI_PASSIVE);
   Socket socket = open_socket(*addresses);
-  const int on = 1;
-  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
-      ::listen(socket.fd(), SOMAXCONN) != 0) {
-    throw TransportError(
-        concat("rank 0 cannot listen on ", host, ":", port, ": ", std::strerror(errno)));
+  bind_and_listen(socket, *addresses, concat(host, ":", port));
+  return socket;
+}
+
+Socket listen_everywhere(const std::string& host, const std::string& port) {
+  const std::string place = concat("all addresses for ", host, ":", port);
+  const int off = 0;
+  const Addresses ipv6 = resolve("::", port, AI_PASSIVE | AI_NUMERICHOST);
+  Socket both(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (both && setsockopt(both.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) == 0) {
+    bind_and_listen(both, *ipv6, place);
+    return both;
   }
+  const Addresses ipv4 = resolve("0.0.0.0", port, AI_PASSIVE | AI_NUMERICHOST);
+  Socket socket = open_socket(*ipv4);  // the kernel has no IPv6
+  bind_and_listen(socket, *ipv4, place);
   return socket;
 }
 
@@ -140,8 +180,23 @@ Socket connect_to(const std::string& host, const std::string& port, Deadline dea
 int connect_once(const std::string& host, const std::string& port, Deadline deadline,
                  Socket& socket) {
   const Addresses addresses = resolve(host, port, 0);
-  socket = open_socket(*addresses);
-  return try_connect(socket, *addresses, deadline);
+  const bool several = addresses->ai_next != nullptr;
+  int why_not = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    if (several && !has_family(*address)) {
+      why_not = why_not == 0 ? EAFNOSUPPORT : why_not;
+      continue;
+    }
+    socket = open_socket(*address);
+    const int error = try_connect(
+        socket, *address,
+        several ? std::min(deadline, steady_clock::now() + kPerAddress) : deadline);
+    if (error == 0) {
+      return 0;
+    }
+    why_not = why_not == 0 || error == ECONNREFUSED ? error : why_not;
+  }
+  return why_not;
 }
 
 int start_connecting(const std::string& host, const std::string& port, Socket& socket) {

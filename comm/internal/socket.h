@@ -27,14 +27,28 @@ class Socket {
   int fd_ = -1;
 };
 
-/// Port "0" is any free one. @throws TransportError "<host>:<port>: why" when the name does not resolve or the port is taken.
+/// A name that does not resolve, now: one of a machine that has just been started may a little later.
+class UnknownHost : public TransportError {
+ public:
+  UnknownHost(std::string_view place, const char* reason)
+      : TransportError(concat(place, ": ", reason)), why(reason) {}
+  std::string why;
+};
+
+/// Whether this is an address and no name.
+bool is_numeric(const std::string& host);
+
+/// Port "0" is any free one. @throws UnknownHost, TransportError when the port is taken.
 Socket listen_on(const std::string& host, const std::string& port);
+/// At all addresses of this machine, of IPv6 where it has that and of IPv4. `host` is for messages.
+Socket listen_everywhere(const std::string& host, const std::string& port);
 
 /// Tries until it succeeds. @throws TransportError with the last reason at the deadline.
 Socket connect_to(const std::string& host, const std::string& port, Deadline deadline);
 
-/// One attempt. Returns 0 and the socket, or the errno of why not: ECONNREFUSED says that no process
-/// listens there, ETIMEDOUT that the deadline passed.
+/// One attempt, at each address of the host. Returns 0 and the socket, or the errno of why not:
+/// ECONNREFUSED says that no process listens there, ETIMEDOUT that the deadline passed.
+/// @throws UnknownHost.
 int connect_once(const std::string& host, const std::string& port, Deadline deadline,
                  Socket& socket);
 
@@ -44,7 +58,7 @@ int start_connecting(const std::string& host, const std::string& port, Socket& s
 /// the attempt to connect was refused.
 int read_once(const Socket& socket, char& byte);
 
-/// Numeric address of this end of a connected socket; port of a bound one; both of the other end.
+/// Numeric address of this end of a socket; port of a bound one; both of the other end.
 std::string local_address_of(const Socket& socket);
 int local_port_of(const Socket& socket);
 std::string remote_address_of(const Socket& socket);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "gradwire/comm/internal/handshake.h"
+#include "gradwire/comm/internal/interface.h"
 #include "gradwire/comm/internal/server.h"
 
 namespace gradwire {
@@ -26,6 +27,9 @@ constexpr milliseconds kLinger{300};
 // Past the deadline for the answer to a question asked before it: at the last look for the others,
 // silence must be theirs. The server's rank asks a thread of its own, which can only be late.
 constexpr milliseconds kLastAnswer{200}, kOwnLastAnswer{2000};
+
+// Between attempts to reach the server, at most. A server of names serves many others.
+constexpr milliseconds kPause{50}, kPauseForNames{500};
 
 /// The table, on the rank that serves it.
 class Table {
@@ -73,7 +77,11 @@ class TcpStore final : public Store {
         server_(server) {}
   ~TcpStore() override { connection_ = Socket(); }  // before the table waits for its clients
 
+  /// This rank's own way to it needs no name, nor a way out of this machine and back.
   void serve(Socket listener, const StoreAccess& access) {
+    const std::string own = local_address_of(listener);
+    host_ = own == "::" || own == "0.0.0.0" ? "127.0.0.1" : own;
+    port_ = std::to_string(local_port_of(listener));
     table_ = std::make_unique<Table>(std::move(listener), concat("store ", address()), access);
   }
 
@@ -82,26 +90,23 @@ class TcpStore final : public Store {
     milliseconds pause(1);
     for (;;) {
       std::string why;
-      const int error = connect_once(host_, port_, deadline(), connection_);
-      if (error != 0) {
-        why = std::strerror(error);
-      } else {
-        try {
-          prove(connection_, secret, deadline());
-          return;
-        } catch (const WrongPeer& wrong) {
-          throw TransportError(concat("store ", address(), ": rank ", server_,
-                                      " is not reached there: ", wrong.what()), server_);
-        } catch (const TransportError& failure) {
-          why = failure.what();
-        }
+      milliseconds longest = kPause;
+      try {
+        const int error = connect_once(host_, port_, deadline(), connection_);
+        why = error == 0 ? refusal_of(secret) : std::strerror(error);
+      } catch (const UnknownHost& unknown) {
+        why = unknown.why;
+        longest = kPauseForNames;
+      }
+      if (why.empty()) {
+        return;
       }
       if (steady_clock::now() + pause >= deadline()) {
         throw TransportError(
             concat("rank ", server_, " does not answer at ", host_, ":", port_, ": ", why), server_);
       }
       std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, milliseconds(50));
+      pause = std::min(pause * 2, longest);
     }
   }
 
@@ -121,6 +126,19 @@ class TcpStore final : public Store {
   std::string local_address() const override { return local_address_of(connection_); }
 
  private:
+  /// Empty when the server lets this rank in.
+  std::string refusal_of(const std::string& secret) {
+    try {
+      prove(connection_, secret, deadline());
+      return {};
+    } catch (const WrongPeer& wrong) {
+      throw TransportError(concat("store ", address(), ": rank ", server_,
+                                  " is not reached there: ", wrong.what()), server_);
+    } catch (const TransportError& failure) {
+      return failure.what();
+    }
+  }
+
   Outcome call(Request kind, std::string_view key, std::span<const char> value,
                std::vector<char>& result) {
     const Deadline until = std::max(
@@ -149,6 +167,26 @@ class TcpStore final : public Store {
   Socket connection_;
 };
 
+/// For rank 0: see make_store() in store.h.
+Socket listen_for_ranks(const std::string& host, const std::string& port, Deadline deadline,
+                        StoreAccess::Ranks ranks) {
+  using Ranks = StoreAccess::Ranks;
+  const bool numeric = is_numeric(host);
+  if (numeric ? ranks == Ranks::kOnSeveral && is_loopback(host) : ranks != Ranks::kOnOneMachine) {
+    return listen_everywhere(host, port);
+  }
+  for (;;) {
+    try {
+      return listen_on(host, port);
+    } catch (const UnknownHost&) {
+      if (steady_clock::now() + kPauseForNames >= deadline) {
+        throw;
+      }
+    }
+    std::this_thread::sleep_for(kPauseForNames);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Deadline deadline,
@@ -168,7 +206,9 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Dead
       std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, deadline,
                                  server);
   if (rank == server) {
-    store->serve(listener ? std::move(listener) : listen_on(host, port), access);
+    store->serve(listener ? std::move(listener)
+                          : listen_for_ranks(host, port, deadline, access.ranks),
+                 access);
   }
   store->connect(access.secret);
   return store;

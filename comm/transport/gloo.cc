@@ -5,6 +5,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "gradwire/comm/internal/address.h"
 #include "gradwire/comm/internal/control.h"
 #include "gradwire/comm/internal/interface.h"
 #include "gradwire/comm/internal/plugin_engine.h"
@@ -26,10 +27,11 @@ constexpr milliseconds kForReasons{500};
 class GlooGroup final : public PointToPoint {
  public:
   GlooGroup(std::shared_ptr<PointToPoint> engine, std::shared_ptr<Control> control,
-            uint64_t generation, TransportOptions options)
+            uint64_t generation, TransportOptions options, std::string address)
       : engine_(std::move(engine)),
         control_(std::move(control)),
         generation_(generation),
+        address_(std::move(address)),
         next_(std::move(options)),
         next_generation_(generation) {
     for (int r = 0; r < engine_->world_size(); ++r) {
@@ -134,6 +136,7 @@ class GlooGroup final : public PointToPoint {
   std::shared_ptr<PointToPoint> engine_;
   std::shared_ptr<Control> control_;
   const uint64_t generation_;
+  const std::string address_;  // of this machine, which the others reach
   std::mutex mutex_;
   std::optional<TransportError> failure_;
   // Of the group that rebuild() agreed on last, which may have failed to connect.
@@ -143,10 +146,10 @@ class GlooGroup final : public PointToPoint {
 };
 
 /// All of an engine that needs the store. Rank `server` keeps it until the others need it no more.
-std::shared_ptr<PointToPoint> connect(const TransportOptions& options, Store& store,
-                                      int server = 0) {
+std::shared_ptr<PointToPoint> connect(const TransportOptions& options, const std::string& address,
+                                      Store& store, int server = 0) {
   auto engine = make_plugin_engine(load_plugin("gloo", PluginSymbols::kOwn, options), options,
-                                   {&store, options.network_interface, store.deadline()});
+                                   {&store, address, store.deadline()});
   if (options.rank == server) {
     meet(store, "connected", server, options.world_size);
     store.clear();
@@ -156,9 +159,6 @@ std::shared_ptr<PointToPoint> connect(const TransportOptions& options, Store& st
   return engine;
 }
 
-StoreAccess access_of(const TransportOptions& options) {
-  return {options.job_secret, options.log, static_cast<size_t>(options.world_size)};
-}
 
 GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
   Control::Agreement agreement = control_->agree(next_generation_, options);
@@ -174,8 +174,8 @@ GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
   const auto store = make_tcp_store(agreement.store, next_.rank, deadline, access_of(next_),
                                     std::move(agreement.listener), agreement.server);
   meet(*store, "here", next_.rank, next_.world_size);
-  return {std::make_shared<GlooGroup>(connect(next_, *store, agreement.server), control_,
-                                      next_generation_, next_),
+  return {std::make_shared<GlooGroup>(connect(next_, address_, *store, agreement.server), control_,
+                                      next_generation_, next_, address_),
           std::move(members)};
 }
 
@@ -187,18 +187,18 @@ std::string gloo_unavailable_reason(const TransportOptions& options) {
 
 std::shared_ptr<PointToPoint> make_gloo_engine(const TransportOptions& options) {
   load_plugin("gloo", PluginSymbols::kOwn, options);
-  check(options.network_interface.empty() || has_interface(options.network_interface),
-        "gloo: interface '", options.network_interface,
-        "' has no IPv4 address here, known: ", list_interfaces());
+  const std::string& interface = wished_interface(options);
+  check_interface("gloo", interface);
   const auto store = make_store(options.store, options.rank, options.timeout, access_of(options));
-  TransportOptions own = options;
-  if (own.network_interface.empty()) {
-    own.network_interface = interface_of(store->local_address());
-  }
-  const auto control = std::make_shared<Control>(ipv4_of(own.network_interface), own);
+  const std::string address = chosen_address(
+      meet(*store, "address", options.rank, options.world_size,
+           address_offer(interface, store->local_address())),
+      options.rank, interface);
+  const auto control = std::make_shared<Control>(address, options);
   control->set_addresses(
-      meet(*store, "here", own.rank, own.world_size, control->address()));
-  return std::make_shared<GlooGroup>(connect(own, *store), control, 0, own);
+      meet(*store, "here", options.rank, options.world_size, control->address()));
+  return std::make_shared<GlooGroup>(connect(options, address, *store), control, 0, options,
+                                     address);
 }
 
 std::unique_ptr<Transport> make_gloo_transport(const TransportOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/comm/internal/address.h"
 #include "gradwire/comm/internal/agree.h"
 #include "gradwire/comm/internal/host_words.h"
 #include "gradwire/comm/internal/interface.h"
@@ -298,14 +299,6 @@ class NcclTransport final : public Transport {
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, frames_sent_{0};
 };
 
-std::string address_for_control(const TransportOptions& options, const Store& store) {
-  if (!options.network_interface.empty()) {
-    return ipv4_of(options.network_interface);
-  }
-  const std::string routed = store.local_address();
-  return routed.empty() ? "127.0.0.1" : routed;
-}
-
 void check_same_version(const std::vector<std::string>& versions) {
   for (size_t r = 1; r < versions.size(); ++r) {
     check(versions[r] == versions[0], "nccl: rank ", r, " has NCCL ", versions[r],
@@ -342,21 +335,20 @@ std::unique_ptr<Transport> make_nccl_transport(const NcclLibrary& library,
   check(options.timeout.count() > 0, "nccl: timeout is ", options.timeout.count(),
         " ms, must be positive");
   check(options.pacing.bits_per_second == 0, "nccl: links cannot be paced here");
-  check(options.network_interface.empty() || has_interface(options.network_interface),
-        "nccl: interface '", options.network_interface,
-        "' has no IPv4 address here, known: ", list_interfaces());
+  const std::string& interface = wished_interface(options);
+  check_interface("nccl", interface);
   const int devices = cuda::device_count();
   if (devices == 0) {
     throw DeviceError(concat("nccl: no GPU: ", cuda::unavailable_reason()));
   }
   check(options.nccl.device_index >= 0 && options.nccl.device_index < devices,
         "nccl: device_index is ", options.nccl.device_index, ", must be in [0, ", devices, ")");
-  const auto store = make_store(
-      options.store, options.rank, options.timeout,
-      {options.job_secret, options.log, static_cast<size_t>(options.world_size)});
+  const auto store = make_store(options.store, options.rank, options.timeout, access_of(options));
+  const std::vector<std::string> offers = meet(*store, "address", options.rank, options.world_size,
+                                               address_offer(interface, store->local_address()));
   ControlGroup::Place place;
   if (options.rank == 0) {
-    place = ControlGroup::open_place(address_for_control(options, *store));
+    place = ControlGroup::open_place(chosen_address(offers, 0, interface));
     const auto bytes = std::as_bytes(std::span(&place.invitation, 1));
     store->set("nccl/control", {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   } else {

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define GRADWIRE_PLUGIN_ABI_VERSION 3u
+#define GRADWIRE_PLUGIN_ABI_VERSION 4u
 #define GRADWIRE_PLUGIN_ENTRY "gradwire_plugin_entry"
 
 /* What a call returns. */
@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
   int rank;
   int world_size;
-  const char* network_interface;
+  const char* address; /* numeric, of this machine: where peers reach it; MPI needs none */
   int64_t connect_timeout_ms;
   gradwire_plugin_store store; /* used inside open() only; MPI needs none */
 } gradwire_plugin_options;

@@ -35,7 +35,7 @@ class Variables {
           "SLURM_NODELIST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID", "SLURM_JOBID",
           "SLURM_STEP_ID", "GRADWIRE_RANK", "GRADWIRE_WORLD_SIZE", "GRADWIRE_LOCAL_RANK",
           "GRADWIRE_LOCAL_WORLD_SIZE", "GRADWIRE_STORE", "GRADWIRE_INTERFACE",
-          "GRADWIRE_JOB_SECRET"}) {
+          "GRADWIRE_JOB_SECRET", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
       unsetenv(name);
     }
   }
@@ -167,6 +167,24 @@ TEST(Environment, OwnVariablesWin) {
   setenv("GRADWIRE_LOCAL_WORLD_SIZE", "2", 1);
   EXPECT_EQ(comm::from_environment().local_rank, 0);
   EXPECT_EQ(comm::from_environment().local_world_size, 2);
+}
+
+// Meanings: NVIDIA's manual of NCCL_SOCKET_IFNAME, torch's of GLOO_SOCKET_IFNAME.
+TEST(Environment, InterfacesThatOtherLibrariesWereToldAreTakenWhereNoneIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"eth", "eth*"},          {"eth0,ib", "eth0*,ib*"},   {"=eth0", "eth0"},
+      {"=eth0,eth1", "eth0,eth1"}, {"^docker", "^docker*"}, {"^docker,lo", "^docker*,lo*"},
+      {"^=eth0", "^eth0"},      {"=eth0:12345", "eth0"},    {"", ""}};
+  for (const auto& [names, wish] : cases) {
+    const Variables set({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_STORE", "file:/a"},
+                         {"NCCL_SOCKET_IFNAME", names}});
+    EXPECT_EQ(comm::from_environment().socket_interface, wish) << names;
+    EXPECT_EQ(comm::from_environment().network_interface, "") << "mpi takes none";
+  }
+  const Variables set({{"NCCL_SOCKET_IFNAME", "ib"}, {"GLOO_SOCKET_IFNAME", "eth0,eth1"}});
+  EXPECT_EQ(comm::socket_interface_from_environment(), "eth0,eth1");
+  setenv("GRADWIRE_INTERFACE", "eth2", 1);
+  EXPECT_EQ(comm::socket_interface_from_environment(), "eth2");
 }
 
 TEST(Environment, OfNestedLaunchersTheInnermostCounts) {

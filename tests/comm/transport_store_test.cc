@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "gradwire/comm/internal/socket.h"
 #include "gradwire/comm/store.h"
 #include "tests/comm/transport_ranks.h"
 
@@ -93,6 +94,44 @@ TEST(Stores, APortInUseIsNamed) {
   const std::string place = "127.0.0.1:" + std::to_string(taken.port());
   EXPECT_EQ(message_of<TransportError>([&] { make_store("tcp:" + place, 0, milliseconds(100)); }),
             "rank 0 cannot listen on " + place + ": Address already in use");
+}
+
+using Ranks = StoreAccess::Ranks;
+
+/// What a connection to 127.0.0.2, an address of this machine that nobody has named, says of a store.
+int errno_of_another_address(const std::string& host, Ranks ranks) {
+  const std::string port = std::to_string(TakenPort().port());
+  StoreAccess access;
+  access.ranks = ranks;
+  const auto store = make_store(concat("tcp:", host, ":", port), 0, milliseconds(5000), access);
+  store->set("key", bytes_of("value"));
+  const auto other = make_store(concat("tcp:", host, ":", port), 1, milliseconds(5000), access);
+  EXPECT_EQ(other->get("key"), bytes_of("value"));
+  Socket socket;
+  return connect_once("127.0.0.2", port, std::chrono::steady_clock::now() + milliseconds(5000),
+                      socket);
+}
+
+TEST(Stores, AServerWithANameListensAtAllAddressesWhereRanksMayBeElsewhere) {
+  EXPECT_EQ(errno_of_another_address("localhost", Ranks::kAnywhere), 0);
+  EXPECT_EQ(errno_of_another_address("localhost", Ranks::kOnSeveral), 0);
+  EXPECT_EQ(errno_of_another_address("localhost", Ranks::kOnOneMachine), ECONNREFUSED);
+}
+
+TEST(Stores, AServerWithANumericAddressListensThereAlone) {
+  EXPECT_EQ(errno_of_another_address("127.0.0.1", Ranks::kAnywhere), ECONNREFUSED);
+  EXPECT_EQ(errno_of_another_address("127.0.0.1", Ranks::kOnOneMachine), ECONNREFUSED);
+  EXPECT_EQ(errno_of_another_address("127.0.0.1", Ranks::kOnSeveral), 0) << "which cannot be meant";
+}
+
+TEST(Stores, WhereRanksAreFollowsFromThoseOfThisMachine) {
+  TransportOptions options;
+  options.world_size = 4;
+  EXPECT_EQ(access_of(options).ranks, Ranks::kAnywhere);
+  options.local_world_size = 2;
+  EXPECT_EQ(access_of(options).ranks, Ranks::kOnSeveral);
+  options.local_world_size = 4;
+  EXPECT_EQ(access_of(options).ranks, Ranks::kOnOneMachine);
 }
 
 TEST(Stores, AServerThatIsNotThereIsNamedAtTheDeadline) {
@@ -190,7 +229,7 @@ TEST(Gloo, AnUnknownInterfaceIsRefusedWithTheKnownOnes) {
   options.network_interface = "wifi77";
   options.store = "file:/tmp/unused";
   const std::string error = message_of<InvalidArgument>([&] { make_transport("gloo", options); });
-  expect_contains(error, "gloo: interface 'wifi77' has no IPv4 address here, known: ");
+  expect_contains(error, "gloo: interface 'wifi77' has no address here, known: ");
   expect_contains(error, "lo");
 }
 

@@ -41,8 +41,9 @@ def transport(
         timeout: seconds a peer may stay silent inside one call.
         backend: of the new group; by default that of process_group.
         control_host: numeric address of rank 0's machine at which its part of the control group
-            listens; by default 127.0.0.1 where all ranks share a machine, else the address of
-            rank 0's machine on the way to MASTER_ADDR.
+            listens; by default 127.0.0.1 where all ranks share a machine, else that of an interface
+            which GRADWIRE_INTERFACE, GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, or the one on
+            the way to the others.
 
     Raises:
         InvalidArgument: torch.distributed is not initialised, or this rank is not in the group.
@@ -183,7 +184,7 @@ def _control_host(carrier: _Carrier) -> str:
             bytes(everyone[r * len(own) : (r + 1) * len(own)]) for r in range(carrier.world_size)
         ]
 
-    return meeting_host(all_gather)
+    return meeting_host(all_gather, carrier.rank)
 
 
 @atexit.register
