@@ -105,10 +105,13 @@ BoundOptimizer::BoundOptimizer(const std::string& spec, const std::vector<Addres
   check(numels.size() == values.size(), "numels: holds ", numels.size(), ", must hold ",
         values.size(), " as values does");
   check_names(values.size(), table);
+  check(table.replicas.empty() || table.replicas.size() == values.size(), "replicas: holds ",
+        table.replicas.size(), ", must hold ", values.size(), " as values does");
   std::vector<Parameter> list;
   for (size_t i = 0; i < values.size(); ++i) {
     const TensorView value = view_at(values[i], numels[i]);
-    list.push_back({table.names[i], value, {}, table.group_of[i]});
+    const bool replica = !table.replicas.empty() && table.replicas[i];
+    list.push_back({table.names[i], value, {}, table.group_of[i], replica});
     places_.push_back({value, {}});
   }
   wait_for(place);

@@ -40,6 +40,7 @@ struct ParameterTable {
   std::vector<std::string> names;
   std::vector<size_t> group_of;
   std::vector<GroupRow> groups;
+  std::vector<bool> replicas = {};  ///< Parameter::replica of each, or of none
 };
 
 /// What one step is given from Python.

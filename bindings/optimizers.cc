@@ -21,8 +21,9 @@ namespace gradwire::bindings {
 namespace {
 
 ParameterTable table_of(const std::vector<std::string>& names, const std::vector<size_t>& group_of,
-                        const std::vector<GroupRow>& groups) {
-  return {names, group_of, groups};
+                        const std::vector<GroupRow>& groups,
+                        const std::vector<bool>& replicas = {}) {
+  return {names, group_of, groups, replicas};
 }
 
 // Codes of 8 bits and their scales, of a state by the name "exp_avg", "exp_avg_sq", ..
@@ -84,19 +85,19 @@ void bind_optimizers(py::module_& module) {
           [](const std::string& spec, const std::vector<Address>& values,
              const std::vector<size_t>& numels, const std::vector<std::string>& names,
              const std::vector<size_t>& group_of, const std::vector<GroupRow>& groups, int threads,
-             int gpu, const py::object& stream) {
+             int gpu, const py::object& stream, const std::vector<bool>& replicas) {
             const Device device =
                 gpu < 0 ? Device{} : Device{DeviceType::kCuda, gpu};  // NOLINT: an index
             return std::make_unique<BoundOptimizer>(
-                spec, values, numels, table_of(names, group_of, groups), threads,
+                spec, values, numels, table_of(names, group_of, groups, replicas), threads,
                 gpu < 0 ? Place{} : place_on(device, "parameters", stream, py::none()));
           },
           py::arg("spec"), py::arg("values"), py::arg("numels"), py::arg("names"),
           py::arg("group_of"), py::arg("groups"), py::arg("threads") = 1, py::arg("gpu") = -1,
-          py::arg("stream") = py::none(),
+          py::arg("stream") = py::none(), py::arg("replicas") = std::vector<bool>{},
           "Of memory by (address, dtype), which the caller keeps alive, of the CPU or of a GPU by "
-          "its "
-          "number; gradients come by bind().")
+          "its number; gradients come by bind(). replicas says of each parameter whether another "
+          "rank has the same slice and counts it, once set_slices() was called.")
       .def(
           "bind", &BoundOptimizer::bind, py::arg("values"), py::arg("gradients"),
           py::arg("stream") = py::none(),

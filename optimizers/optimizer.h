@@ -22,12 +22,16 @@ namespace gradwire {
 /// memory of the CPU or of one GPU, where its state and its steps are then. The memory is the
 /// caller's and stays where it is for the optimizer's life, or until bind(). Steps are computed in
 /// float32; a value of 16 bits is what its float32 master, which the optimizer keeps, rounds to
-/// (OptimizerSpec::master).
+/// (OptimizerSpec::master). Steps see what others write to values: an element that its master does
+/// not round to, bit for bit, is its own master.
 struct Parameter {
   std::string name;
   TensorView value;
   TensorView gradient;
   size_t group = 0;  ///< index into the groups given to make_optimizer
+  /// Another rank has the same slice and counts it: sums over ranks (StepOptions::add_up) leave this
+  /// one out. Without add_up it has no meaning.
+  bool replica = false;
 };
 
 /// Where a parameter is for the steps to come. A gradient without memory (data null, numel 0) and
@@ -75,7 +79,9 @@ std::vector<ParamGroup> assign_groups(std::span<Parameter> parameters,
 /// bits as those of a float32 parameter.
 enum class MasterWeights : uint8_t {
   /// Of a bfloat16 its master's other 16 bits, 2 bytes an element; the value is then the master
-  /// rounded to nearest with ties away from zero. Of a float16 as kFloat32.
+  /// rounded to nearest with ties away from zero. What others write is such a value as well: its
+  /// master differs from it by half a bit of bfloat16 at most, until values_changed(). Of a float16
+  /// as kFloat32.
   kRemainder,
   kFloat32,  ///< the master itself, 4 bytes an element; the value is rounded to nearest even
 };
@@ -162,7 +168,8 @@ struct StepOptions {
   /// may be empty. Makes values[i] the sum of all ranks' values[i], the same on each; called in
   /// apply()'s task, as often and with as many values on every rank: once, twice with
   /// max_grad_norm, by SGD not at all where gradients are known_finite. Norms are then those of
-  /// whole parameters, and a gradient that is not finite on one rank leaves the step out on all.
+  /// whole parameters, and a gradient that is not finite on one rank leaves the step out on all. Of
+  /// a slice that several ranks have one counts it (Parameter::replica).
   /// What it throws ends the step, which changes nothing. Null: parameters are whole. On the CPU
   /// (on a GPU on_device.add_up); not for onebit-*.
   const std::function<void(std::span<double>)>* add_up = nullptr;
@@ -260,8 +267,8 @@ class Optimizer {
   /// How many steps were left out so far; waits for the stream.
   virtual uint64_t skipped_steps(Context& context) = 0;
 
-  /// Enqueues taking values as they are for their masters; needed where values of 16 bits were
-  /// written by others after the first step. Masters of the first step are the values it finds.
+  /// Enqueues taking values as they are for their masters, exactly: other bits of a bfloat16's
+  /// master are 0 then. Masters of the first step are the values it finds.
   virtual void values_changed(Context& context) = 0;
 
   /// Shows all state, in parameter order, for checkpoints: on a GPU tensors in its memory. The

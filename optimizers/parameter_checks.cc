@@ -28,7 +28,10 @@ void check_view(std::string_view parameter, std::string_view what, const ConstTe
 Device device_of(const std::vector<Parameter>& parameters) {
   const auto first = std::find_if(parameters.begin(), parameters.end(),
                                   [](const Parameter& p) { return p.value.numel != 0; });
-  return first == parameters.end() ? Device{} : first->value.device;
+  if (first == parameters.end()) {  // a rank's slices may all be empty
+    return parameters.empty() ? Device{} : parameters.front().value.device;
+  }
+  return first->value.device;
 }
 
 void check_place(std::string_view parameter, const Binding& place, Device device) {

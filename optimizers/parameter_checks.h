@@ -8,7 +8,7 @@
 
 namespace gradwire {
 
-/// Where the first of them with elements is.
+/// Where the first of them with elements is; without any, the first.
 Device device_of(const std::vector<Parameter>& parameters);
 /// @throws InvalidArgument unless the two views fit each other and are in the device's memory; a
 /// gradient may be left out.

@@ -1,7 +1,9 @@
 #include "gradwire/optimizers/parameter_set.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -18,6 +20,21 @@ constexpr size_t kCodeAlignment = 64;
 
 constexpr size_t padded(size_t numel, size_t alignment = kStateAlignment) {
   return (numel + alignment - 1) / alignment * alignment;
+}
+
+/// Where they are; in `scratch` where values were written by others, whose masters these are then.
+std::span<float> load_master(const ParameterSet::Item& item, size_t begin, size_t count,
+                             std::span<float, kStepPiece> scratch) {
+  const std::span<float> master = item.master.subspan(begin, count);
+  const TensorView value = item.value.subview(begin, count);
+  alignas(64) std::array<uint16_t, kStepPiece> rounded;
+  cpu::narrow(master, {rounded.data(), count, value.dtype, {}});
+  if (std::memcmp(rounded.data(), value.data, value.size_bytes()) == 0) {
+    return master;
+  }
+  const std::span<float> out = scratch.first(count);
+  cpu::follow_values(master, value, out);
+  return out;
 }
 
 /// FNV-1a.
@@ -135,6 +152,7 @@ void ParameterSet::add(const Parameter& parameter, bool has_codes) {
   item.value = parameter.value;
   item.gradient = parameter.gradient;
   item.group = parameter.group;
+  item.replica = parameter.replica;
   item.has_codes = has_codes;
   item.draw_key = hash_of(parameter.name);
   item.whole_offset = std::exchange(state_numel_.whole, state_numel_.whole + padded(numel));
@@ -247,7 +265,7 @@ std::span<float> load_value(const ParameterSet::Item& item, size_t begin, size_t
     return item.value.as<float>().subspan(begin, count);
   }
   if (!item.master.empty()) {
-    return item.master.subspan(begin, count);
+    return load_master(item, begin, count, scratch);
   }
   const std::span<float> out = scratch.first(count);
   cpu::join_halves(item.value.as<bfloat16>().subspan(begin, count),
@@ -267,6 +285,10 @@ std::span<const float> load_gradient(const ParameterSet::Item& item, size_t begi
 
 void store_value(const ParameterSet::Item& item, size_t begin, std::span<const float> value) {
   if (item.remainder.empty()) {
+    const std::span<float> master = item.master.subspan(begin, value.size());
+    if (value.data() != master.data()) {
+      std::copy(value.begin(), value.end(), master.begin());
+    }
     cpu::narrow(value, item.value.subview(begin, value.size()));
   } else {
     cpu::split_halves(value, item.value.as<bfloat16>().subspan(begin, value.size()),

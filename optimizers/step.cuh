@@ -129,12 +129,13 @@ __device__ __forceinline__ double sum_of_item(const StepItem& item, const double
   return warp_sum_in_order(sums + item.first_block, item.block_count);
 }
 
-/// One thread block: the sum of squares of all gradients, for the first warp.
-__device__ inline double sum_of_items(const StepTables& t) {
+/// One thread block: the sum of squares of all gradients, or with `slices` of those that this rank
+/// counts, for the first warp.
+__device__ inline double sum_of_items(const StepTables& t, bool slices = false) {
   for (size_t i = warp_index(); i < t.item_count; i += kBeginThreads / kWarp) {
     const double sum = is_present(t.items[i]) ? sum_of_item(t.items[i], t.change_squares) : 0.0;
     if (lane_index() == 0) {
-      t.item_sums[i] = sum;
+      t.item_sums[i] = slices ? counted_squares(t.items[i], sum) : sum;
     }
   }
   __syncthreads();
@@ -143,7 +144,7 @@ __device__ inline double sum_of_items(const StepTables& t) {
 
 /// One thread block: what ranks add up for the norm of all gradients.
 __global__ void __launch_bounds__(kBeginThreads) sum_of_slices_kernel(StepTables t) {
-  const double squares = sum_of_items(t);
+  const double squares = sum_of_items(t, true);
   if (threadIdx.x == 0) {
     t.slice_sums[0] = squares;
   }
@@ -209,8 +210,8 @@ __global__ void __launch_bounds__(kStepThreads)
     const double values = sums ? sum_of_item(item, t.value_squares) : 0.0;
     const double change = sums ? sum_of_item(item, t.change_squares) : 0.0;
     if (lane_index() == 0) {
-      t.slice_sums[2 * i] = values;
-      t.slice_sums[2 * i + 1] = change;
+      t.slice_sums[2 * i] = counted_squares(item, values);
+      t.slice_sums[2 * i + 1] = counted_squares(item, change);
     }
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) {

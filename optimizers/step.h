@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "gradwire/kernels/core/memory.h"
 #include "gradwire/optimizers/step_element.h"
 
 namespace gradwire::cpu {
@@ -16,6 +17,9 @@ bool all_finite(std::span<const float> x);
 void split_halves(std::span<const float> x, std::span<bfloat16> upper, std::span<uint16_t> lower);
 void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lower,
                  std::span<float> out);
+
+/// Masters of values of 16 bits as others left these (followed()).
+void follow_values(std::span<const float> master, ConstTensorView value, std::span<float> out);
 
 /// Summed per 1024 elements in 32 strided float lanes folded pairwise, then in double. Where
 /// squares leave float's range (values above 1e19, or a sum below 1e-30) those 1024 are summed in

@@ -106,6 +106,17 @@ void join_halves(std::span<const bfloat16> upper, std::span<const uint16_t> lowe
   }
 }
 
+void follow_values(std::span<const float> master, ConstTensorView value, std::span<float> out) {
+  dispatch(value.dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == 2) {
+      const std::span<const T> written = value.as<T>();
+      for (size_t i = 0; i < out.size(); ++i) {
+        out[i] = followed(master[i], written[i]);
+      }
+    }
+  });
+}
+
 GRADWIRE_CLONES
 void decode_state(std::span<const uint8_t> codes, std::span<const float> scales, bool has_sign,
                   std::span<float> out) {

@@ -128,18 +128,32 @@ GRADWIRE_ELEMENT float fresh_element(float last_m, float m, float fresh, const F
   return grown < kLargest ? grown : kLargest;
 }
 
+/// NaNs that rounding up would take past the last of them, to a zero.
+GRADWIRE_ELEMENT bool is_last_nan(uint32_t bits) { return (bits & 0x7FFF8000u) == 0x7FFF8000u; }
+
 /// A float as a bfloat16, rounded to nearest with ties away from zero, and its own lower 16 bits:
 /// together they are the float again, bit for bit, because rounding up shows in the lower half's
-/// first bit.
+/// first bit. The last NaNs are not rounded up, and become others.
 GRADWIRE_ELEMENT uint16_t upper_half(float x) {
-  return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + 0x8000u) >> 16);
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + (is_last_nan(bits) ? 0u : 0x8000u)) >> 16);
 }
 GRADWIRE_ELEMENT uint16_t lower_half(float x) {
-  return static_cast<uint16_t>(std::bit_cast<uint32_t>(x));
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>(is_last_nan(bits) ? bits & 0x7FFFu : bits);
 }
+/// Others may have written the upper half: its rounding is that half, whatever the lower one. No
+/// float is rounded up to a zero, so that a zero beside such a lower half was written.
 GRADWIRE_ELEMENT float joined_halves(uint16_t upper, uint16_t lower) {
-  const uint32_t rounded_up = lower >> 15;
-  return std::bit_cast<float>(((upper - rounded_up) << 16) | lower);
+  const uint32_t kept = (upper & 0x7FFFu) == 0 ? lower & 0x7FFFu : uint32_t{lower};
+  return std::bit_cast<float>(((upper - (kept >> 15)) << 16) | kept);
+}
+
+/// The master of a value of 16 bits, which others may have written: where it does not round to the
+/// value, bit for bit, the value itself.
+template <class T>
+GRADWIRE_ELEMENT float followed(float master, T value) {
+  return from_float<T>(master).bits == value.bits ? master : to_float(value);
 }
 
 }  // namespace gradwire

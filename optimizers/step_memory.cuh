@@ -38,6 +38,27 @@ __device__ __forceinline__ float gradient_at(const StepItem& item, size_t i) {
   return g;
 }
 
+/// Elements [first, first + 8) of 16 bits each, as they are; zeros from `numel` on.
+__device__ __forceinline__ void load_halves(const std::byte* from, size_t first, size_t numel,
+                                            uint16_t (&bits)[kPerThread]) {
+  if (first + kPerThread <= numel) {
+    const uint4 word = load_word<uint4>(from + 2 * first);
+    memcpy(bits, &word, sizeof word);
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    bits[k] = first + k < numel ? load_word<uint16_t>(from + 2 * (first + k)) : uint16_t{0};
+  }
+}
+
+/// The value's master, which others may have written the value beside.
+__device__ __forceinline__ float followed_master(const StepItem& item, float master,
+                                                 uint16_t value) {
+  return item.value_type == DType::kFloat16 ? followed(master, float16{value})
+                                            : followed(master, bfloat16{value});
+}
+
 /// The master; where it is `fresh`, the value as it is.
 __device__ __forceinline__ void load_value(const StepItem& item, bool fresh, size_t first,
                                            float (&w)[kPerThread]) {
@@ -46,6 +67,12 @@ __device__ __forceinline__ void load_value(const StepItem& item, bool fresh, siz
              [&](auto type) { load_floats<decltype(type)>(item.value, first, item.numel, w); });
   } else if (item.master != nullptr) {
     load_floats<float>(as_bytes(item.master), first, item.numel, w);
+    uint16_t written[kPerThread];
+    load_halves(item.value, first, item.numel, written);
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k) {
+      w[k] = followed_master(item, w[k], written[k]);
+    }
   } else {
     load_floats<bfloat16>(item.value, first, item.numel, w);
     float low[kPerThread];  // the bits of the remainder, as if they were upper halves
@@ -66,7 +93,7 @@ __device__ __forceinline__ float value_at(const StepItem& item, bool fresh, size
     return w;
   }
   return item.master != nullptr
-             ? item.master[i]
+             ? followed_master(item, item.master[i], load_word<uint16_t>(item.value + 2 * i))
              : joined_halves(load_word<uint16_t>(item.value + 2 * i), item.remainder[i]);
 }
 

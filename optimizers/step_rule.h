@@ -32,6 +32,7 @@ struct StepSettings {
   double learning_rate_scale = 1.0;
   double beta1 = 0.0, beta2 = 0.0, epsilon = 0.0;
   bool adapt = true;
+  bool replica = false;  ///< of a slice that another rank counts
 };
 
 /// The state there is one number of per element, by name. It outlives every optimizer.
@@ -92,6 +93,12 @@ struct LayerNorms {
   double values;
   double change;  ///< of gradients (lars), of gradients with decay (decayed_norm), of the update u
 };
+
+/// What ranks add up of a slice's sum of squares: of a replica nothing, but what is not finite.
+GRADWIRE_HOST_DEVICE inline double counted_squares(const StepSettings& s, double squares) {
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  return s.replica && squares <= kLargest ? 0.0 : squares;
+}
 
 /// LAMB's: rate min(max(phi(||w||) / ||u||, min_ratio), max_ratio).
 GRADWIRE_HOST_DEVICE inline double lamb_rate(const StepRule& r, LayerNorms norms, double rate) {

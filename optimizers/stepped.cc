@@ -67,7 +67,7 @@ float SteppedOptimizer::gradient_factor(const StepOptions& options, bool check, 
     }
     return static_cast<float>(options.gradient_scale);
   }
-  double squares = sum_of_gradient_squares(pool);
+  double squares = sum_of_gradient_squares(pool, options.add_up != nullptr);
   add_up_slices(options, {&squares, 1});
   if (!std::isfinite(squares)) {
     find_non_finite(set_, options, pool);
@@ -94,13 +94,14 @@ float SteppedOptimizer::clipping_factor(double scale, ThreadPool& pool) {
           : clipped_scale(scale, sum_of_gradient_squares(pool), spec_.max_grad_norm));
 }
 
-double SteppedOptimizer::sum_of_gradient_squares(ThreadPool& pool) {
+double SteppedOptimizer::sum_of_gradient_squares(ThreadPool& pool, bool slices) {
   set_.for_each_block(pool, [this](const ParameterSet::Block& block) {
     gradient_squares_[block.index] = gradient_sum_of_squares(block);
   });
   double squares = 0.0;
   for (const ParameterSet::Item& item : set_.items()) {
-    squares += item.present() ? sum_of_blocks(item, gradient_squares_) : 0.0;
+    const double own = item.present() ? sum_of_blocks(item, gradient_squares_) : 0.0;
+    squares += slices ? counted_squares(item, own) : own;
   }
   return squares;
 }
@@ -153,6 +154,10 @@ void LayerRates::set(ParameterSet& set, ThreadPool& pool, const StepRule& rule,
     const ParameterSet::Item& item = set.items()[i];
     squares_[2 * i] = item.present() && item.adapt ? sum_of_blocks(item, value_squares) : 0.0;
     squares_[2 * i + 1] = item.present() ? sum_of_blocks(item, change_squares) : 0.0;
+    if (options.add_up != nullptr) {
+      squares_[2 * i] = counted_squares(item, squares_[2 * i]);
+      squares_[2 * i + 1] = counted_squares(item, squares_[2 * i + 1]);
+    }
   }
   add_up_slices(options, squares_);
   for (size_t i = 0; i < rates_.size(); ++i) {

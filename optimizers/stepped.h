@@ -71,7 +71,8 @@ class SteppedOptimizer : public Optimizer {
   const StepRule rule_;
   ParameterSet set_;
   const StateBuffers states_;
-  double sum_of_gradient_squares(ThreadPool& pool);
+  /// `slices`: those that this rank counts.
+  double sum_of_gradient_squares(ThreadPool& pool, bool slices = false);
 
   std::vector<double> gradient_squares_;  // per block, where gradients are clipped
   const size_t group_count_;

@@ -116,6 +116,74 @@ TEST_P(OptimizerSlices, StepAsTheWhole) {
   }
 }
 
+// Ranks 1 and 2 have the same slices, of which rank 1 counts one half of the parameters, and rank 2
+// the other.
+TEST_P(OptimizerSlices, OfSeveralRanksCountOnce) {
+  if (GetParam().state == StateBits::kEight) {
+    GTEST_SKIP() << "a slice's scales and random rounding are its own";
+  }
+  const auto cut = [](const Model& from, int r) {
+    Model model(std::vector<size_t>{});
+    for (size_t p = 0; p < from.values.size(); ++p) {
+      const auto half = static_cast<ptrdiff_t>(from.values[p].size() / 2);
+      const auto part = [&](const std::vector<float>& all) {
+        return r == 0 ? std::vector<float>(all.begin(), all.begin() + half)
+                      : std::vector<float>(all.begin() + half, all.end());
+      };
+      model.values.push_back(part(from.values[p]));
+      model.gradients.push_back(part(from.gradients[p]));
+    }
+    return model;
+  };
+  Model whole;
+  const auto of_whole = make(whole);
+  std::vector<Model> slices;
+  for (int r = 0; r < kRanks; ++r) {
+    slices.push_back(cut(whole, r));
+  }
+  std::vector<Model> given;
+  for (unsigned t = 0; t < 3; ++t) {
+    whole.fill_gradients(t);
+    given.push_back(whole);
+    apply(*of_whole, 0.1);
+  }
+  std::vector<std::string> said(kRanks);
+  const auto thrown = on_ranks(2 * whole.values.size(), [&](int r, const auto& add_up) {
+    Model& mine = slices[static_cast<size_t>(r)];
+    std::vector<Parameter> parameters = mine.parameters(3);
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      parameters[p].replica = r != 0 && static_cast<size_t>(r) % 2 != p % 2;
+    }
+    const auto optimizer = make_optimizer(GetParam(), std::move(parameters), model_groups());
+    for (const Model& step : given) {
+      const Model now = cut(step, r);
+      for (size_t p = 0; p < mine.gradients.size(); ++p) {
+        std::ranges::copy(now.gradients[p], mine.gradients[p].begin());
+      }
+      step_slices(*optimizer, add_up);
+    }
+    if (r == 1) {
+      mine.gradients[4][0] = std::nanf("");  // of a slice that it does not count
+    }
+    said[static_cast<size_t>(r)] =
+        message_of<NonFiniteGradient>([&] { step_slices(*optimizer, add_up); });
+  });
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(thrown[static_cast<size_t>(r)], "");
+    EXPECT_NE(said[static_cast<size_t>(r)], "");
+    const Model expected = cut(whole, r);
+    for (size_t p = 0; p < expected.values.size(); ++p) {
+      for (size_t i = 0; i < expected.values[p].size(); ++i) {
+        const float wanted = expected.values[p][i];
+        ASSERT_NEAR(slices[static_cast<size_t>(r)].values[p][i], wanted,
+                    1e-5f * (std::abs(wanted) + 1.0f))
+            << "rank " << r << ", parameter " << p << ", element " << i;
+      }
+    }
+  }
+  EXPECT_TRUE(same_bits(slices[1].values, slices[2].values));
+}
+
 TEST_P(OptimizerSlices, LeaveTheStepOutEverywhereWhereOneIsNotFinite) {
   Model whole;
   whole.gradients[5][90000] = std::nanf("");  // rank 2's

@@ -206,9 +206,10 @@ class Optimizer:
         return self._core.skipped_steps(stream)
 
     def values_changed(self, stream: Any = None) -> None:
-        """Takes values of 16 bits as they are for their masters.
+        """Takes values of 16 bits as they are for their masters, exactly.
 
-        Needed where others wrote parameters (a checkpoint, a broadcast) after the first step.
+        Steps go on from what others write to parameters (a checkpoint, a broadcast) by themselves; but
+        of bfloat16 with `master="remainder"` the other 16 bits stay what they were until this is called.
         """
         self._core.values_changed(stream)
 

@@ -109,6 +109,20 @@ TEST_P(CudaOptimizerRow, HasTheBitsOfTheCpu) {
   pair.fill_gradients(3);
   pair.step({.learning_rate = 0.1});
   pair.expect_same("the last step");
+
+  // Whose masters follow without a word, as precision_test.cc shows of the CPU's.
+  pair.both([&](Side& side) {
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      for (size_t k = 0; k < kSizes[i]; k += 3) {
+        side.values.put(i, k, k % 2 == 0 ? 0.0f : 1.25f + static_cast<float>(k % 64));
+      }
+    }
+  });
+  for (unsigned t = 4; t < 6; ++t) {
+    pair.fill_gradients(t);
+    pair.step({.learning_rate = 0.1});
+    pair.expect_same("values that others wrote and did not tell");
+  }
 }
 
 /// All rows and specs, in float32.

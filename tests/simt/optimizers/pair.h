@@ -65,6 +65,7 @@ class Arrays {
 struct Precision {
   DType value = DType::kFloat32, gradient = DType::kFloat32;
   MasterWeights master = MasterWeights::kRemainder;
+  bool replicas = false;  ///< every second parameter is one that another rank counts
 };
 
 /// An optimizer and its parameters on one device.
@@ -87,6 +88,7 @@ class Side {
     for (size_t i = 0; i < sizes.size(); ++i) {
       parameters[i].value = values.view(i);
       parameters[i].gradient = gradients.view(i);
+      parameters[i].replica = precision.replicas && i % 2 == 1;
       places.push_back({values.view(i), gradients.view(i)});
     }
     optimizer = make_optimizer(spec, std::move(parameters), model_groups());

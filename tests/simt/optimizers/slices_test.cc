@@ -93,6 +93,38 @@ TEST_P(CudaSlices, HaveTheBitsOfTheCpus) {
   EXPECT_EQ(others_.counts, counts);
 }
 
+TEST_P(CudaSlices, HaveTheBitsOfTheCpusWhereAnotherRankCountsThem) {
+  Pair pair(GetParam(), kSizes, {.replicas = true});
+  for (unsigned t = 0; t < 3; ++t) {
+    pair.fill_gradients(t);
+    step(pair, {.learning_rate = 0.1});
+    pair.expect_same("a step with replicas");
+  }
+  const Side::Bytes before = pair.gpu.everything();
+  pair.both([](Side& side) { side.gradients.put(3, 16999, std::nanf("")); });
+  step(pair, {.learning_rate = 0.1, .on_non_finite = OnNonFinite::kSkip});
+  EXPECT_TRUE(pair.gpu.everything() == before);
+  pair.expect_same("a step that a replica has left out");
+}
+
+TEST_P(CudaSlices, TellOthersNothingOfReplicas) {
+  Side replica(GetParam(), {7, 300}, {.replicas = true}, kEmulated);
+  std::vector<double> told;
+  const std::function<void(std::span<double>, Stream&)> listen = [&](std::span<double> values,
+                                                                     Stream& stream) {
+    std::vector<double> here(values.size());
+    copy_bytes(std::as_writable_bytes(std::span(here)), {}, std::as_bytes(values), kEmulated,
+               stream);
+    stream.wait();
+    told.insert(told.end(), here.begin(), here.end());
+  };
+  replica.gradients.put(1, 5, 1e6f);
+  replica.step({.learning_rate = 0.1, .on_device = {.add_up = &listen}});
+  for (const double value : told) {
+    EXPECT_LT(value, 1e4);
+  }
+}
+
 TEST_P(CudaSlices, LeaveTheStepOutWhereAnotherRankIsNotFinite) {
   Pair pair(GetParam(), kSizes);
   step(pair, {.learning_rate = 0.1});

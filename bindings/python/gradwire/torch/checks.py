@@ -6,6 +6,7 @@ import torch
 
 from ..errors import InvalidArgument
 from .memory_order import refuse_shared_elements
+from .shards import check_plain
 
 __all__ = [
     "DTYPES",
@@ -37,6 +38,7 @@ def common_device(named: Sequence[Tuple[str, torch.Tensor]]) -> torch.device:
         raise InvalidArgument("parameters: none requires a gradient, at least one must")
     for name, p in named:
         refuse_shared_elements(f"parameter '{name}'", p)
+        check_plain(f"parameter '{name}'", p)
     devices = sorted({str(p.device) for _, p in named})
     if len(devices) > 1:
         raise InvalidArgument(

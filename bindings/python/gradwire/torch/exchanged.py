@@ -11,14 +11,16 @@ from ..optim import Optimizer
 from ..reducer import Reducer
 from .devices import array_of, check_device, current_stream, gpu_of
 from .memory_order import refuse_shared_elements
+from .shards import check_plain
 
 __all__ = ["InCOrder", "StreamOrder", "check_left_out", "check_parameters"]
 
 
 def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
-    """Raises InvalidArgument unless all are of torch.float32 and where the reducer's gradients are,
+    """Raises InvalidArgument unless all are plain tensors of torch.float32 and where the reducer's gradients are,
     DeviceError for a GPU that gradwire cannot use."""
     for i, parameter in enumerate(parameters):
+        check_plain(f"parameters[{i}]", parameter)
         if parameter.dtype != torch.float32:
             raise InvalidArgument(
                 f"parameters[{i}]: is {parameter.dtype} on {parameter.device}, must be torch.float32"

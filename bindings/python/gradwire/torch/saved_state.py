@@ -14,7 +14,9 @@ __all__ = [
     "check_order",
     "check_saved_group",
     "checked_state",
+    "codes_as_floats",
     "is_dense",
+    "with_codes_as_floats",
     "with_full_state",
 ]
 
@@ -94,31 +96,52 @@ def with_full_state(
     ]
 
 
-def _from_codes(
-    key: str, codes: torch.Tensor, saved: Dict[str, Any], parameter: torch.Tensor, coded: bool
-) -> Dict[str, torch.Tensor]:
-    """Codes as they are, or as the floats that they stand for."""
-    what, scale_key = f"state['{key}']", f"{key}.scale"
-    if scale_key not in saved:
-        raise InvalidArgument(f"state['{scale_key}']: is missing, must be there with codes of 8 bits")
-    scales = saved[scale_key]
+def codes_as_floats(key: str, codes: torch.Tensor, scales: Any) -> torch.Tensor:
+    """What an optimizer's codes of 8 bits stand for, of the state of that name."""
+    what = f"state['{key}']"
     shape = tuple(scales.shape) if isinstance(scales, torch.Tensor) else repr(scales)
-    blocks = (-(-parameter.numel() // _CODE_BLOCK),)
+    blocks = (-(-codes.numel() // _CODE_BLOCK),)
     if shape != blocks:
-        raise InvalidArgument(f"state['{scale_key}']: is {shape}, must have the shape {blocks}")
+        raise InvalidArgument(f"state['{key}.scale']: is {shape}, must have the shape {blocks}")
     check_dtype(what, codes, torch.uint8)
-    check_dtype(f"state['{scale_key}']", scales, torch.float32)
-    if coded:
-        check_order(what, codes, parameter)
+    check_dtype(f"state['{key}.scale']", scales, torch.float32)
     if not is_dense(codes):
         raise InvalidArgument(f"{what}: its elements do not fill one piece of memory, must be a dense "
             "tensor")
     in_order = torch.as_strided(codes.detach(), (codes.numel(),), (1,)).contiguous().cpu().numpy()
-    own_scales = scales.detach().clone().contiguous()
-    floats = torch.from_numpy(floats_of_codes(what, key, in_order, own_scales.cpu().numpy()))
-    if coded:
-        return {key: codes.detach().clone(), scale_key: own_scales}
-    return {key: torch.as_strided(floats, codes.shape, codes.stride())}
+    own_scales = scales.detach().contiguous().cpu().numpy()
+    floats = torch.from_numpy(floats_of_codes(what, key, in_order, own_scales))
+    return torch.as_strided(floats, codes.shape, codes.stride()).to(codes.device)
+
+
+def with_codes_as_floats(saved: Dict[str, Any]) -> Dict[str, Any]:
+    """What was saved of a parameter, without codes."""
+    floats = {}
+    for key, value in saved.items():
+        if key.endswith(".scale"):
+            continue
+        coded = f"{key}.scale" in saved or getattr(value, "dtype", None) == torch.uint8
+        floats[key] = codes_as_floats(key, value, _scales_of(key, saved)) if coded else value
+    return floats
+
+
+def _scales_of(key: str, saved: Dict[str, Any]) -> Any:
+    scale_key = f"{key}.scale"
+    if scale_key not in saved:
+        raise InvalidArgument(f"state['{scale_key}']: is missing, must be there with codes of 8 bits")
+    return saved[scale_key]
+
+
+def _from_codes(
+    key: str, codes: torch.Tensor, saved: Dict[str, Any], parameter: torch.Tensor, coded: bool
+) -> Dict[str, torch.Tensor]:
+    """Codes as they are, or as the floats that they stand for."""
+    scales = _scales_of(key, saved)
+    floats = codes_as_floats(key, codes, scales)
+    if not coded:
+        return {key: floats}
+    check_order(f"state['{key}']", codes, parameter)
+    return {key: codes.detach().clone(), f"{key}.scale": scales.detach().clone().contiguous()}
 
 
 def _to_codes(key: str, value: torch.Tensor, parameter: torch.Tensor) -> Dict[str, torch.Tensor]:

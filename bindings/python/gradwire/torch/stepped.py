@@ -9,15 +9,9 @@ from .._core import canonical_optimizer, check_optimizer_groups
 from ..errors import InvalidArgument
 from .devices import check_device, current_stream, gpu_of, number_at, tensor_over
 from .group_rows import refuse_misspelt, row_of_group
-from .saved_state import (
-    DTYPES,
-    check_dtype,
-    check_order,
-    check_saved_group,
-    checked_state,
-    is_dense,
-    with_full_state,
-)
+from .mesh_ranks import MeshRanks
+from .saved_state import DTYPES, check_dtype, check_order, is_dense, with_full_state
+from .shards import EMPTY, local_gradient, local_of, loaded_states, place_of, shared, unsharded_state
 
 __all__ = ["Optimizer", "Params"]
 
@@ -33,7 +27,8 @@ class Optimizer(torch.optim.Optimizer):
     Args:
         params: as torch.optim's: tensors, (name, tensor) pairs or param groups; float32, float16 or
             bfloat16, of dense layout (channels_last, for example, is fine), all in memory of the CPU
-            or of one GPU.
+            or of one GPU. DTensors too, as of fully_shard: each rank steps its part, norms are those of
+            whole parameters, and step() is collective among the ranks of their meshes.
         spec: of the optimizer, with what all groups share.
         defaults: what a param group may have of its own, and change between steps: "lr",
             "weight_decay", "adapt", and "momentum", or "betas" and "eps".
@@ -56,12 +51,14 @@ class Optimizer(torch.optim.Optimizer):
     _layouts: List[Tuple[Any, ...]]  # the parameters as the core has them
     _names: List[str]  # of the parameters, in the core
     _places: Any  # where the core takes parameters and gradients to be
+    _summed_by: Any  # the transport over which the core adds up
 
     def __init__(
         self, params: Params, spec: str, defaults: Dict[str, Any], threads: Optional[int] = None
     ) -> None:
         self._spec = canonical_optimizer(spec)
         self._threads = torch.get_num_threads() if threads is None else threads
+        self._ranks = MeshRanks()
         check_optimizer_groups([row_of_group(defaults)])  # though every group may have its own
         self._forget()
         super().__init__(params, defaults)
@@ -108,19 +105,28 @@ class Optimizer(torch.optim.Optimizer):
                 a GPU check() raises it, and no step changes anything until then.
             InvalidArgument: a setting of a group is out of range, a gradient is sparse or elsewhere
                 than its parameter. Nothing was changed in either case.
+            TransportError: of DTensors, where another rank could not step; nothing was changed.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        with self._ranks.together():
+            self._step()
+        return loss
+
+    def _step(self) -> None:
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         rows = [row_of_group(group) for group in self.param_groups]
         if self._gpu is not None:
             self._step_on_gpu(self._gpu, rows, scale, found)
-            return loss
-        if found is not None and found.item() > 0:
-            return loss
+            return
+        left_out = found is not None and found.item() > 0
+        if left_out and all(place_of(p) is None for p in self._all()):
+            return
         core, kept = self._ready(rows)
+        if found is not None and self._ranks.any(left_out):
+            return
         factor = 1.0 if scale is None else 1.0 / float(scale.item())
         if factor > 1.0:  # a scale below 1 could make finite gradients infinite as they are read
             torch._foreach_mul_([g for g in kept if g is not None], factor)
@@ -129,7 +135,6 @@ class Optimizer(torch.optim.Optimizer):
             core.set_groups(rows)
             self._rows = rows
         core.step(1.0, factor)
-        return loss
 
     def check(self) -> None:
         """On a GPU waits, and raises what has kept steps from being made; steps are made again then.
@@ -150,13 +155,13 @@ class Optimizer(torch.optim.Optimizer):
         """As torch.optim's: tensors are the state itself. On a GPU it waits, to count steps, and
         raises as check() does."""
         self._take_counts()
-        return super().state_dict()
+        return unsharded_state(super().state_dict(), self._all())
 
     def values_changed(self) -> None:
-        """Takes parameters of 16 bits as they are for their exact masters.
+        """Takes parameters of 16 bits as they are for their masters, exactly.
 
-        Needed where others wrote parameters (a checkpoint, a broadcast) after the first step and
-        this optimizer's own state was not loaded with them.
+        Steps go on from what others write to parameters by themselves; but of bfloat16 with
+        `master="remainder"` the other 16 bits stay what they were until this is called.
         """
         if self._core is not None:
             core, _ = self._ready(self._rows)
@@ -179,17 +184,7 @@ class Optimizer(torch.optim.Optimizer):
         # Behind others' hooks.
         def take(_: torch.optim.Optimizer, final: Dict[str, Any]) -> Dict[str, Any]:
             groups = with_full_state(final["param_groups"], self.param_groups)
-            saved = [i for group in groups for i in group["params"]]
-            mine = self._all()
-            for group in groups:
-                check_saved_group(self._spec, group)
-            if len(saved) == len(mine):  # torch has the message for the other case
-                full = [bool(g.get("full_state")) for g in groups for _ in g["params"]]
-                for i, parameter, whole in zip(saved, mine, full):
-                    if final["state"].get(i):
-                        states[parameter] = checked_state(
-                            self._spec, parameter, final["state"][i], whole
-                        )
+            states.update(loaded_states(self._spec, final["state"], groups, self._all()))
             return {**final, "param_groups": groups}
 
         handle = self.register_load_state_dict_pre_hook(take)
@@ -203,6 +198,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.__dict__.setdefault("_ranks", MeshRanks())  # torch calls this to load a state, too
         self._forget()
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -217,12 +213,13 @@ class Optimizer(torch.optim.Optimizer):
         self._layouts = []
         self._names = []
         self._places = None
+        self._summed_by = None
 
     @property
     def _gpu(self) -> Optional[int]:
         """Where all parameters are; None: the CPU."""
         parameters = self._all()
-        return gpu_of(parameters[0]) if parameters else None
+        return gpu_of(local_of("params", parameters[0])) if parameters else None
 
     @property
     def _core_gpu(self) -> Optional[int]:
@@ -245,10 +242,11 @@ class Optimizer(torch.optim.Optimizer):
         if rows != self._rows:
             core.set_groups(rows, current_stream(gpu))
             self._rows = rows
-        like = self._all()[0]
+        like = local_of("params", self._all()[0])
         numbers = [number_at(number, like) for number in (scale, found)]
         addresses = [None if number is None else number.data_ptr() for number in numbers]
-        core.step(1.0, 1.0, False, False, current_stream(gpu), *addresses)
+        skip = found is not None and self._ranks.several  # also what another rank leaves out
+        core.step(1.0, 1.0, False, skip, current_stream(gpu), *addresses)
         del kept, numbers
 
     def _take_counts(self) -> None:
@@ -269,20 +267,27 @@ class Optimizer(torch.optim.Optimizer):
         self, rows: List[Tuple[Any, ...]]
     ) -> Tuple[_Core, List[Optional[torch.Tensor]]]:
         """The core, told where everything is, and gradients that must live until the step ends."""
-        parameters = self._all()
-        layouts = [(p.dtype, p.device, p.shape, p.stride()) for p in parameters]
-        gradients = [None if p.grad is None else _gradient_like(p, p.grad) for p in parameters]
+        wholes = self._all()
+        parameters = [local_of("params", p) for p in wholes]
+        pairs = list(zip(parameters, wholes))
+        layouts = [(p.dtype, p.device, p.shape, p.stride(), place_of(whole)) for p, whole in pairs]
+        given = [None if w.grad is None else local_gradient(w, w.grad) for w in wholes]
+        gradients = [None if g is None else _gradient_like(p, g) for p, g in zip(parameters, given)]
         core = self._core
         without = _momentum_free(self._spec, self._rows) and not _momentum_free(self._spec, rows)
         if core is None or layouts != self._layouts or without:
             self._take_counts()
-            core = self._build(parameters, rows)
+            core = self._build(wholes, rows)
             self._core, self._rows, self._layouts = core, rows, layouts
-            self._places = None
+            self._places = self._summed_by = None
+        transport = self._ranks.transport(parameters[0].device) if self._ranks.several else None
+        if transport is not self._summed_by:
+            core.set_slices(transport)
+            self._summed_by = transport
         places = (
             [p.data_ptr() for p in parameters],
             [
-                (0, "float32") if g is None else (g.data_ptr(), DTYPES[g.dtype])
+                (0, "float32") if g is None else (g.data_ptr() or EMPTY, DTYPES[g.dtype])
                 for g in gradients
             ],
         )
@@ -298,26 +303,29 @@ class Optimizer(torch.optim.Optimizer):
         """A core with the state there is; that state becomes views of the core's."""
         for parameter in parameters:
             _check_parameter(parameter, parameters)
-        gpu = gpu_of(parameters[0])
+        parts = [local_of("params", p) for p in parameters]
+        gpu = gpu_of(parts[0])
+        replicas = self._ranks.take(parameters)
         names = [str(i) for i in range(len(parameters))]
         named = [n for group in self.param_groups for n in group.get("param_names", ())]
         if len(named) == len(parameters) and len(set(named)) == len(named):
             names = named
         core = _Core.at(
             self._spec,
-            [(p.data_ptr(), DTYPES[p.dtype]) for p in parameters],
-            [p.numel() for p in parameters],
+            [(p.data_ptr(), DTYPES[p.dtype]) for p in parts],
+            [p.numel() for p in parts],
             names,
             [i for i, group in enumerate(self.param_groups) for _ in group["params"]],
             rows,
             self._threads,
             -1 if gpu is None else gpu,
             None if gpu is None else current_stream(gpu),
+            replicas,
         )
         self._names = names
         scalars, tensors = core.state_views()
         fresh: Dict[torch.Tensor, Dict[str, torch.Tensor]] = {}
-        for parameter, name in zip(parameters, names):
+        for parameter, part, name in zip(parameters, parts, names):
             views = {
                 k: torch.from_numpy(v) if gpu is None else torch.tensor(v, dtype=torch.int64)
                 for k, v in scalars[name].items()
@@ -326,16 +334,17 @@ class Optimizer(torch.optim.Optimizer):
                 view = torch.from_numpy(array) if gpu is None else tensor_over(array)
                 if not key.endswith(".scale"):
                     # In the parameter's order of elements, which is the core's.
-                    view = torch.as_strided(view, parameter.shape, parameter.stride())
+                    view = torch.as_strided(view, part.shape, part.stride())
                 views[_TORCH_NAMES.get(key, key)] = view
             for key, value in self.state.get(parameter, {}).items():
                 if key not in views:
                     continue
+                value = local_of(f"state['{key}']", value)
                 if torch.uint8 in (value.dtype, views[key].dtype):
                     check_dtype(f"state['{key}']", value, views[key].dtype)
-                    check_order(f"state['{key}']", value, parameter)
+                    check_order(f"state['{key}']", value, part)
                 views[key].copy_(value)
-            fresh[parameter] = views
+            fresh[parameter] = shared(parameter, views)
         if gpu is not None:
             core.set_counts({n: {"step": int(fresh[p]["step"])} for p, n in zip(parameters, names)})
         self.state.clear()
@@ -352,9 +361,10 @@ def _check_parameter(
     parameter: torch.Tensor, others: List[torch.Tensor], name: Optional[str] = None
 ) -> None:
     what = f"parameter {'' if name is None else repr(name) + ' '}of shape {tuple(parameter.shape)}"
+    parameter = local_of(what, parameter)
     if parameter.dtype not in DTYPES:
         raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
-    check_device(what, parameter, others)
+    check_device(what, parameter, [local_of(what, other) for other in others[:1]])
     if parameter.layout != torch.strided or not is_dense(parameter):
         raise InvalidArgument(
             f"{what}: its elements do not fill one piece of memory, must be a dense tensor"
