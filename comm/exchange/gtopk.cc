@@ -19,7 +19,8 @@
 namespace gradwire {
 namespace {
 
-// Behind the payloads of a message: the lowest rank whose gradient was not finite.
+// Behind the payloads of a message: the lowest rank whose gradient was not finite; or, where all were,
+// the world size plus the lowest rank of a meeting whose sums, or what it keeps, overflowed.
 using BadRank = uint32_t;
 constexpr BadRank kNone = std::numeric_limits<BadRank>::max();
 
@@ -175,7 +176,7 @@ class TreeExchange final : public StreamExchange {
         blame_sender({compressor, met_[g], slots[g].mean, tag_.what, senders}, context,
                      [&] { compressor.merge(input, e_next, out, context); });
         length_ += payload_bytes(out);
-        bad = finite && is_nonfinite(out) ? meeting.lowest : bad;  // a sum that overflows
+        bad = finite && is_nonfinite(out) ? ranks_ + meeting.lowest : bad;
       }
       close_message(bad);
     });
@@ -187,11 +188,12 @@ class TreeExchange final : public StreamExchange {
     const uint32_t sender = folded() ? rank_ - power_ : rank_;
     read(0, sender);
     const BadRank bad = bad_of(0);
-    report.nonfinite_rank = bad == kNone ? -1 : static_cast<int>(bad);
+    report.nonfinite_rank = bad < ranks_ ? static_cast<int>(bad) : -1;
+    report.overflows = bad >= ranks_ && bad != kNone;
     for (size_t g = 0; g < slots.size(); ++g) {
       payloads_[g] = met_[g][0];
       decode({*compressors_[g], {&payloads_[g], 1}, slots[g].mean, tag_.what, {&sender, 1}},
-             result(g), context);
+             result(g), report, context);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <memory>
 
 #include "gradwire/kernels/compress/internal/arguments.h"
@@ -135,12 +136,28 @@ void ChunkedCompressor::read_sum(std::span<const Part> parts, size_t chunk, floa
   }
 }
 
-void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+bool ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                                   Gradient out) const {
   alignas(64) float values[kChunk];
   const std::span<float> total(values, out.numel);
   ChunkedCompressor::read_sum(parts, chunk, scale, total);
   cpu::narrow(total, out);
+  return cannot_overflow(parts, chunk, scale) || cpu::all_finite(total);
+}
+
+float ChunkedCompressor::most_in(const Part&, size_t) const {
+  return std::numeric_limits<float>::infinity();
+}
+
+bool ChunkedCompressor::cannot_overflow(std::span<const Part> parts, size_t chunk,
+                                        float scale) const {
+  double most = 0;
+  for (const Part& part : parts) {
+    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
+      most += double{most_in(part, chunk)};
+    }
+  }
+  return stays_finite(most, scale);
 }
 
 void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
@@ -286,16 +303,54 @@ void ChunkedCompressor::decompress_region(const RegionSum& what, Context& contex
       [this, what, &stream = context.stream, &workspace = context.workspace, step = step()] {
         Workspace::Frame frame(workspace);
         const std::span<const Part> parts = open_all(what.parts, frame, stream.pool());
-        write_region(parts, what, {stream.pool(), workspace, step});
+        const bool finite = write_region(parts, what, {stream.pool(), workspace, step});
+        if (what.finite != nullptr && !finite) {
+          *what.finite = false;
+        }
       });
 }
 
-void ChunkedCompressor::write_region(std::span<const Part> parts, const RegionSum& what,
+bool ChunkedCompressor::write_region(std::span<const Part> parts, const RegionSum& what,
                                      const Work& work) {
   const size_t first = what.region.begin / kChunk;
+  std::atomic<bool> finite{true};
   cpu::for_each_chunk(work.pool, chunks_of(what.region.numel()), [&](size_t i) {
     const Region region = region_of(first + i);
-    write_sum(parts, first + i, what.scale, what.sum.subview(i * kChunk, region.numel()));
+    if (!write_sum(parts, first + i, what.scale,
+                   what.sum.subview(i * kChunk, region.numel()))) {
+      finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  return finite;
+}
+
+void ChunkedCompressor::check_sum(std::span<const ConstPayload> payloads, float scale,
+                                  bool& finite, Context& context) {
+  if (!decodes_chunks()) {
+    Compressor::check_sum(payloads, scale, finite, context);
+  }
+  check_on_cpu(context);
+  check_scale(*this, scale);
+  check_payloads(*this, payloads);
+  context.stream.enqueue([this, payloads, scale, &finite, &stream = context.stream,
+                          &workspace = context.workspace] {
+    Workspace::Frame frame(workspace);
+    const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
+    std::atomic<bool> good{true};
+    cpu::for_each_chunk(stream.pool(), chunks_of(shape().numel), [&](size_t chunk) {
+      if (cannot_overflow(parts, chunk, scale)) {
+        return;
+      }
+      alignas(64) float room[kChunk];
+      const std::span<float> values(room, region_of(chunk).numel());
+      read_sum(parts, chunk, scale, values);
+      if (!cpu::all_finite(values)) {
+        good.store(false, std::memory_order_relaxed);
+      }
+    });
+    if (!good) {
+      finite = false;
+    }
   });
 }
 
