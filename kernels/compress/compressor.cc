@@ -39,6 +39,11 @@ void Compressor::check_sum(std::span<const ConstPayload>, float, bool&, Context&
                                " memory, expected one whose chunks decode alone, in CPU memory"));
 }
 
+void Compressor::look_for_large_rest(ConstPayload, bool&, Context&) {
+  throw InvalidArgument(concat("look_for_large_rest: the compressor is '", to_string(spec()),
+                               "', in GPU memory, expected CPU memory"));
+}
+
 void Compressor::count_entries(ConstPayload, std::span<float>, Context&) {
   refuse(*this, "count_entries");
 }

@@ -183,6 +183,11 @@ class Compressor {
   /// Compressors that send every element: slice_capacity_bytes().
   virtual size_t capacity_for_entries(Region region, size_t most_entries) const;
 
+  /// `large` becomes true unless this payload of the last compress() shows that no element of e_next
+  /// exceeds 2^126: then what exchanges put back of payloads that show the same cannot overflow
+  /// there. It reads what was sent, not e_next. @throws InvalidArgument on a GPU.
+  virtual void look_for_large_rest(ConstPayload payload, bool& large, Context& context);
+
   /// counts[i] += entries of chunk i of the group, for a whole payload of a compressor that
   /// selects; one count per chunk of 4096 elements. Where entries lie decides how regions are cut.
   /// @throws InvalidArgument from compressors that do not select, and on a GPU.

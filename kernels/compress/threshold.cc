@@ -58,6 +58,16 @@ class Threshold final : public SelectingCompressor {
   cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                 const Work& work) override;
 
+  // What does not reach the threshold is smaller than what is sent, if anything is; what finds no room
+  // need not be.
+  bool bounds_its_rest(const Part& part) const override {
+    size_t sent = 0;
+    for (const ChunkPlace& place : part.places) {
+      sent += place.count;
+    }
+    return sent > 0 && sent < capacity_;
+  }
+
  private:
   static size_t capacity_of(const CompressorSpec& spec, size_t numel) {
     return threshold_capacity(numel, kept_elements(spec.density, numel));

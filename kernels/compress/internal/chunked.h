@@ -2,6 +2,7 @@
 // What all compressors share: checks at the call, checks of received bytes, and the sum of parts.
 // A compressor then says how one chunk is read, and how a group and a region are written.
 
+#include <atomic>
 #include <ostream>
 #include <string>
 
@@ -57,6 +58,7 @@ class ChunkedCompressor : public Compressor {
   void decompress_region(const RegionSum& sum, Context& context) final;
   void check_sum(std::span<const ConstPayload> parts, float scale, bool& finite,
                  Context& context) final;
+  void look_for_large_rest(ConstPayload payload, bool& large, Context& context) final;
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
@@ -111,6 +113,9 @@ class ChunkedCompressor : public Compressor {
   /// The velocity of the step in progress, to be cleared where elements are sent; empty where no
   /// momentum is to be masked.
   std::span<float> velocity_to_mask();
+  /// Whether the part shows how large at most the rest is: where something is sent of every place from
+  /// which something is left, and what is sent is as large, but for its rounding.
+  virtual bool bounds_its_rest(const Part& /*part*/) const { return true; }
   /// Whether chunks can be decoded one by one: check_sum() does it.
   virtual bool decodes_chunks() const { return true; }
   /// The bodies of the public verbs; arguments are checked, parts are opened. These two go chunk by
@@ -167,6 +172,7 @@ class ChunkedCompressor : public Compressor {
   ConstGradient accelerate(ConstGradient g, const Work& work);
 
   std::unique_ptr<Velocity> velocity_;  // null: none is kept
+  std::atomic<bool> large_estimate_ = false;  // of ef21: some |e_next| of the last compress()
   const Coding coding_;
   const std::string text_;  // the spec, for messages
   const uint32_t fingerprint_;
