@@ -6,6 +6,7 @@
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/quantize_element.h"
 
 namespace gradwire {
 namespace {

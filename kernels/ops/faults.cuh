@@ -2,6 +2,7 @@
 // Faults of received payloads, kept in the step's words until the host asks.
 
 #include "gradwire/kernels/ops/block.cuh"
+#include "gradwire/kernels/ops/memory_access.cuh"
 #include "gradwire/kernels/ops/parts_cuda.h"
 
 namespace gradwire::cuda {
