@@ -118,7 +118,7 @@ std::vector<std::string> specs() {
   for (const CompressorRow& row : compressor_registry()) {
     const CompressorSpec spec = parse_spec(row.example);
     if (spec.clip == 0) {  // clipped gradients are small
-      specs.push_back(row.selector && row.shared_choice ? "randomk:50%" : row.example);
+      specs.emplace_back(row.selector && row.shared_choice ? "randomk:50%" : row.example);
     }
   }
   specs.push_back("dgc:5%");
@@ -164,7 +164,8 @@ TEST(AStepWhoseResidualOverflows, NamesTheRankAndItsResidual) {
     PlanOptions options;
     options.spec = parse_spec("topk:1%");
     options.exchange = "gather";
-    Reducer reducer(make_plan({{"w", {20, 20}}}, options), transport);
+    const std::vector<ParamInfo> parameters{{"w", {20, 20}}};
+    Reducer reducer(make_plan(parameters, options), transport);
     for (int step = 0; step < 3; ++step) {
       const auto gradient = reducer.gradient(0).as<float>();
       std::ranges::fill(gradient, transport.rank() == 1 ? 1.7e38f : 1.0f);

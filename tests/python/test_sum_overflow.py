@@ -18,10 +18,7 @@ CASES = [
 
 
 def results(ends):
-    for end in ends:
-        if end[1] is not None:
-            raise end[1]
-    return [end[0] for end in ends]
+    return [end.result() for end in ends]
 
 
 @pytest.mark.parametrize("spec, exchange", CASES)
