@@ -141,8 +141,9 @@ TEST_P(SumsThatOverflow, AreRefusedOnEveryRankAndBlameNone) {
           of_spec += overflows ? 1 : 0;
         }
       }
-      // A clipped gradient is small; the value codes of most are not.
-      EXPECT_TRUE(of_spec > 0 || spec.clip > 0) << to_string(spec) << ": nothing overflowed";
+      // float16 saturates, and a clipped gradient is small.
+      EXPECT_EQ(of_spec > 0, spec.values != ValueCodec::kFloat16 && spec.clip == 0)
+          << to_string(spec) << " " << to_string(dtype) << ": " << of_spec << " sums overflowed";
       overflowed += of_spec;
     }
   }
@@ -190,6 +191,55 @@ TEST(SumsThatOverflowToo, LeaveTheBlameWithTheRankWhoseGradientHoldsNaN) {
     EXPECT_EQ(first_message(ends), "");
     for (const ExchangeReport& report : reports) {
       EXPECT_EQ(report.nonfinite_rank, 2);
+    }
+  }
+}
+
+// What a meeting leaves out overflows in the residual of its lowest rank: the others, who keep nothing,
+// hear of it, whichever meeting it was.
+TEST(RestsThatOverflow, InOneRankOfATreeAreToldToAll) {
+  for (const char* text : {"topk:25%", "chunktopk:1024/4096", "threshold:25%"}) {
+    for (const int ranks : {2, 3, 4, 5}) {
+      for (const int other : {1, ranks - 1}) {
+        for (const float scale : {1.0f, 0.5f}) {
+          SCOPED_TRACE(concat(text, " ", ranks, " ranks, with rank ", other, " times ", scale));
+          std::vector<ExchangeReport> reports(static_cast<size_t>(ranks));
+          std::vector<float> kept(reports.size());
+          const auto ends = run_ranks(ranks, [&](Transport& transport) {
+            const int rank = transport.rank();
+            const auto stream = make_inline_stream();
+            Workspace workspace;
+            Context context{*stream, workspace};
+            const auto compressor = make_compressor(parse_spec(text), {.numel = 4, .rank = rank});
+            // Rank 0 sends element 0 and keeps 3e38 of element 1, of which the other one sends less.
+            std::vector<float> gradient(4, 0.0f);
+            if (rank == 0) {
+              gradient = {3.3e38f * scale, 3e38f * scale, 0, 0};
+            } else if (rank == other) {
+              gradient[1] = 1e38f * scale;
+            }
+            const std::vector<float> e(4);
+            std::vector<float> left(4);
+            std::vector<std::byte> payload(compressor->capacity_bytes());
+            compressor->compress(view_of(std::span<const float>(gradient)), e, left, payload, context);
+            const auto exchange = make_exchange("gtopk", {{compressor.get()}, &transport, {1, "b"}});
+            std::vector<float> mean(4);
+            const GroupSlot slot{compressor.get(), payload, left, view_of(std::span(mean))};
+            ExchangeReport& report = reports[static_cast<size_t>(rank)];
+            exchange->run({&slot, 1}, report, context);
+            stream->wait();
+            check(report.bytes_sent == report.predicted_bytes_sent, report.bytes_sent, " bytes, ",
+                  report.predicted_bytes_sent, " predicted");
+            kept[static_cast<size_t>(rank)] = left[1];
+          });
+          EXPECT_EQ(first_message(ends), "");
+          EXPECT_EQ(std::isfinite(kept[0]), scale < 1) << "rank 0 keeps " << kept[0];
+          for (const ExchangeReport& report : reports) {
+            EXPECT_EQ(report.nonfinite_rank, -1);
+            EXPECT_EQ(report.overflows, scale == 1);
+          }
+        }
+      }
     }
   }
 }
