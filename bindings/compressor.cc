@@ -182,11 +182,18 @@ py::object BoundCompressor::decompress(py::handle payloads, float scale, py::obj
   for (const Array& owner : given.owners) {
     check_disjoint(sum, "out", owner, "a payload");
   }
+  bool finite = true;
   worker_.run(
       [&](Context& context) {
-        compressor_->decompress(given.parts, scale, sum.writable_view(), context);
+        compressor_->decompress(given.parts, scale, sum.writable_view(), context,
+                                worker_.on_gpu() ? nullptr : &finite);
       },
       place.stream);
+  if (!finite) {
+    overflows_ = true;
+    throw NonFiniteGradient(
+        "decompress: the sum of the payloads overflows float32, though their gradients are finite");
+  }
   return out;
 }
 
@@ -222,9 +229,12 @@ void BoundCompressor::add_estimate(py::handle mean, py::handle estimate, py::han
 
 void BoundCompressor::commit(py::handle stream, bool skip) {
   const Place place = place_for(stream, py::none());
-  if (nonfinite_) {
+  if (nonfinite_ || overflows_) {
     throw NonFiniteGradient(
-        "commit: the last gradient held NaN or infinity, must be finite; nothing was committed");
+        concat("commit: ",
+               nonfinite_ ? "the last gradient held NaN or infinity, must be finite"
+                          : "the last sum of payloads overflows float32, must be finite",
+               "; nothing was committed"));
   }
   worker_.run(
       [&](Context& context) {
@@ -282,7 +292,7 @@ void BoundCompressor::set_step(int64_t step) {
       compressor_->set_step(static_cast<uint32_t>(step));
     }
   });
-  nonfinite_ = false;
+  nonfinite_ = overflows_ = false;
 }
 
 std::vector<uint64_t> BoundCompressor::state() {
@@ -362,6 +372,7 @@ py::object BoundCompressor::written(const Array& payload, py::object out) {
   }
   const PayloadHeader header = read_header(payload.bytes());
   nonfinite_ = (header.flags & kFlagNonFinite) != 0;
+  overflows_ = false;
   // The memory as an array of its own, without a copy: `out` may be a bytearray as well.
   return py::array_t<uint8_t>(static_cast<py::ssize_t>(header.bytes),
                               reinterpret_cast<uint8_t*>(payload.bytes().data()), out);

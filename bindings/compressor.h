@@ -70,6 +70,7 @@ class BoundCompressor {
   std::unique_ptr<Compressor> compressor_;
   Worker worker_;
   std::atomic<bool> nonfinite_ = false;  // on the CPU
+  std::atomic<bool> overflows_ = false;  // likewise: the last decompress() since
   void* last_stream_ = nullptr;          // on a GPU
 };
 

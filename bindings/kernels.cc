@@ -145,7 +145,9 @@ with the payloads of all, in the same order, between compress() and commit().
 
 Raises:
     InvalidArgument: a payload that does not belong here, naming which and why.
-    NonFiniteGradient: a payload made from a gradient that held NaN or infinity.)";
+    NonFiniteGradient: a payload made from a gradient that held NaN or infinity; on the CPU also a
+        sum that overflows float32 though all gradients are finite: commit() then refuses too. On a
+        GPU check() raises it.)";
 
 void bind_compressor(py::module_& module) {
   using Self = BoundCompressor;
@@ -228,12 +230,14 @@ void bind_compressor(py::module_& module) {
            "a GPU it is enqueued (stream None: on the last call's); where the step met NaN or "
            "infinity "
            "nothing is committed, with skip in this step alone, else until check().\n\n"
-           "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity (on the CPU).")
+           "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity, or the last sum "
+           "of payloads overflowed (on the CPU).")
       .def("check", &Self::check_faults, py::arg("stream") = py::none(),
            "On a GPU waits, raises what stopped commits, and forgets it: the committed state "
            "stands. "
            "Call it once in a while. On the CPU calls raise for themselves.\n\n"
-           "Raises:\n    NonFiniteGradient: a gradient of some rank held NaN or infinity.\n"
+           "Raises:\n    NonFiniteGradient: a gradient of some rank held NaN or infinity, or the sum "
+           "of all ranks' overflowed.\n"
            "    InvalidArgument: a payload that does not belong here, naming which and why.")
       .def_property_readonly(
           "parity", &Self::parity,

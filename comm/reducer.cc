@@ -169,12 +169,8 @@ StepOutcome Reducer::wait() {
   const uint64_t step = s.step++;
   s.begin_step();
   if (bad != nullptr && !skip) {
-    const int rank = bad->report().nonfinite_rank;
-    throw NonFiniteGradient(
-        concat(bad->label(), ", step ", step, ": ",
-               rank < 0 ? "the estimate of ef21 overflows float32, of which the mean is infinite"
-                        : concat("rank ", rank, "'s gradient holds NaN or infinity"),
-               ", expected finite values; no rank committed anything"));
+    throw NonFiniteGradient(concat(bad->label(), ", step ", step, ": ", bad->what_is_not_finite(),
+                                   ", expected finite values; no rank committed anything"));
   }
   return bad == nullptr ? StepOutcome::kCommitted : StepOutcome::kSkipped;
 }

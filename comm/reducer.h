@@ -170,9 +170,10 @@ class Reducer {
   Ticket bucket_ready(BucketId bucket, Gradient gradient);
 
   /// Blocks until every bucket of the step is reduced, then commits. Nothing is committed, on any
-  /// rank, when some rank's gradient was not finite: kError throws NonFiniteGradient naming rank
-  /// and bucket, kSkip fills the means with zeros (ReducerOptions::left_out) and returns kSkipped. Either way the reducer is
-  /// ready for the next step.
+  /// rank, when some rank's gradient was not finite, or the sum of all ranks': kError throws
+  /// NonFiniteGradient naming the bucket, and the rank if one is to blame, kSkip fills the means with
+  /// zeros (ReducerOptions::left_out) and returns kSkipped. Either way the reducer is ready for the
+  /// next step.
   /// @throws InvalidArgument naming the parameters that were never ready, unless their gradients
   /// are zero by UnusedParameters::kZero (the step can go on: nothing was committed);
   /// TransportError naming the rank and the bucket (the group is finished).

@@ -58,7 +58,8 @@ class GatherExchange final : public StreamExchange {
     timed(report.codec_us, [&] {
       read_all(report);
       for (size_t g = 0; g < groups.size(); ++g) {
-        decode({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, result(g), context);
+        decode({*compressors_[g], payloads_of(g), groups[g].mean, tag_.what}, result(g), report,
+               context);
       }
     });
   }

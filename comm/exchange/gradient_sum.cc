@@ -14,7 +14,7 @@
 namespace gradwire {
 namespace {
 
-// Of a rank, where the means are not finite; the order in which ranks are blamed.
+// Of a rank, where the means are not finite: of its shard of the means, or of its gradient.
 enum class Found : uint8_t { kFinite, kOverflow, kNonFinite };
 
 constexpr size_t kBlock = 4096;
@@ -114,7 +114,9 @@ class GradientSumExchange final : public StreamExchange {
                           {std::as_writable_bytes(std::span(found_)), sizeof mine, lengths_}, tag_,
                           context);
     report.predicted_bytes_sent += (ranks_ - 1) * (kFrameHeaderBytes + sizeof mine);
-    report.nonfinite_rank = static_cast<int>(std::ranges::max_element(found_) - found_.begin());
+    const auto worst = std::ranges::max_element(found_);
+    report.overflows = *worst != Found::kNonFinite;
+    report.nonfinite_rank = report.overflows ? -1 : static_cast<int>(worst - found_.begin());
   }
 
   const std::vector<Compressor*> compressors_;

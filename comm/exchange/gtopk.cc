@@ -19,9 +19,13 @@
 namespace gradwire {
 namespace {
 
-// Behind the payloads of a message: the lowest rank whose gradient was not finite.
+// Behind the payloads of a message: the lowest rank whose gradient was not finite; or, where all were,
+// the world size plus the lowest rank of a meeting whose sums, or what it keeps, overflowed.
 using BadRank = uint32_t;
 constexpr BadRank kNone = std::numeric_limits<BadRank>::max();
+// Nobody's, but some residual may be so large that what is kept overflows there, which its rank alone
+// finds: all tell each other in the end.
+constexpr BadRank kUnsure = kNone - 1;
 
 size_t stride_for(std::span<Compressor* const> compressors) {
   size_t bytes = sizeof(BadRank);
@@ -38,6 +42,7 @@ class TreeExchange final : public StreamExchange {
         own_groups_(made_from.groups == nullptr ? std::make_unique<SubGroups>(*made_from.transport)
                                                 : nullptr),
         groups_(own_groups_ ? *own_groups_ : *made_from.groups),
+        whole_(*made_from.transport),
         tag_(made_from.tag),
         rank_(static_cast<uint32_t>(made_from.transport->rank())),
         ranks_(static_cast<uint32_t>(made_from.transport->world_size())),
@@ -45,7 +50,9 @@ class TreeExchange final : public StreamExchange {
         pair_(2, stride_for(compressors_)),
         current_(stride_for(compressors_)),
         met_(compressors_.size()),
-        payloads_(compressors_.size()) {
+        payloads_(compressors_.size()),
+        kept_finite_(ranks_),
+        lengths_(ranks_) {
     // Ranks that sit a meeting out are alone in a part of their own.
     if (ranks_ > power_) {
       fold_ = &groups_.part(concat("folded to ", power_), static_cast<int>(rank_ % power_));
@@ -79,7 +86,7 @@ class TreeExchange final : public StreamExchange {
 
   void run_now(std::span<const GroupSlot> slots, ExchangeReport& report,
                Context& context) override {
-    timed(report.codec_us, [&] { write_own(slots); });
+    timed(report.codec_us, [&] { write_own(slots, context); });
     if (fold_ != nullptr) {
       move(*fold_, folded() ? length_ : 0, report, context);
       if (!folded()) {
@@ -109,16 +116,21 @@ class TreeExchange final : public StreamExchange {
     timed(report.codec_us, [&] { finish(slots, report, context); });
   }
 
-  void write_own(std::span<const GroupSlot> slots) {
+  void write_own(std::span<const GroupSlot> slots, Context& context) {
     BadRank bad = kNone;
+    bool unsure = false;
+    keeps_infinity_ = false;
     length_ = 0;
     for (const GroupSlot& slot : slots) {
       const auto payload = slot.mine.first(payload_bytes(slot.mine));
       std::memcpy(current_.data() + length_, payload.data(), payload.size());
       length_ += payload.size();
       bad = is_nonfinite(payload) ? rank_ : bad;
+      if (!slot.e_next.empty()) {
+        slot.compressor->look_for_large_rest(payload, unsure, context);
+      }
     }
-    close_message(bad);
+    close_message(bad == kNone && unsure ? kUnsure : bad);
   }
 
   void close_message(BadRank bad) {
@@ -153,7 +165,7 @@ class TreeExchange final : public StreamExchange {
       read(0, meeting.low);
       read(1, meeting.high);
       BadRank bad = std::min(bad_of(0), bad_of(1));
-      const bool finite = bad == kNone;
+      const bool finite = bad >= kUnsure;
       length_ = 0;
       for (size_t g = 0; g < slots.size(); ++g) {
         Compressor& compressor = *compressors_[g];
@@ -174,8 +186,13 @@ class TreeExchange final : public StreamExchange {
         const uint32_t senders[] = {meeting.low, meeting.high};
         blame_sender({compressor, met_[g], slots[g].mean, tag_.what, senders}, context,
                      [&] { compressor.merge(input, e_next, out, context); });
+        if (finite && is_nonfinite(out) && !e_next.empty()) {
+          // The other ranks of the meeting write what a merge without a residual writes.
+          compressor.merge(input, {}, out, context);
+          keeps_infinity_ = keeps_infinity_ || !is_nonfinite(out);
+        }
         length_ += payload_bytes(out);
-        bad = finite && is_nonfinite(out) ? meeting.lowest : bad;  // a sum that overflows
+        bad = finite && is_nonfinite(out) ? ranks_ + meeting.lowest : bad;
       }
       close_message(bad);
     });
@@ -187,12 +204,26 @@ class TreeExchange final : public StreamExchange {
     const uint32_t sender = folded() ? rank_ - power_ : rank_;
     read(0, sender);
     const BadRank bad = bad_of(0);
-    report.nonfinite_rank = bad == kNone ? -1 : static_cast<int>(bad);
+    report.nonfinite_rank = bad < ranks_ ? static_cast<int>(bad) : -1;
+    report.overflows = bad >= ranks_ && bad < kUnsure;
+    if (bad == kUnsure) {
+      timed(report.transfer_us, [&] { tell_what_was_kept(report, context); });
+    }
     for (size_t g = 0; g < slots.size(); ++g) {
       payloads_[g] = met_[g][0];
       decode({*compressors_[g], {&payloads_[g], 1}, slots[g].mean, tag_.what, {&sender, 1}},
-             result(g), context);
+             result(g), report, context);
     }
+  }
+
+  void tell_what_was_kept(ExchangeReport& report, Context& context) {
+    const auto said = std::byte{!keeps_infinity_};
+    const size_t length = sizeof said;
+    counted([this] { return whole_.counters(); }, report, [&] {
+      whole_.all_gather(length, {&said, 1}, {kept_finite_, sizeof said, lengths_}, tag_, context);
+    });
+    report.predicted_bytes_sent += (ranks_ - 1) * (kFrameHeaderBytes + sizeof said);
+    report.overflows = std::ranges::find(kept_finite_, std::byte{false}) != kept_finite_.end();
   }
 
   // Checks the message at `place` of the pair and finds its payloads.
@@ -220,6 +251,7 @@ class TreeExchange final : public StreamExchange {
   const std::vector<Compressor*> compressors_;
   const std::unique_ptr<SubGroups> own_groups_;
   SubGroups& groups_;
+  Transport& whole_;
   const CallTag tag_;
   const uint32_t rank_, ranks_;
   const uint32_t power_;  ///< of two, at most ranks_
@@ -231,6 +263,9 @@ class TreeExchange final : public StreamExchange {
   size_t sent_length_ = 0;
   std::vector<std::array<ConstPayload, 2>> met_;  ///< of each group, in pair_
   std::vector<ConstPayload> payloads_;            ///< of each group, in the end
+  bool keeps_infinity_ = false;         ///< what this rank put back overflowed
+  std::vector<std::byte> kept_finite_;  ///< of each rank: that it did not
+  std::vector<size_t> lengths_;
 };
 
 }  // namespace

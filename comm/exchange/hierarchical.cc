@@ -31,6 +31,7 @@ class HierarchicalExchange final : public StreamExchange {
  public:
   explicit HierarchicalExchange(const ExchangeContext& made_from)
       : compressors_(made_from.compressors),
+        whole_(*made_from.transport),
         per_node_(checked_ranks_per_node(made_from)),
         first_of_node_(made_from.transport->rank() / per_node_ * per_node_),
         tag_(made_from.tag),
@@ -58,6 +59,8 @@ class HierarchicalExchange final : public StreamExchange {
       begin += sums_[g].share.size();
     }
     means_.emplace(per_node_, largest);
+    found_.resize(static_cast<size_t>(whole_.world_size()));
+    lengths_.resize(found_.size());
   }
 
   std::string_view name() const override { return "hierarchical"; }
@@ -108,13 +111,18 @@ class HierarchicalExchange final : public StreamExchange {
       between_slots_[g].mean = view_of(sums_[g].share);
     }
     between_->run(between_slots_, report, context);
-    const int32_t bad = report.nonfinite_rank < 0 ? -1 : report.nonfinite_rank * per_node_;
-    timed(codec_us, [&] { write_means(bad); });
+    timed(codec_us, [&] { write_means(report); });
     timed(transfer_us, [&] {
       const auto own = static_cast<size_t>(node_.rank());
       node_.all_gather(means_->length(own), means_->room(own), means_->parts(), tag_, context);
     });
-    timed(codec_us, [&] { report.nonfinite_rank = read_means(slots); });
+    bool finite = true;
+    timed(codec_us, [&] { finite = check_means(); });
+    if (!finite) {  // all nodes say so, of one place at least
+      timed(transfer_us, [&] { ask_whose(slots, report, context); });
+      predicted += (found_.size() - 1) * (kFrameHeaderBytes + 1);
+    }
+    timed(codec_us, [&] { read_means(slots); });
     report.codec_us += codec_us;
     report.transfer_us += transfer_us;
     report.predicted_bytes_sent += predicted + gather_bytes();
@@ -129,9 +137,13 @@ class HierarchicalExchange final : public StreamExchange {
     return sum.wide;
   }
 
-  // The shares' means, all groups one after another, and the rank that was not finite.
-  void write_means(int32_t bad) {
+  // The shares' means, all groups one after another, and the first rank of a node whose sums were not
+  // finite, or of this one where sums of nodes overflow; -1 where all is well.
+  void write_means(const ExchangeReport& report) {
     const auto own = static_cast<size_t>(node_.rank());
+    const int32_t bad = report.nonfinite_rank >= 0 ? report.nonfinite_rank * per_node_
+                        : report.overflows         ? first_of_node_
+                                                   : -1;
     cpu::multiply(shares_, 1.0f / static_cast<float>(per_node_), shares_);
     const auto bytes = std::as_bytes(std::span<const float>(shares_));
     std::ranges::copy(bytes, means_->room(own).begin());
@@ -139,12 +151,14 @@ class HierarchicalExchange final : public StreamExchange {
     means_->length(own) = bytes.size() + sizeof bad;
   }
 
-  int read_means(std::span<const GroupSlot> slots) {
-    int32_t lowest = -1;
+  // Checks the messages' lengths. Whether none says that what its places of all nodes have is not
+  // finite.
+  bool check_means() const {
+    bool finite = true;
     for (int r = 0; r < per_node_; ++r) {
-      auto message = std::span<const std::byte>(means_->message(static_cast<size_t>(r)));
+      const auto message = std::span<const std::byte>(means_->message(static_cast<size_t>(r)));
       size_t expected = sizeof(int32_t);
-      for (size_t g = 0; g < slots.size(); ++g) {
+      for (size_t g = 0; g < sums_.size(); ++g) {
         expected += share_numel(g, r) * sizeof(float);
       }
       if (message.size() != expected) {
@@ -152,17 +166,40 @@ class HierarchicalExchange final : public StreamExchange {
                                     message.size(), " bytes, expected ", expected),
                              first_of_node_ + r);
       }
+      int32_t bad;
+      std::memcpy(&bad, message.last(sizeof bad).data(), sizeof bad);
+      finite = finite && bad < 0;
+    }
+    return finite;
+  }
+
+  // A sum of a node that is not finite does not say of which rank, nor whether of any: every rank
+  // tells all others whether its gradient is finite, before the means take its place.
+  void ask_whose(std::span<const GroupSlot> slots, ExchangeReport& report, Context& context) {
+    bool finite = true;
+    for (size_t g = 0; g < slots.size(); ++g) {
+      finite = finite && cpu::all_finite(widened(slots[g].mean, sums_[g]));
+    }
+    const auto said = std::byte{finite};
+    const size_t length = sizeof said;
+    counted([this] { return whole_.counters(); }, report, [&] {
+      whole_.all_gather(length, {&said, 1}, {found_, sizeof said, lengths_}, tag_, context);
+    });
+    const auto first = std::ranges::find(found_, std::byte{false});
+    report.overflows = first == found_.end();
+    report.nonfinite_rank = report.overflows ? -1 : static_cast<int>(first - found_.begin());
+  }
+
+  void read_means(std::span<const GroupSlot> slots) {
+    for (int r = 0; r < per_node_; ++r) {
+      auto message = std::span<const std::byte>(means_->message(static_cast<size_t>(r)));
       for (size_t g = 0; g < slots.size(); ++g) {
         const size_t count = share_numel(g, r);
         const size_t begin = shard_begin(sums_[g].numel, per_node_, r);
         write_mean(message.first(count * sizeof(float)), slots[g].mean.subview(begin, count));
         message = message.subspan(count * sizeof(float));
       }
-      int32_t bad;
-      std::memcpy(&bad, message.data(), sizeof bad);
-      lowest = bad >= 0 && (lowest < 0 || bad < lowest) ? bad : lowest;
     }
-    return lowest;
   }
 
   static void write_mean(std::span<const std::byte> bytes, Gradient mean) {
@@ -190,6 +227,7 @@ class HierarchicalExchange final : public StreamExchange {
   }
 
   const std::vector<Compressor*> compressors_;
+  Transport& whole_;
   const int per_node_, first_of_node_;
   const CallTag tag_;
   const std::unique_ptr<SubGroups> own_groups_;
@@ -201,6 +239,8 @@ class HierarchicalExchange final : public StreamExchange {
   std::vector<GroupSlot> between_slots_;
   std::vector<float> shares_;
   std::optional<Messages> means_;
+  std::vector<std::byte> found_;  // of each rank of the whole group
+  std::vector<size_t> lengths_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "gradwire/comm/exchange/message.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 namespace gradwire {
@@ -90,13 +91,26 @@ bool is_nonfinite(ConstPayload payload) {
   return (header.flags & kFlagNonFinite) != 0;
 }
 
-void decode(const Received& received, const ExchangeResult& result, Context& context) {
-  if (received.scratch.numel == 0) {
+void set_nonfinite(Payload payload, bool nonfinite) {
+  payload[offsetof(PayloadHeader, flags)] = std::byte{nonfinite ? kFlagNonFinite : uint8_t{0}};
+}
+
+void decode(const Received& received, const ExchangeResult& result, ExchangeReport& report,
+            Context& context) {
+  const bool handed_on = received.scratch.numel == 0;
+  if (handed_on && (received.compressor.rounds() == 2 || report.nonfinite_rank >= 0)) {
     return;
   }
+  bool finite = true;
   blame_sender(received, context, [&] {
-    received.compressor.decompress(result.parts, result.scale, received.scratch, context);
+    if (handed_on) {
+      received.compressor.check_sum(result.parts, result.scale, finite, context);
+    } else {
+      received.compressor.decompress(result.parts, result.scale, received.scratch, context,
+                                     &finite);
+    }
   });
+  report.overflows = report.overflows || (!finite && report.nonfinite_rank < 0);
 }
 
 }  // namespace gradwire

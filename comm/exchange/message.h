@@ -75,6 +75,8 @@ size_t write_empty_payload(const Compressor& compressor, bool nonfinite, Payload
 
 /// Whether the payload, written by this process or already checked, carries kFlagNonFinite.
 bool is_nonfinite(ConstPayload payload);
+/// Sets or clears it in a payload that this process has written.
+void set_nonfinite(Payload payload, bool nonfinite);
 
 /// Payloads of one group, part r from rank r, and a place to decode them into. No elements: none,
 /// or, of a compressor with two rounds, payloads of the first.
@@ -101,9 +103,12 @@ void blame_sender(const Received& received, Context& context, Step&& step) {
   }
 }
 
-/// Decodes a result into the received group's scratch, which becomes its mean, unless it has no
-/// elements: then nothing is done.
-void decode(const Received& received, const ExchangeResult& result, Context& context);
+/// Decodes a result into the received group's scratch, which becomes its mean; without elements the
+/// sum is only looked at (a first round's not even that). A sum that overflows goes to the report,
+/// unless some rank's payload was not finite anyhow: every rank decodes the same bytes, so that all
+/// find the same.
+void decode(const Received& received, const ExchangeResult& result, ExchangeReport& report,
+            Context& context);
 
 /// Runs `step` and adds what `traffic()` counted meanwhile to the report.
 template <class Traffic, class Report, class Step>

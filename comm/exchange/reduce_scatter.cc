@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/exchange/slices.h"
 
@@ -25,28 +27,48 @@ struct CompressedReduceScatter::State {
       : compressors(made_from.compressors),
         transport(*made_from.transport),
         what(made_from.tag.what),
-        slices(checked(made_from), SliceExchange::Cut::kEven) {}
+        tag(made_from.tag),
+        slices(checked(made_from), SliceExchange::Cut::kEven),
+        finite(slices.ranks()),
+        lengths(slices.ranks()) {}
 
   void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context) {
     slices.run(groups, report, context);
+    bool mine = true;
     timed(report.codec_us, [&] {
       const float scale = 1.0f / static_cast<float>(slices.ranks());
       for (size_t g = 0; g < groups.size(); ++g) {
         const Region own = slices.region(g, slices.own());
         if (own.numel() > 0) {
           blame_sender({*compressors[g], slices.slices(g), {}, what}, context, [&] {
-            compressors[g]->decompress_region({slices.slices(g), own, scale, groups[g].mean},
-                                              context);
+            compressors[g]->decompress_region(
+                {slices.slices(g), own, scale, groups[g].mean, &mine}, context);
           });
         }
       }
     });
+    if (report.nonfinite_rank < 0) {  // else no rank commits anyhow, and all know
+      timed(report.transfer_us, [&] { tell_overflow(mine, report, context); });
+    }
+  }
+
+  // Nobody but the owner has the sums of a region.
+  void tell_overflow(bool mine, ExchangeReport& report, Context& context) {
+    const auto said = std::byte{mine};
+    const size_t length = sizeof said;
+    transport.all_gather(length, {&said, 1}, {finite, sizeof said, lengths}, tag, context);
+    report.predicted_bytes_sent += (slices.ranks() - 1) * (kFrameHeaderBytes + sizeof said);
+    report.overflows = std::ranges::count(finite, std::byte{true}) <
+                       static_cast<ptrdiff_t>(finite.size());
   }
 
   const std::vector<Compressor*> compressors;
   Transport& transport;
   const std::string_view what;
+  const CallTag tag;
   SliceExchange slices;
+  std::vector<std::byte> finite;  // of each rank: whether its sums are
+  std::vector<size_t> lengths;
 };
 
 CompressedReduceScatter::CompressedReduceScatter(const ExchangeContext& context)

@@ -145,6 +145,9 @@ void SliceExchange::cut_regions(std::span<const GroupSlot> groups, ExchangeRepor
 }
 
 void SliceExchange::write_slices(std::span<const GroupSlot> slots, Context& context) {
+  for (Group& group : groups_) {
+    group.keeps_infinity = false;
+  }
   for (size_t r = 0; r < ranks_; ++r) {
     const Messages& messages = r == own_ ? incoming_ : outgoing_;
     size_t length = 0;
@@ -157,15 +160,27 @@ void SliceExchange::write_slices(std::span<const GroupSlot> slots, Context& cont
         continue;
       }
       if (group.balanced) {
-        group.compressor->slice_at_most(
-            {mine, group.regions[r], slice_entries(kept(g), ranks_)}, slots[g].e_next, out,
-            context);
+        write_some(g, r, slots[g], out, context);
       } else {
         group.compressor->slice(mine, group.regions[r], out, context);
       }
       length += payload_bytes(out);
     }
     outgoing_.length(r) = length;
+  }
+}
+
+// A slice's flag says that its sender's gradient is not finite: all its slices carry it, so that every
+// rank knows. What overflows in e_next by this slice alone is told later.
+void SliceExchange::write_some(size_t g, size_t r, const GroupSlot& slot, Payload out,
+                               Context& context) {
+  Group& group = groups_[g];
+  const Payload mine = slot.mine.first(payload_bytes(slot.mine));
+  group.compressor->slice_at_most({mine, group.regions[r], slice_entries(kept(g), ranks_)},
+                                  slot.e_next, out, context);
+  if (is_nonfinite(out) && !is_nonfinite(mine)) {
+    group.keeps_infinity = true;
+    set_nonfinite(out, false);
   }
 }
 

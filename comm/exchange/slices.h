@@ -47,6 +47,9 @@ class SliceExchange {
   size_t kept(size_t group) const;
   /// The same in the step that keeps most.
   size_t most_kept(size_t group) const;
+  /// Whether what run() gave back to the group's e_next overflowed there: no commit may follow, and
+  /// no other rank knows.
+  bool keeps_infinity(size_t group) const { return groups_[group].keeps_infinity; }
   /// Of what this rank owns of the group: from each rank, in rank order.
   std::span<const ConstPayload> slices(size_t group) const { return groups_[group].slices; }
 
@@ -67,6 +70,7 @@ class SliceExchange {
     std::vector<Region> regions;  ///< of each rank; balanced: empty until they are cut
     size_t first_count = 0;       ///< its chunks in counts_
     std::vector<ConstPayload> slices = {};
+    bool keeps_infinity = false;  ///< since the last write_slices()
   };
 
   /// Of a slice of a balanced group, when its sender keeps `kept`.
@@ -78,6 +82,7 @@ class SliceExchange {
   bool must_cut() const;
   void cut_regions(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
   void write_slices(std::span<const GroupSlot> groups, Context& context);
+  void write_some(size_t g, size_t r, const GroupSlot& slot, Payload out, Context& context);
   void read_slices(ExchangeReport& report);
 
   Transport& transport_;

@@ -75,7 +75,8 @@ class SumExchange final : public StreamExchange {
       read_flags(report);
       write_headers(groups, report.nonfinite_rank >= 0);
       for (size_t g = 0; g < groups.size(); ++g) {
-        decode({*compressors_[g], result(g).parts, groups[g].mean, tag_.what}, result(g), context);
+        decode({*compressors_[g], result(g).parts, groups[g].mean, tag_.what}, result(g), report,
+               context);
       }
     });
   }

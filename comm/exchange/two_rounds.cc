@@ -71,9 +71,12 @@ class TwoRoundExchange final : public Exchange {
     add_first_bytes(report);
     report.transfer_us += first_report_.transfer_us;
     report.codec_us += first_report_.codec_us + codec_us;
-    // Who sent a flag sends it again; a sum of the first payloads may overflow besides.
-    report.nonfinite_rank =
-        report.nonfinite_rank >= 0 ? report.nonfinite_rank : first_report_.nonfinite_rank;
+    // Who sent a flag sends it again. Where a sum of the first payloads overflows, every rank's second
+    // one may be flagged for that.
+    if (!first_report_.finite()) {
+      report.nonfinite_rank = first_report_.nonfinite_rank;
+      report.overflows = first_report_.overflows;
+    }
   }
 
   // The payloads of the first round lie one after another, as those of all groups do.

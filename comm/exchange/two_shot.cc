@@ -64,7 +64,8 @@ class TwoShotExchange final : public StreamExchange {
     timed(report.codec_us, [&] {
       read_merged(report);
       for (size_t g = 0; g < groups.size(); ++g) {
-        decode({*compressors_[g], payloads_[g], groups[g].mean, tag_.what}, result(g), context);
+        decode({*compressors_[g], payloads_[g], groups[g].mean, tag_.what}, result(g), report,
+               context);
       }
     });
   }
@@ -78,7 +79,8 @@ class TwoShotExchange final : public StreamExchange {
       const Payload out = merged_.room(own).subspan(length);
       if (region.numel() == 0) {
         const bool nonfinite = std::any_of(slices.begin(), slices.end(), is_nonfinite);
-        length += write_empty_payload(*compressors_[g], nonfinite, out);
+        length +=
+            write_empty_payload(*compressors_[g], nonfinite || slices_.keeps_infinity(g), out);
         continue;
       }
       const MergeInput input{.slices = slices,
@@ -88,13 +90,17 @@ class TwoShotExchange final : public StreamExchange {
                              .most_entries = most_entries(g, slices_.kept(g))};
       blame_sender({*compressors_[g], slices, groups[g].mean, tag_.what}, context,
                    [&] { compressors_[g]->merge(input, groups[g].e_next, out, context); });
+      if (slices_.keeps_infinity(g)) {
+        set_nonfinite(out, true);
+      }
       length += payload_bytes(out);
     }
     merged_.length(own) = length;
   }
 
-  // The merged regions tile the group and already hold the mean. A sum of finite slices that
-  // overflows is flagged by its owner alone.
+  // The merged regions tile the group and already hold the mean. Every rank has seen the flags of all
+  // ranks' slices; where there was none, a flag here is that of a sum, or of what this rank kept of its
+  // own payload, which overflowed.
   void read_merged(ExchangeReport& report) {
     for (size_t g = 0; g < compressors_.size(); ++g) {
       tiles_[g].clear();
@@ -105,7 +111,7 @@ class TwoShotExchange final : public StreamExchange {
         const Region region = slices_.region(g, r);
         const auto item = reader.next({*compressors_[g], region, g});
         payloads_[g][r] = item.payload;
-        SliceExchange::note_flag(item.nonfinite, r, report);
+        report.overflows = report.overflows || (item.nonfinite && report.nonfinite_rank < 0);
         if (region.numel() > 0) {
           tiles_[g].push_back(item.payload);
         }

@@ -92,6 +92,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
                                      .seed = plan.seed,
                                      .rank = rank,
                                      .world_size = senders,
+                                     .bucket = id,
                                      .state = start.state}));
     if (start.state == nullptr) {  // else it has the step of all
       compressors_.back()->set_step(start.committed_step);
@@ -200,12 +201,23 @@ void Bucket::add_to_estimates(size_t parity, Context& context) {
   }
 }
 
+std::string Bucket::what_is_not_finite() const {
+  const bool kept =
+      std::ranges::any_of(groups_, [](const PlanGroup& group) { return group.spec.error_feedback; });
+  if (report_.nonfinite_rank >= 0) {
+    return concat("rank ", report_.nonfinite_rank, "'s gradient holds NaN or infinity",
+                  kept ? ", or overflows float32 with its residual" : "");
+  }
+  return report_.overflows ? "the sum of the ranks' finite gradients overflows float32"
+                           : "the estimate of ef21 overflows float32, of which the mean is infinite";
+}
+
 // Runs of elements spread over the group, others in each step: a few microseconds.
 void Bucket::sample_union() {
   constexpr size_t kRuns = 64, kRun = 1024;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Gradient mean = slots_[g].mean;
-    if (!shows_union_ || report_.nonfinite_rank >= 0 || mean.numel == 0 ||
+    if (!shows_union_ || !report_.finite() || mean.numel == 0 ||
         !find_compressor(groups_[g].spec.name).selector) {
       continue;
     }

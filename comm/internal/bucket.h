@@ -57,6 +57,8 @@ class Bucket {
   /// On the CPU: whether an estimate overflowed in that, which ranks see alike, as means are the
   /// same. A GPU says it in the step's status.
   bool estimates_overflow() const { return estimates_overflow_; }
+  /// Of a step that cannot be committed for it: whose gradient, or what else, for messages.
+  std::string what_is_not_finite() const;
   /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
   /// that group is without ef21.
   std::vector<float> estimate(size_t offset, size_t numel, size_t parity) const;

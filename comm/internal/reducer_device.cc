@@ -85,7 +85,10 @@ void Reducer::State::throw_faults(const cuda::StepWords& words, std::string_view
     DeviceState::check(words);
   } catch (const InvalidArgument& error) {
     if ((words.status & cuda::kStatusMalformed) == 0) {
-      throw NonFiniteGradient(concat("rank ", transport->rank(), ": ", error.what(), advice));
+      const std::string_view bucket =
+          words.overflowed == 0 ? std::string_view{} : buckets[words.overflowed - 1].label();
+      throw NonFiniteGradient(concat("rank ", transport->rank(), ": ", bucket,
+                                     bucket.empty() ? "" : ": ", error.what(), advice));
     }
     finished.emplace(concat("rank ", transport->rank(), ", behind step ", words.step, ": ",
                             error.what(), " (parts are numbered by the ranks that sent them)"));

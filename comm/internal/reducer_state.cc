@@ -301,12 +301,19 @@ void Reducer::State::record() {
   trace.add(times);
 }
 
-// Every rank has seen every rank's flags, and has the same means, so all decide alike.
+// Every rank has seen every rank's flags, and has the same means, so all decide alike. A rank that is
+// to blame comes before sums that overflow.
 const Bucket* Reducer::State::first_nonfinite() const {
-  const auto found = std::find_if(buckets.begin(), buckets.end(), [](const Bucket& bucket) {
-    return bucket.report().nonfinite_rank >= 0 || bucket.estimates_overflow();
-  });
-  return found == buckets.end() ? nullptr : &*found;
+  const Bucket* found = nullptr;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.report().nonfinite_rank >= 0) {
+      return &bucket;
+    }
+    if (found == nullptr && (!bucket.report().finite() || bucket.estimates_overflow())) {
+      found = &bucket;
+    }
+  }
+  return found;
 }
 
 void Reducer::State::commit() {

@@ -33,6 +33,17 @@ size_t Compressor::capacity_for_entries(Region region, size_t) const {
   return slice_capacity_bytes(region);
 }
 
+void Compressor::check_sum(std::span<const ConstPayload>, float, bool&, Context&) {
+  throw InvalidArgument(concat("check_sum: the compressor is '", to_string(spec()), "', in ",
+                               shape().device.type == DeviceType::kCpu ? "CPU" : "GPU",
+                               " memory, expected one whose chunks decode alone, in CPU memory"));
+}
+
+void Compressor::look_for_large_rest(ConstPayload, bool&, Context&) {
+  throw InvalidArgument(concat("look_for_large_rest: the compressor is '", to_string(spec()),
+                               "', in GPU memory, expected CPU memory"));
+}
+
 void Compressor::count_entries(ConstPayload, std::span<float>, Context&) {
   refuse(*this, "count_entries");
 }

@@ -32,6 +32,7 @@ struct CompressorShape {
   uint64_t seed = 0;                   ///< of stochastic rounding and of randomk's choice
   int rank = 0;
   int world_size = 1;  ///< senders whose payloads become one mean: dgc clips by it
+  uint32_t bucket = 0;  ///< on a GPU: named when a sum of the group's payloads overflows
   /// On a GPU: what commits together shares one (device_state.h). None: a state of its own.
   std::shared_ptr<DeviceState> state = nullptr;
 };
@@ -63,6 +64,9 @@ struct RegionSum {
   Region region;
   float scale = 1.0f;
   Gradient sum;
+  /// On the CPU, unless null: becomes false when what is written holds NaN or infinity, and else
+  /// stays. On a GPU the state's words say it.
+  bool* finite = nullptr;
 };
 
 /// What slice_at_most() copies.
@@ -155,10 +159,19 @@ class Compressor {
   /// Errors (from wait()): InvalidArgument naming the part and the field that is wrong. A first
   /// payload of two rounds is no part of a sum: it is refused, as are second ones before
   /// take_first().
+  /// A sum of finite gradients can overflow float32. On the CPU `finite`, unless null, becomes false
+  /// then. On a GPU it is a fault of shape().state: nothing is committed. Either costs no pass over
+  /// the sum.
   void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
-                  Context& context) {
-    decompress_region({parts, {0, shape_.numel}, scale, sum}, context);
+                  Context& context, bool* finite = nullptr) {
+    decompress_region({parts, {0, shape_.numel}, scale, sum, finite}, context);
   }
+
+  /// `finite` becomes false when decompress() of the parts to float32 would write NaN or infinity,
+  /// and else stays; nothing is written. For payloads that are handed on. Errors as of decompress().
+  /// @throws InvalidArgument from powersgd, and on a GPU.
+  virtual void check_sum(std::span<const ConstPayload> parts, float scale, bool& finite,
+                         Context& context);
 
   /// The same for the elements of a region alone, of which sum.sum has region.numel().
   virtual void decompress_region(const RegionSum& sum, Context& context) = 0;
@@ -169,6 +182,11 @@ class Compressor {
   /// Upper bound of slice_at_most() for `region`, or of merge() with that many most_entries.
   /// Compressors that send every element: slice_capacity_bytes().
   virtual size_t capacity_for_entries(Region region, size_t most_entries) const;
+
+  /// `large` becomes true unless this payload of the last compress() shows that no element of e_next
+  /// exceeds 2^126: then what exchanges put back of payloads that show the same cannot overflow
+  /// there. It reads what was sent, not e_next. @throws InvalidArgument on a GPU.
+  virtual void look_for_large_rest(ConstPayload payload, bool& large, Context& context);
 
   /// counts[i] += entries of chunk i of the group, for a whole payload of a compressor that
   /// selects; one count per chunk of 4096 elements. Where entries lie decides how regions are cut.

@@ -35,7 +35,8 @@ class CudaDense final : public CudaCompressor {
     cuda::sum_cast({.parts = what.parts,
                     .dtype = sent_,
                     .begin = what.region.begin,
-                    .onto = what.onto},
+                    .onto = what.onto,
+                    .overflow = what.overflow},
                    what.scale, what.sum, context.stream);
   }
 

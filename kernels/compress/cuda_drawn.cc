@@ -47,7 +47,8 @@ class CudaDrawn final : public CudaCompressor {
                      .format = format_,
                      .first = what.region.begin,
                      .step = step_words(),
-                     .onto = what.onto},
+                     .onto = what.onto,
+                     .overflow = what.overflow},
                     what.scale, what.sum, context.stream);
   }
 

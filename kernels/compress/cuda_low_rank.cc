@@ -255,8 +255,8 @@ void CudaLowRank::add_up(const Addition& what, Context& context) {
         ": decompress() comes before take_first(), expected after");
   Workspace::Frame frame(context.workspace);
   const auto sums = sum_of(what.parts, what.scale, frame, context);
-  cuda::decode_factors({sums, what.sum, what.region.begin, what.onto}, tables(), basis(),
-                       context.stream);
+  cuda::decode_factors({sums, what.sum, what.region.begin, what.onto, what.overflow}, tables(),
+                       basis(), context.stream);
   if (!what.onto && what.region.numel() == shape().numel) {
     cuda::learn_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), context.stream);
   }

@@ -52,6 +52,7 @@ class CudaQuantized final : public CudaCompressor {
                       .first = what.region.begin,
                       .faults = faults_of_parts(),
                       .onto = what.onto,
+                      .overflow = what.overflow,
                       .format = code_format(spec().values)},
                      what.scale, what.sum, context.stream);
   }
@@ -84,7 +85,8 @@ class CudaSigns final : public CudaCompressor {
                      .block = spec().block,
                      .first = what.region.begin,
                      .faults = faults_of_parts(),
-                      .onto = what.onto},
+                     .onto = what.onto,
+                     .overflow = what.overflow},
                     what.scale, what.sum, context.stream);
   }
 };

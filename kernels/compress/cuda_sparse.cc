@@ -170,7 +170,11 @@ class CudaSelecting final : public CudaCompressor {
          .workspace = frame.take<std::byte>(room),
          .step = step_words()},
         format_,
-        {.sum = what.sum, .begin = what.region.begin, .scale = what.scale, .onto = what.onto},
+        {.sum = what.sum,
+         .begin = what.region.begin,
+         .scale = what.scale,
+         .onto = what.onto,
+         .overflow = what.overflow},
         context.stream);
   }
 

@@ -1,6 +1,8 @@
 // none, fp16 and bf16: every element as a 16-bit or 32-bit float.
 //   D = round(g + e) to the type sent, nearest even, saturating;   e_next = (g + e) - D
 
+#include <bit>
+
 #include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/cast.h"
@@ -58,13 +60,20 @@ class Dense final : public FixedCompressor {
     cpu::add(sum, decoded, sum);
   }
 
-  void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+  bool sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
                    std::span<float> out) const override {
     ConstTensorView parts[kMostParts];
     for (size_t i = 0; i < records.size(); ++i) {
       parts[i] = {records[i], out.size(), sent_};
     }
-    cpu::sum_widened({parts, records.size()}, scale, out, caching(streaming));
+    return cpu::sum_widened({parts, records.size()}, scale, out, caching(streaming));
+  }
+
+  float most_in_record(const std::byte* record, size_t numel) const override {
+    alignas(64) float values[kChunk];
+    const std::span<float> decoded(values, numel);
+    cpu::widen({record, numel, sent_}, decoded);
+    return std::bit_cast<float>(cpu::max_magnitude_bits(decoded));
   }
 
  private:

@@ -60,8 +60,12 @@ void DeviceState::check(const cuda::StepWords& words) {
   gradwire::check((words.status & cuda::kStatusMalformed) == 0 || reason != 0, kReasons[0]);
   gradwire::check((words.status & cuda::kStatusMalformed) == 0, "payload part ", words.fault >> 8,
                   ": ", kReasons[reason < kReasons.size() ? reason : 0]);
+  gradwire::check((words.status & cuda::kStatusNonFinite) == 0 || words.overflowed == 0,
+                  "the sum of the ranks' finite gradients overflows float32 in step ", words.step,
+                  ", must be finite");
   gradwire::check((words.status & cuda::kStatusNonFinite) == 0,
-                  "a gradient plus residual of some rank holds NaN or infinity in step ",
+                  "a gradient plus residual of some rank, or the sum of all, holds NaN or infinity in "
+                  "step ",
                   words.step, ", must be finite");
 }
 

@@ -176,7 +176,7 @@ void LowRank::write_first(std::span<const Part> parts, float scale, const Work& 
   first_in_ = work.step;
 }
 
-void LowRank::write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) {
+bool LowRank::write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) {
   check_turn(work.step);
   const FactorSide side = side_expected(work.step);
   check_sides(parts, side, work.step);
@@ -185,6 +185,7 @@ void LowRank::write_region(std::span<const Part> parts, const RegionSum& what, c
   sum_floats(parts, what.scale, sum, work.pool);
   const std::span<float> factors = sum.subspan(layout_.plain(side));
   const Region region = what.region;
+  bool finite = true;
   for (const PlainRun& run : layout_.plain_runs()) {
     const size_t begin = std::max<size_t>(region.begin, run.offset);
     const size_t end = std::min<size_t>(region.end, run.offset + run.numel);
@@ -192,17 +193,21 @@ void LowRank::write_region(std::span<const Part> parts, const RegionSum& what, c
       const Gradient out = what.sum.subview(begin - region.begin, end - begin);
       std::memset(out.data, 0, out.size_bytes());
     } else if (begin < end) {
-      cpu::narrow(sum.subspan(run.before + begin - run.offset, end - begin),
-                  what.sum.subview(begin - region.begin, end - begin));
+      finite = cpu::narrow_finite(sum.subspan(run.before + begin - run.offset, end - begin),
+                                  what.sum.subview(begin - region.begin, end - begin),
+                                  cpu::Caching::kNormal) &&
+               finite;
     }
   }
-  cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
-                     {what.sum, region.begin}, work.pool);
+  finite = cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
+                              {what.sum, region.begin}, work.pool) &&
+           finite;
   if (region == whole() && side == side_learned(work.step) && cover_all(parts)) {
     learned_.assign(factors.begin(), factors.end());
     cpu::orthonormalise(layout_.matrices(), spec().rank, side, learned_.data(), work.pool);
     learned_in_ = work.step;
   }
+  return finite;
 }
 
 }  // namespace gradwire

@@ -6,6 +6,7 @@
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/quantize_element.h"
 
 namespace gradwire {
 namespace {
@@ -28,8 +29,11 @@ class BlockQuantized final : public FixedCompressor {
     return scale_count(numel) * sizeof(float) + cpu::packed_bytes(numel, bits_);
   }
   bool encode_chunk(const Chunk& chunk, std::byte* record) const override;
-  void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+  bool sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
                    std::span<float> out) const override;
+  float most_in_record(const std::byte* record, size_t numel) const override {
+    return largest_scale(record, scale_count(numel)) * largest_value(format_, bits_);
+  }
   bool encode(std::span<const float> x, Region region, Draw draw, std::byte* record,
               std::span<float> decoded) const override;
   void decode(const std::byte* record, std::span<float> sum) const override;
@@ -106,7 +110,7 @@ void BlockQuantized::decode(const std::byte* record, std::span<float> sum) const
   cpu::add_dequantized({codes, sum.size()}, {scales, count}, block_, sum, format_);
 }
 
-void BlockQuantized::sum_records(std::span<const std::byte* const> records, float scale,
+bool BlockQuantized::sum_records(std::span<const std::byte* const> records, float scale,
                                  bool streaming, std::span<float> out) const {
   cpu::EncodedBlocks parts[kMostParts];
   for (size_t i = 0; i < records.size(); ++i) {
@@ -116,6 +120,7 @@ void BlockQuantized::sum_records(std::span<const std::byte* const> records, floa
       {parts, records.size()},
       {.bits = bits_, .block = block_, .factor = scale, .streaming = streaming, .format = format_},
       out);
+  return records_stay_finite(records, scale, out.size()) || cpu::all_finite(out);
 }
 
 void BlockQuantized::check_record(const std::byte* record, size_t chunk, PartName name) const {

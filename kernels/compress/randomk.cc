@@ -52,8 +52,9 @@ class RandomK final : public ChunkedCompressor {
   void open_body(Part& part, PartName name, Workspace::Frame& frame,
                  ThreadPool& pool) const override;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const override;
-  void write_sum(std::span<const Part> parts, size_t chunk, float scale,
+  bool write_sum(std::span<const Part> parts, size_t chunk, float scale,
                  Gradient out) const override;
+  float most_in(const Part& part, size_t chunk) const override;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) override;
   void write_accumulated(Residual x, Payload out, const Work& work) override;
@@ -165,14 +166,21 @@ void RandomK::add_chunk(const Part& part, size_t chunk, std::span<float> sum) co
   cpu::accumulate(values_of(part, chunk, room.values), choose(part.variant, chunk, room), sum);
 }
 
+float RandomK::most_in(const Part& part, size_t chunk) const {
+  const std::byte* const record = record_of(part, chunk);
+  bfloat16 scale{0};
+  const size_t scale_bytes = run_.has_scale() ? sizeof scale : 0;
+  std::memcpy(&scale, record, scale_bytes);
+  return run_.most(record + scale_bytes, scale, kept(region_of(chunk).numel()));
+}
+
 // Values of one choice add up before they are put in their places.
-void RandomK::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+bool RandomK::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                         Gradient out) const {
   std::optional<uint32_t> draw;
   for (const Part& part : parts) {
     if (covers(part, chunk) && draw.value_or(part.variant) != part.variant) {
-      ChunkedCompressor::write_sum(parts, chunk, scale, out);
-      return;
+      return ChunkedCompressor::write_sum(parts, chunk, scale, out);
     }
     if (covers(part, chunk)) {
       draw = part.variant;
@@ -182,6 +190,7 @@ void RandomK::write_sum(std::span<const Part> parts, size_t chunk, float scale,
   const bool in_place = out.dtype == DType::kFloat32;
   const std::span<float> total = in_place ? out.as<float>() : std::span(dense, out.numel);
   std::ranges::fill(total, 0.0f);
+  bool finite = true;
   if (draw) {
     Room room;
     const std::span<const uint16_t> chosen = choose(*draw, chunk, room);
@@ -193,6 +202,7 @@ void RandomK::write_sum(std::span<const Part> parts, size_t chunk, float scale,
       }
     }
     cpu::multiply(sum, scale, sum);
+    finite = cpu::all_finite(sum);
     for (size_t j = 0; j < chosen.size(); ++j) {
       total[chosen[j]] = sum[j];
     }
@@ -200,6 +210,7 @@ void RandomK::write_sum(std::span<const Part> parts, size_t chunk, float scale,
   if (!in_place) {
     cpu::narrow(total, out);
   }
+  return finite;
 }
 
 void RandomK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,

@@ -50,7 +50,7 @@ class Signs final : public FixedCompressor {
     cpu::add(sum, decoded, sum);
   }
 
-  void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+  bool sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
                    std::span<float> out) const override {
     cpu::EncodedBlocks parts[kMostParts];
     for (size_t i = 0; i < records.size(); ++i) {
@@ -58,6 +58,10 @@ class Signs final : public FixedCompressor {
     }
     cpu::sum_signs({parts, records.size()},
                    {.bits = 1, .block = block_, .factor = scale, .streaming = streaming}, out);
+    return records_stay_finite(records, scale, out.size()) || cpu::all_finite(out);
+  }
+  float most_in_record(const std::byte* record, size_t numel) const override {
+    return largest_scale(record, scale_bytes(numel) / sizeof(float));
   }
 
   bool checks_records() const override { return true; }

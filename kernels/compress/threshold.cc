@@ -58,6 +58,17 @@ class Threshold final : public SelectingCompressor {
   cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                 const Work& work) override;
 
+  // What does not reach the threshold is smaller, and smaller than what is sent; what finds no room
+  // need not be.
+  bool bounds_its_rest(const Part& part) const override {
+    size_t sent = 0;
+    for (const ChunkPlace& place : part.places) {
+      sent += place.count;
+    }
+    const bool all_fit = sent < capacity_ || capacity_ >= shape().numel;
+    return all_fit && (sent > 0 || searches_exactly(state_) || state_.tau < 0x1p126f);
+  }
+
  private:
   static size_t capacity_of(const CompressorSpec& spec, size_t numel) {
     return threshold_capacity(numel, kept_elements(spec.density, numel));

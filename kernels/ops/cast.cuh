@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kCastThreads) encode_cast_kernel(EncodeCastArg
 template <class T, class S>
 __global__ void __launch_bounds__(kCastThreads)
     sum_cast_kernel(const DevicePart* parts, size_t count, float factor, size_t begin,
-                    std::byte* sum, size_t numel, bool onto) {
+                    std::byte* sum, size_t numel, bool onto, SumFaults overflow) {
   const size_t first = first_element_of_thread();
   if (first >= numel) {
     return;
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kCastThreads)
       total[j] *= factor;
     }
   }
+  report_overflow(overflow, largest_of(total, first, numel));
   store_floats<T>(sum, first, numel, total);
 }
 

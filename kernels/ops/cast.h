@@ -36,8 +36,8 @@ bool narrow_sum(ConstTensorView g, std::span<const float> e, const NarrowedSum& 
                 Caching caching);
 
 /// out = factor * (the parts widened and added in order, from 0 on). Parts have one dtype and out's
-/// size, which is at most 4096.
-void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
+/// size, which is at most 4096. @returns whether all of out is finite.
+bool sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
                  Caching caching);
 
 }  // namespace gradwire::cpu

@@ -154,9 +154,10 @@ bool narrow_sum_as(const SumRun& run) {
 }
 
 template <DType kDType>
-GRADWIRE_AVX2 void sum(std::span<const std::byte* const> parts, float factor, bool streaming,
+GRADWIRE_AVX2 bool sum(std::span<const std::byte* const> parts, float factor, bool streaming,
                        std::span<float> out) {
   constexpr int kVectors = 8;  // stay in registers over all parts
+  __m256i most = _mm256_setzero_si256();
   const __m256 scale = _mm256_set1_ps(factor);
   for (size_t at = 0; at < out.size(); at += 8 * kVectors) {
     __m256 total[kVectors];
@@ -175,9 +176,13 @@ GRADWIRE_AVX2 void sum(std::span<const std::byte* const> parts, float factor, bo
 #pragma GCC unroll 8
     for (size_t j = 0; j < kVectors; ++j) {
       const __m256 value = _mm256_mul_ps(total[j], scale);
+      most = _mm256_max_epi32(
+          most, _mm256_and_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x7FFFFFFF)));
       streaming ? _mm256_stream_ps(to + 8 * j, value) : _mm256_storeu_ps(to + 8 * j, value);
     }
   }
+  const __m256i bad = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(kInfinity - 1));
+  return _mm256_testz_si256(bad, bad) != 0;
 }
 
 }  // namespace
@@ -226,7 +231,7 @@ GRADWIRE_AVX2 void widen_halves_avx2(const std::byte* source, size_t count, floa
   }
 }
 
-void sum_widened_avx2(std::span<const std::byte* const> parts, DType dtype, float factor,
+bool sum_widened_avx2(std::span<const std::byte* const> parts, DType dtype, float factor,
                       bool streaming, std::span<float> out) {
   switch (dtype) {
     case DType::kFloat32:
@@ -236,6 +241,7 @@ void sum_widened_avx2(std::span<const std::byte* const> parts, DType dtype, floa
     case DType::kBFloat16:
       return sum<DType::kBFloat16>(parts, factor, streaming, out);
   }
+  return false;
 }
 
 }  // namespace gradwire::cpu

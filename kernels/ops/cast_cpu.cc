@@ -238,11 +238,12 @@ bool narrow_sum(ConstTensorView g, std::span<const float> e, const NarrowedSum& 
   return finite;
 }
 
-void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
+bool sum_widened(std::span<const ConstTensorView> parts, float factor, std::span<float> out,
                  Caching caching) {
   constexpr size_t kMost = 4096;
   constexpr size_t kMostParts = 64;
   assert(out.size() <= kMost);
+  bool finite = true;
   const auto plainly = [&](size_t begin, size_t count) {
     if (count == 0) {
       return;
@@ -256,6 +257,7 @@ void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span
       add(sum, widened, sum);
     }
     multiply(sum, factor, sum);
+    finite = all_finite(sum) && finite;
   };
   size_t done = 0;
 #ifdef GRADWIRE_X86
@@ -268,12 +270,14 @@ void sum_widened(std::span<const ConstTensorView> parts, float factor, std::span
     for (size_t i = 0; i < parts.size(); ++i) {
       from[i] = static_cast<const std::byte*>(parts[i].data) + head * size_of(parts[i].dtype);
     }
-    sum_widened_avx2({from, parts.size()}, parts[0].dtype, factor, streaming,
-                     out.subspan(head, whole));
+    finite = sum_widened_avx2({from, parts.size()}, parts[0].dtype, factor, streaming,
+                              out.subspan(head, whole)) &&
+             finite;
     done = head + whole;
   }
 #endif
   plainly(done, out.size() - done);
+  return finite;
 }
 
 }  // namespace gradwire::cpu

@@ -108,7 +108,8 @@ void sum_cast(const CastParts& parts, float scale, TensorView sum, Stream& strea
   dispatch(sum.dtype, [&]<class T>() {
     dispatch(parts.dtype, [&]<class S>() {
       GRADWIRE_LAUNCH((sum_cast_kernel<T, S>), shape, parts.parts.data(), parts.parts.size(), scale,
-                      parts.begin, static_cast<std::byte*>(sum.data), sum.numel, parts.onto);
+                      parts.begin, static_cast<std::byte*>(sum.data), sum.numel, parts.onto,
+                      parts.overflow);
     });
   });
 }

@@ -56,6 +56,7 @@ struct CastParts {
   DType dtype = DType::kFloat32;      ///< of the values in them
   uint64_t begin = 0;                 ///< the sum's first element in the group; on a chunk
   bool onto = false;  ///< one part, whose finite values are added to what the sum holds
+  SumFaults overflow{};
 };
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype.

@@ -7,7 +7,7 @@
 namespace gradwire::cuda {
 
 /// The gradient plus residual held NaN or infinity, here or on another rank: what kFlagNonFinite
-/// says in a payload.
+/// says in a payload. Or the sum of all ranks' does.
 inline constexpr uint32_t kStatusNonFinite = 1;
 /// A payload did not keep to the wire format; its bad part was left out.
 inline constexpr uint32_t kStatusMalformed = 2;
@@ -20,6 +20,9 @@ struct StepWords {
   uint32_t skipped = 0;  ///< commits left out because of non-finite values
   uint32_t epoch = 0;    ///< changes where the step is set: what was learned before is forgotten
   uint32_t fault = 0;    ///< the first fault: part << 8 | a FaultReason; 0 for none
+  /// 1 + the bucket whose sum overflowed though every rank's gradient was finite, where that is what
+  /// set kStatusNonFinite and this rank added up; 0 for none.
+  uint32_t overflowed = 0;
 };
 
 }  // namespace gradwire::cuda

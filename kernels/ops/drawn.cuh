@@ -151,6 +151,7 @@ struct SumDrawnArguments {
   size_t numel;
   StepWords* step;
   bool onto;  // the one part is added to what the sum holds
+  SumFaults overflow;
 };
 
 /// A block owns a chunk of the sum. What one part chose is distinct, and in the same places for
@@ -212,6 +213,7 @@ __global__ void __launch_bounds__(kRecordThreads) sum_drawn_kernel(SumDrawnArgum
     for (int i = 0; i < kPerThread; ++i) {
       x[i] = a.factor == 1.0f ? sum[mine + i] : sum[mine + i] * a.factor;
     }
+    report_overflow(a.overflow, largest_of(x, mine, numel));
     store_floats<T>(a.sum, begin + mine, a.numel, x);
   }
 }

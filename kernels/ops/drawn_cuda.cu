@@ -70,7 +70,8 @@ void sum_drawn(const DrawnParts& parts, float scale, TensorView sum, Stream& str
                                     static_cast<std::byte*>(sum.data),
                                     sum.numel,
                                     parts.step,
-                                    parts.onto};
+                                    parts.onto,
+                                    parts.overflow};
   dispatch_storage(op, parts.format.values, [&]<SparseStorage kStorage>() {
     dispatch(sum.dtype, [&]<class T>() {
       GRADWIRE_LAUNCH((sum_drawn_kernel<T, kStorage>), sum_shape(sum.numel, stream), arguments);

@@ -61,6 +61,7 @@ struct DrawnParts {
   uint64_t first = 0;         ///< the sum's first element in the group; on a chunk
   StepWords* step = nullptr;  ///< device memory; takes faults
   bool onto = false;          ///< one part, which is added to what the sum holds; the rest stays
+  SumFaults overflow{};
 };
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype; `sum` ends on a

@@ -121,7 +121,8 @@ struct ProductOutput {
 };
 
 /// The matrices' elements of `to` = left right^T, added as above, rounded to its dtype.
-void write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
+/// @returns whether the product is finite.
+bool write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
                    const FactorPair& factors, const ProductOutput& to, ThreadPool& pool);
 
 /// Makes the vectors of one side of each matrix orthonormal, in order: each loses its components

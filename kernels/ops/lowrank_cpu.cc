@@ -89,7 +89,7 @@ void for_each_rows(const LowRankMatrix& matrix, ThreadPool& pool, const Body& bo
 /// Rows [begin, end) of left right^T, at most kBlockRows, in tiles whose vectors stay in the first
 /// cache (they are copied: columns that are powers of two apart would share its lines). `place(row,
 /// first, numel)` says where a row's elements belong, or nothing for where they do not go as they
-/// are; then use(row, first, terms) is given them.
+/// are; use(row, first, terms) is given them, wherever they lie.
 template <class Place, class Use>
 void expand(const LowRankMatrix& matrix, uint32_t rank, const FactorPair& factors, uint32_t begin,
             uint32_t end, const Place& place, const Use& use) {
@@ -116,8 +116,8 @@ void expand(const LowRankMatrix& matrix, uint32_t rank, const FactorPair& factor
       float* const to = direct != nullptr ? direct : product;
       const size_t stride = direct != nullptr ? matrix.cols : width;
       combine_rows(of_rows + (row - begin) * rank, count, vectors, width, rank, to, stride, numel);
-      for (uint32_t i = 0; i < count && direct == nullptr; ++i) {
-        use(row + i, first, std::span<float>(product + i * width, numel));
+      for (uint32_t i = 0; i < count; ++i) {
+        use(row + i, first, std::span<float>(to + i * stride, numel));
       }
     }
   }
@@ -249,10 +249,11 @@ bool subtract_product(const LowRankInput& input, const FactorPair& factors,
   return finite;
 }
 
-void write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
+bool write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
                    const FactorPair& factors, const ProductOutput& to, ThreadPool& pool) {
   const size_t region_end = to.begin + to.out.numel;
   const bool as_it_is = to.out.dtype == DType::kFloat32 && !to.onto;
+  std::atomic<bool> finite{true};
   for (const LowRankMatrix& matrix : matrices) {
     for_each_rows(matrix, pool, [&](uint32_t begin, uint32_t end) {
       const auto element = [&](uint32_t row, size_t col) {
@@ -267,8 +268,10 @@ void write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
         return all && as_it_is ? to.out.as<float>().data() + (element(row, first) - to.begin)
                                : nullptr;
       };
+      bool good = true;
       expand(matrix, rank, factors, begin, end, place,
              [&](uint32_t row, size_t first, std::span<const float> terms) {
+               good = good && all_finite(terms);
                const size_t at = element(row, first);
                const size_t from = std::max(at, to.begin);
                const size_t last = std::min(at + terms.size(), region_end);
@@ -277,14 +280,21 @@ void write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
                }
                const auto own = terms.subspan(from - at, last - from);
                const Gradient out = to.out.subview(from - to.begin, own.size());
+               if (own.data() == out.data) {
+                 return;  // they were written there
+               }
                if (to.onto) {
                  add(out.as<float>(), own, out.as<float>());
                } else {
                  narrow(own, out);
                }
              });
+      if (!good) {
+        finite.store(false, std::memory_order_relaxed);
+      }
     });
   }
+  return finite;
 }
 
 }  // namespace gradwire::cpu

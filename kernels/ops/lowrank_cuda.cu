@@ -147,7 +147,7 @@ void decode_factors(const FactorDecoding& decoding, const FactorTables& tables,
   const FactorRegion region{decoding.begin, decoding.begin + decoding.out.numel};
   dispatch(decoding.out.dtype, [&]<class T>() {
     GRADWIRE_LAUNCH((decode_factors_kernel<T>), shape, v, basis, decoding.sums.data(), region,
-                    static_cast<std::byte*>(decoding.out.data), decoding.onto);
+                    static_cast<std::byte*>(decoding.out.data), decoding.onto, decoding.overflow);
   });
 }
 

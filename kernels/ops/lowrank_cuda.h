@@ -106,6 +106,7 @@ struct FactorDecoding {
   TensorView out;
   uint64_t begin = 0;
   bool onto = false;
+  SumFaults overflow{};
 };
 void decode_factors(const FactorDecoding& decoding, const FactorTables& tables,
                     const FactorBasis& basis, Stream& stream);

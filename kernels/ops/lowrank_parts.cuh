@@ -116,7 +116,7 @@ __device__ __forceinline__ void put_decoded(std::byte* out, uint64_t at, float x
 template <class T>
 __global__ void __launch_bounds__(kFactorThreads)
     decode_factors_kernel(FactorView v, FactorBasis basis, const float* sums, FactorRegion region,
-                          std::byte* out, bool onto) {
+                          std::byte* out, bool onto, SumFaults overflow) {
   const FactorSide side = v.side_now(basis.step);
   const uint64_t plain = v.plain_of(side);
   if (blockIdx.x >= v.row_count) {
@@ -126,7 +126,9 @@ __global__ void __launch_bounds__(kFactorThreads)
       const PlainRun run = run_of(v, i);
       const uint64_t at = run.offset + i - run.before;
       if (at >= region.begin && at < region.end) {
-        put_decoded<T>(out, at - region.begin, plain > 0 ? sums[i] : 0.0f, onto);
+        const float x = plain > 0 ? sums[i] : 0.0f;
+        report_overflow(overflow, __float_as_uint(x) & 0x7FFFFFFFu);
+        put_decoded<T>(out, at - region.begin, x, onto);
       }
     }
     return;
@@ -149,6 +151,7 @@ __global__ void __launch_bounds__(kFactorThreads)
     for (unsigned u = 0; u < kProductCols; ++u) {
       const uint32_t j = first + u * kWarp;
       if (j < matrix.cols && begin + j >= region.begin && begin + j < region.end) {
+        report_overflow(overflow, __float_as_uint(terms[u]) & 0x7FFFFFFFu);
         put_decoded<T>(out, begin + j - region.begin, terms[u], onto);
       }
     }

@@ -139,12 +139,13 @@ __global__ void commit_step_kernel(StepWords* step, bool skip) {
     step->step += 1;
   } else if (step->status == kStatusNonFinite && skip) {
     step->status = 0;
+    step->overflowed = 0;
     step->skipped += 1;
   }
 }
 
 __global__ void clear_faults_kernel(StepWords* step) {
-  step->status = step->fault = 0;
+  step->status = step->fault = step->overflowed = 0;
 }
 
 __global__ void set_step_kernel(StepWords* step, uint32_t committed) {

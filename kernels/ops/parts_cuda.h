@@ -67,6 +67,14 @@ struct PartFaults {
   uint32_t* flags = nullptr;
 };
 
+/// Where a sum of finite parts says that it overflows. It costs a kernel one comparison per element,
+/// while that is in a register.
+struct SumFaults {
+  StepWords* step = nullptr;  ///< `overflowed` becomes 1 + bucket, unless it says something already
+  uint32_t* flags = nullptr;  ///< device word, takes kStatusNonFinite; null: nobody asks
+  uint32_t bucket = 0;
+};
+
 /// Fills `table` (device memory, one entry per payload). A payload that fails a check is left out.
 void open_parts(std::span<const std::span<const std::byte>> payloads, const ExpectedParts& expected,
                 std::span<DevicePart> table, const PartFaults& faults, Stream& stream);

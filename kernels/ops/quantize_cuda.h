@@ -71,6 +71,7 @@ struct QuantizedParts {
   uint64_t first = 0;   ///< the sum's first element in the group; on a chunk
   PartFaults faults{};  ///< `flags` is not used
   bool onto = false;    ///< one part, which is added to what the sum holds; the rest stays
+  SumFaults overflow{};  ///< of the sum
   CodeFormat format = CodeFormat::kInteger;
 };
 

@@ -73,7 +73,8 @@ SumArguments sum_arguments(const char* op, const Parts& parts, float scale, cons
           static_cast<std::byte*>(sum.data),
           sum.numel,
           parts.faults.step,
-          parts.onto};
+          parts.onto,
+          parts.overflow};
 }
 
 inline LaunchShape sum_shape(size_t numel, Stream& stream) {

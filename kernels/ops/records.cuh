@@ -60,18 +60,6 @@ __device__ __forceinline__ void load_scaled_sum(const EncodeMemory& m, size_t fi
   }
 }
 
-/// The largest magnitude of 8 elements from `first` on.
-__device__ __forceinline__ uint32_t largest_of(const float (&x)[kPerThread], size_t first,
-                                               size_t numel) {
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;
-    largest = bits > largest && first + i < numel ? bits : largest;
-  }
-  return largest;
-}
-
 /// e_next or put_back of 8 elements from `first` on; decoded(i) is what element i decodes to.
 template <class T, class Decoded>
 __device__ __forceinline__ void store_residual(const EncodeMemory& m, size_t first,
@@ -110,6 +98,7 @@ struct SumArguments {
   size_t numel;
   StepWords* step;
   bool onto;  // the one part is added to what the sum holds
+  SumFaults overflow;
 };
 
 /// What 8 elements of the sum begin with. @returns false where there is nothing to add onto them.
@@ -139,6 +128,7 @@ __device__ __forceinline__ void store_sum(const SumArguments& a, size_t first,
       sum[i] *= a.factor;
     }
   }
+  report_overflow(a.overflow, largest_of(sum, first, a.numel));
   store_floats<T>(a.sum, first, a.numel, sum);
 }
 

@@ -38,6 +38,7 @@ struct SignsParts {
   uint64_t first = 0;   ///< the sum's first element in the group; on a chunk
   PartFaults faults{};  ///< `flags` is not used
   bool onto = false;    ///< one part, which is added to what the sum holds; the rest stays
+  SumFaults overflow{};
 };
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype; `sum` ends on a

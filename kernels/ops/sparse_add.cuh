@@ -24,6 +24,7 @@ struct AddArguments {
   StepWords* step;
   CodeFormat codes;  // of eight bits
   bool onto;         // the one part is added to what the sum holds
+  SumFaults overflow;
   IndexChoice indices;
   BlockGrid grid;  // what indices say, where they say blocks
 };
@@ -226,6 +227,7 @@ __global__ void __launch_bounds__(kSparseThreads, kAddersAtOnce<kIndices>)
     for (int i = 0; i < kPerThread; ++i) {
       x[i] = a.factor == 1.0f ? sum[mine + i] : sum[mine + i] * a.factor;
     }
+    report_overflow(a.overflow, largest_of(x, mine, numel));
     store_floats<T>(a.sum, blockIdx.x * kSelectChunk + mine, a.numel, x);
   }
 }

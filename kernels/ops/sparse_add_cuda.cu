@@ -47,6 +47,7 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
   arguments.factor = output.scale;
   arguments.codes = code_format_of(format.values);
   arguments.onto = output.onto;
+  arguments.overflow = output.overflow;
   arguments.grid = format.blocks;
   dispatch_format(op, format, [&]<SparseStorage kStorage, SparseIndices kIndices>() {
     GRADWIRE_LAUNCH((place_part_kernel<kStorage, kIndices>),

@@ -30,6 +30,7 @@ struct SparseSum {
   uint64_t begin = 0;  ///< the sum's first element in the group; on a chunk
   float scale = 1.0f;
   bool onto = false;   ///< one part, which is added to what the sum holds; the rest stays
+  SumFaults overflow{};
 };
 
 /// sum = scale * (the parts added in order, in float32), rounded to sum's dtype. A part whose

@@ -18,7 +18,7 @@ TEST(TwoShot, FlagsWhatItCannotKeepWithoutOverflow) {
                                           : std::vector<float>{1.9e38f, 2e38f, 1, 1};
     std::vector<float> mean(4);
     rank.step(mean);
-    check(rank.report.nonfinite_rank >= 0, "a residual of ", rank.residual[rank.parity][1],
+    check(rank.report.overflows, "a residual of ", rank.residual[rank.parity][1],
           " would be committed");
   });
   EXPECT_EQ(first_message(ends), "");
@@ -63,8 +63,9 @@ TEST(TwoShot, FlagsWhatAnOwnerCannotKeepOfSumsThatAreEncodedAgain) {
         const bool finite = std::ranges::all_of(kept, [](float e) { return std::isfinite(e); });
         check(finite == (scale < 1 || transport.rank() > 0), "the residual is ",
               finite ? "finite" : "infinite");
-        check((rank.report.nonfinite_rank >= 0) == (scale == 1), "flagged: rank ",
-              rank.report.nonfinite_rank);
+        check(rank.report.overflows == (scale == 1), "an overflow was ",
+              rank.report.overflows ? "told" : "not told");
+        check(rank.report.nonfinite_rank == -1, "rank ", rank.report.nonfinite_rank, " is blamed");
       });
       EXPECT_EQ(first_message(ends), "");
     }

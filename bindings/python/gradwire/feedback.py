@@ -127,7 +127,7 @@ class Feedback:
         stream: Any = None,
     ) -> Any:
         """Returns scale * (sum of the payloads), as Compressor.decompress does; with ef21 the
-        estimate plus that."""
+        estimate plus that. A sum that overflows raises NonFiniteGradient, on the CPU at once."""
         array = self.compressor.decompress(payloads, scale, out, stream)
         if self._estimate is not None:
             self.compressor.add_estimate(array, self._estimate, self._next_estimate, stream)
@@ -142,8 +142,8 @@ class Feedback:
             stream, skip: on a GPU, as of Compressor.commit(); None: the stream of the last call.
 
         Raises:
-            NonFiniteGradient: the gradient held NaN or infinity, or with ef21 the estimate overflows;
-                nothing was committed.
+            NonFiniteGradient: the gradient held NaN or infinity, the sum of the payloads overflowed,
+                or with ef21 the estimate; nothing was committed.
             InvalidArgument: there was no compress() since the last commit() or rollback(), with two
                 rounds no compress_second(); no decompress() of a step that needs one.
         """

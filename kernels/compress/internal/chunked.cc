@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <memory>
 
@@ -115,32 +116,6 @@ std::span<const Part> ChunkedCompressor::open_all(std::span<const ConstPayload> 
     std::construct_at(&parts[i], open(payloads[i], PartName{i}, frame, pool));
   }
   return parts;
-}
-
-void ChunkedCompressor::sum_chunk(std::span<const Part> parts, size_t chunk,
-                                  std::span<float> sum) const {
-  std::ranges::fill(sum, 0.0f);
-  for (const Part& part : parts) {
-    if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
-      add_chunk(part, chunk, sum);
-    }
-  }
-}
-
-void ChunkedCompressor::read_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                 std::span<float> out) const {
-  sum_chunk(parts, chunk, out);
-  if (scale != 1.0f) {
-    cpu::multiply(out, scale, out);
-  }
-}
-
-void ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                  Gradient out) const {
-  alignas(64) float values[kChunk];
-  const std::span<float> total(values, out.numel);
-  ChunkedCompressor::read_sum(parts, chunk, scale, total);
-  cpu::narrow(total, out);
 }
 
 void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
@@ -259,6 +234,7 @@ void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e
   }
   // D is what is missing there: x - (x - D).
   std::atomic<bool> finite{true};
+  large_estimate_ = false;
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);
     const ConstResidual before = e.subspan(region.begin, region.numel());
@@ -269,34 +245,15 @@ void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e
     cpu::add(sent, before, sent);
     cpu::subtract(sent, left, sent);
     cpu::subtract(before, sent, left);
-    if (!cpu::all_finite(left)) {
+    const uint32_t most = cpu::max_magnitude_bits(left);
+    if (most > cpu::kFiniteBits) {
       finite.store(false, std::memory_order_relaxed);
+    }
+    if (most > std::bit_cast<uint32_t>(0x1p126f)) {
+      large_estimate_.store(true, std::memory_order_relaxed);
     }
   });
   flag_overflow(finite, out);
-}
-
-void ChunkedCompressor::decompress_region(const RegionSum& what, Context& context) {
-  check_on_cpu(context);
-  check_region(what.region);
-  check_elements(*this, what.sum, what.region.numel());
-  check_scale(*this, what.scale);
-  check_payloads(*this, what.parts);
-  context.stream.enqueue(
-      [this, what, &stream = context.stream, &workspace = context.workspace, step = step()] {
-        Workspace::Frame frame(workspace);
-        const std::span<const Part> parts = open_all(what.parts, frame, stream.pool());
-        write_region(parts, what, {stream.pool(), workspace, step});
-      });
-}
-
-void ChunkedCompressor::write_region(std::span<const Part> parts, const RegionSum& what,
-                                     const Work& work) {
-  const size_t first = what.region.begin / kChunk;
-  cpu::for_each_chunk(work.pool, chunks_of(what.region.numel()), [&](size_t i) {
-    const Region region = region_of(first + i);
-    write_sum(parts, first + i, what.scale, what.sum.subview(i * kChunk, region.numel()));
-  });
 }
 
 void ChunkedCompressor::add_part(const Part& part, Residual x, const Work& work) {

@@ -2,6 +2,7 @@
 // What all compressors share: checks at the call, checks of received bytes, and the sum of parts.
 // A compressor then says how one chunk is read, and how a group and a region are written.
 
+#include <atomic>
 #include <ostream>
 #include <string>
 
@@ -55,6 +56,9 @@ class ChunkedCompressor : public Compressor {
   void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                        Context& context) final;
   void decompress_region(const RegionSum& sum, Context& context) final;
+  void check_sum(std::span<const ConstPayload> parts, float scale, bool& finite,
+                 Context& context) final;
+  void look_for_large_rest(ConstPayload payload, bool& large, Context& context) final;
   void compress_accumulated(Residual x, Payload out, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
@@ -88,9 +92,14 @@ class ChunkedCompressor : public Compressor {
   /// sum += what the part says about `chunk` (of the group), which its region holds.
   virtual void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const = 0;
   /// out = scale * (the parts' values of `chunk`, added in order), rounded to out's dtype. The
-  /// default goes through sum_chunk().
-  virtual void write_sum(std::span<const Part> parts, size_t chunk, float scale,
+  /// default goes through sum_chunk(). @returns whether all of it is finite.
+  virtual bool write_sum(std::span<const Part> parts, size_t chunk, float scale,
                          Gradient out) const;
+  /// No value that the part has in `chunk` is larger in magnitude. Cheaper than decoding; infinity
+  /// where that is not known.
+  virtual float most_in(const Part& part, size_t chunk) const;
+  /// Whether the parts' values are so small that no sum of them overflows in `chunk`.
+  bool cannot_overflow(std::span<const Part> parts, size_t chunk, float scale) const;
   /// The same bits to floats that are read soon.
   virtual void read_sum(std::span<const Part> parts, size_t chunk, float scale,
                         std::span<float> out) const;
@@ -104,9 +113,15 @@ class ChunkedCompressor : public Compressor {
   /// The velocity of the step in progress, to be cleared where elements are sent; empty where no
   /// momentum is to be masked.
   std::span<float> velocity_to_mask();
+  /// Whether the part shows how large at most the rest is: where something is sent of every place from
+  /// which something is left, and what is sent is as large, but for its rounding.
+  virtual bool bounds_its_rest(const Part& /*part*/) const { return true; }
+  /// Whether chunks can be decoded one by one: check_sum() does it.
+  virtual bool decodes_chunks() const { return true; }
   /// The bodies of the public verbs; arguments are checked, parts are opened. These two go chunk by
   /// chunk, through write_sum() and add_chunk().
-  virtual void write_region(std::span<const Part> parts, const RegionSum& what, const Work& work);
+  /// @returns whether all that was written is finite.
+  virtual bool write_region(std::span<const Part> parts, const RegionSum& what, const Work& work);
   /// x[region] += what the part says.
   virtual void add_part(const Part& part, Residual x, const Work& work);
   virtual void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
@@ -157,10 +172,17 @@ class ChunkedCompressor : public Compressor {
   ConstGradient accelerate(ConstGradient g, const Work& work);
 
   std::unique_ptr<Velocity> velocity_;  // null: none is kept
+  std::atomic<bool> large_estimate_ = false;  // of ef21: some |e_next| of the last compress()
   const Coding coding_;
   const std::string text_;  // the spec, for messages
   const uint32_t fingerprint_;
 };
+
+/// Whether sums, and scale * sums, of values whose magnitudes add up to `most` stay finite in float32
+/// whatever is rounded.
+constexpr bool stays_finite(double most, float scale) {
+  return most * (scale > 1.0f ? double{scale} : 1.0) < 1.7e38;  // half of the largest
+}
 
 /// ceil(numel / kChunk)
 constexpr size_t chunks_of(size_t numel) { return (numel + kChunk - 1) / kChunk; }

@@ -230,7 +230,11 @@ void CudaCompressor::decompress_region(const RegionSum& what, Context& context) 
   check_elements(*this, what.sum, what.region.numel());
   check_call(context);
   Workspace::Frame frame(context.workspace);
-  add_up({open_any(what.parts, what.scale, frame, context), what.scale, what.region, what.sum},
+  add_up({.parts = open_any(what.parts, what.scale, frame, context),
+          .scale = what.scale,
+          .region = what.region,
+          .sum = what.sum,
+          .overflow = faults_of_sum(&step_words()->status)},
          context);
 }
 
@@ -325,7 +329,12 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
   cuda::open_parts(input.slices, expected_parts(region, true), table,
                    {step_words(), &call_words()->flags}, context.stream);
   const TensorView view{sum.data(), sum.size(), DType::kFloat32, shape().device};
-  add_up({table, 1.0f, region, view}, context);
+  add_up({.parts = table,
+          .scale = 1.0f,
+          .region = region,
+          .sum = view,
+          .overflow = faults_of_sum(&call_words()->flags)},
+         context);
   cuda::ParitySpan put_back(e_next);
   if (!input.e.empty()) {
     put_back = {e_next, writable(input.e), &step_words()->parity};

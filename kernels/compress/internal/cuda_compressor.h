@@ -95,6 +95,7 @@ class CudaCompressor : public Compressor {
     Region region;
     TensorView sum;
     bool onto = false;
+    cuda::SumFaults overflow{};
   };
   virtual void add_up(const Addition& what, Context& context) = 0;
 
@@ -119,6 +120,10 @@ class CudaCompressor : public Compressor {
   cuda::StepWords* step_words() const { return shape().state->words(); }
   cuda::CallWords* call_words() const;
   cuda::PartFaults faults_of_parts() const { return {step_words(), &step_words()->status}; }
+  /// Of a sum whose flag goes to this device word.
+  cuda::SumFaults faults_of_sum(uint32_t* flags) const {
+    return {step_words(), flags, shape().bucket};
+  }
   const ChunkedCompressor& on_cpu() const { return *on_cpu_; }
   /// Bytes of the records of a full chunk, where all have the same.
   size_t record_bytes() const;

@@ -58,13 +58,33 @@ void FixedCompressor::add_chunk(const Part& part, size_t chunk, std::span<float>
   decode(record_of(part, chunk), sum);
 }
 
-void FixedCompressor::sum_records(std::span<const std::byte* const> records, float scale, bool,
+bool FixedCompressor::sum_records(std::span<const std::byte* const> records, float scale, bool,
                                   std::span<float> out) const {
   std::ranges::fill(out, 0.0f);
   for (const std::byte* const record : records) {
     decode(record, out);
   }
   cpu::multiply(out, scale, out);
+  return records_stay_finite(records, scale, out.size()) || cpu::all_finite(out);
+}
+
+float FixedCompressor::largest_scale(const std::byte* scales, size_t count) {
+  float largest = 0.0f;
+  for (size_t i = 0; i < count; ++i) {
+    float scale;
+    std::memcpy(&scale, scales + i * sizeof scale, sizeof scale);
+    largest = std::max(largest, scale);  // checked by now: finite and not negative
+  }
+  return largest;
+}
+
+bool FixedCompressor::records_stay_finite(std::span<const std::byte* const> records, float scale,
+                                          size_t numel) const {
+  double most = 0;
+  for (const std::byte* const record : records) {
+    most += double{most_in_record(record, numel)};
+  }
+  return stays_finite(most, scale);
 }
 
 size_t FixedCompressor::records_of(std::span<const Part> parts, size_t chunk,
@@ -88,17 +108,20 @@ void FixedCompressor::read_sum(std::span<const Part> parts, size_t chunk, float 
   sum_records({records, records_of(parts, chunk, records)}, scale, false, out);
 }
 
-void FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+bool FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                                 Gradient out) const {
-  if (out.dtype == DType::kFloat32 && parts.size() <= kMostParts) {
-    const std::byte* records[kMostParts];
-    sum_records({records, records_of(parts, chunk, records)}, scale,
-                is_streaming(shape().numel), out.as<float>());
-    return;
+  if (parts.size() > kMostParts) {
+    return ChunkedCompressor::write_sum(parts, chunk, scale, out);
+  }
+  const std::byte* memory[kMostParts];
+  const std::span<const std::byte* const> records(memory, records_of(parts, chunk, memory));
+  if (out.dtype == DType::kFloat32) {
+    return sum_records(records, scale, is_streaming(shape().numel), out.as<float>());
   }
   alignas(64) float values[kChunk];
-  read_sum(parts, chunk, scale, {values, out.numel});
+  const bool finite = sum_records(records, scale, false, {values, out.numel});
   cpu::narrow({values, out.numel}, out);
+  return finite;
 }
 
 bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const {

@@ -38,8 +38,13 @@ class FixedCompressor : public ChunkedCompressor {
   static constexpr size_t kMostParts = 64;  ///< summed together; more go one by one
   /// out = scale * (what at most kMostParts records of one chunk say, added in order); the default
   /// takes single steps around decode(), with the same bits. `streaming`: out is not read soon.
-  virtual void sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
+  /// @returns whether all of out is finite.
+  virtual bool sum_records(std::span<const std::byte* const> records, float scale, bool streaming,
                            std::span<float> out) const;
+  /// No value of a record of `numel` elements is larger in magnitude.
+  virtual float most_in_record(const std::byte* record, size_t numel) const = 0;
+  /// The largest of `count` float32 scales, which records begin with.
+  static float largest_scale(const std::byte* scales, size_t count);
   /// Checks the record of `chunk`; the default accepts any bytes.
   virtual void check_record(const std::byte* record, size_t chunk, PartName name) const;
   virtual bool checks_records() const { return false; }
@@ -49,7 +54,13 @@ class FixedCompressor : public ChunkedCompressor {
   size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
-  void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
+  bool write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
+  float most_in(const Part& part, size_t chunk) const final {
+    return most_in_record(record_of(part, chunk), region_of(chunk).numel());
+  }
+  /// As cannot_overflow(), of records.
+  bool records_stay_finite(std::span<const std::byte* const> records, float scale,
+                           size_t numel) const;
   void read_sum(std::span<const Part> parts, size_t chunk, float scale,
                 std::span<float> out) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,

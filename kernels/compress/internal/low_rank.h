@@ -41,7 +41,8 @@ class LowRank final : public ChunkedCompressor {
                  ThreadPool& pool) const override;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const override;
   void add_part(const Part& part, Residual x, const Work& work) override;
-  void write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) override;
+  bool decodes_chunks() const override { return false; }
+  bool write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) override;
   void write_first(std::span<const Part> parts, float scale, const Work& work) override;
   void check_first_part(const Part& part, uint32_t step) const override {
     check_sides({&part, 1}, FactorSide::kLeft, step);

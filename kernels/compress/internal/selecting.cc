@@ -167,11 +167,14 @@ void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work&
   });
 }
 
-void SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+float SelectingCompressor::most_in(const Part& part, size_t chunk) const {
+  return body_of(part).most_in(part, chunk - part.region.begin / kChunk);
+}
+
+bool SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                                     Gradient out) const {
   if (out.dtype != DType::kFloat32 || shape().numel < cpu::kStreamingNumel) {
-    ChunkedCompressor::write_sum(parts, chunk, scale, out);
-    return;
+    return ChunkedCompressor::write_sum(parts, chunk, scale, out);
   }
   // All zeros between calls: clearing it while it is read saves a pass.
   constexpr size_t kLine = 64;
@@ -187,6 +190,7 @@ void SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, f
     }
   }
   cpu::multiply_and_clear(total, scale, to);
+  return cannot_overflow(parts, chunk, scale) || cpu::all_finite(to);
 }
 
 void SelectingCompressor::write_slice(const Part& part, Region region, Payload out) const {

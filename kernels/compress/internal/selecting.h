@@ -58,7 +58,8 @@ class SelectingCompressor : public ChunkedCompressor {
   size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
-  void write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
+  bool write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
+  float most_in(const Part& part, size_t chunk) const final;
   void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
              const Work& work) final;
   void write_accumulated(Residual x, Payload out, const Work& work) final;

@@ -218,6 +218,14 @@ void SparseBody::add_chunk(const Part& part, size_t index, std::span<float> sum)
   cpu::accumulate(entries.values, entries.indices, sum);
 }
 
+float SparseBody::most_in(const Part& part, size_t index) const {
+  const ChunkPlace& place = part.places[index];
+  return place.count == 0 ? 0.0f
+                          : values_.most(part.body.data() + place.values,
+                                         has_scales() ? read_scale(part, index) : bfloat16{0},
+                                         place.count);
+}
+
 SparseBody::Entries SparseBody::read_entries(const Part& part, size_t index,
                                              EntryRoom& room) const {
   const std::span<const uint16_t> indices = read_indices(part, index, room.indices);

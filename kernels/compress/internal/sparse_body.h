@@ -80,6 +80,9 @@ class SparseBody {
   /// sum += entries of the region's chunk `index`.
   void add_chunk(const Part& part, size_t index, std::span<float> sum) const;
 
+  /// No entry of the region's chunk `index` is larger in magnitude; 0 where there is none.
+  float most_in(const Part& part, size_t index) const;
+
   struct EntryRoom {
     uint16_t indices[kChunk];
     alignas(64) float values[kChunk];

@@ -8,6 +8,7 @@
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/payload_header.h"
 #include "gradwire/kernels/ops/quantize.h"
+#include "gradwire/kernels/ops/quantize_element.h"
 #include "gradwire/kernels/ops/run_element.h"
 #include "gradwire/kernels/ops/signs.h"
 
@@ -77,6 +78,19 @@ void ValueRun::decode(std::span<const int8_t> codes, float scale, std::span<floa
   for (size_t i = 0; i < codes.size(); ++i) {
     values[i] = codes[i] != 0 ? -scale : scale;
   }
+}
+
+float ValueRun::most(const std::byte* sent, bfloat16 scale, size_t count) const {
+  if (codec_ == ValueCodec::kSign) {
+    return to_float(scale);
+  }
+  if (has_scale()) {
+    return to_float(scale) * largest_value(format_, bits_);
+  }
+  alignas(64) float memory[kChunk];
+  const std::span<float> values(memory, count);
+  cpu::widen({sent, count, static_cast<DType>(codec_)}, values);
+  return std::bit_cast<float>(cpu::max_magnitude_bits(values));
 }
 
 void ValueRun::read(const std::byte* sent, bfloat16 scale, std::span<float> values) const {

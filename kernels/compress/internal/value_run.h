@@ -30,6 +30,8 @@ class ValueRun {
   /// @returns the scale, or 0.
   bfloat16 write(std::span<const float> values, std::span<const uint16_t> random,
                  std::span<float> decoded, std::byte* out) const;
+  /// No value of a run that write() wrote is larger in magnitude: exact where values have no scale.
+  float most(const std::byte* sent, bfloat16 scale, size_t count) const;
   /// values = what write() wrote.
   void read(const std::byte* sent, bfloat16 scale, std::span<float> values) const;
 

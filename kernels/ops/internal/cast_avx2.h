@@ -37,8 +37,8 @@ bool narrow_sum_avx2(const SumRun& run);
 void widen_halves_avx2(const std::byte* source, size_t count, float* out);
 
 /// out = factor * (the parts added in order, from 0 on). Parts have one dtype and out's size, a
-/// multiple of 64.
-void sum_widened_avx2(std::span<const std::byte* const> parts, DType dtype, float factor,
+/// multiple of 64. @returns whether all of out is finite.
+bool sum_widened_avx2(std::span<const std::byte* const> parts, DType dtype, float factor,
                       bool streaming, std::span<float> out);
 
 }  // namespace gradwire::cpu

@@ -24,6 +24,7 @@ from .writers import write_scalars
 __all__ = ["FSDPExchange", "register_fsdp"]
 
 _WORDS = 256  # bytes a rank may say about what was not finite
+_OVERFLOW = b"+"  # before the name of a group whose gradients were finite and their sum was not
 _LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers are looked for
 
 _log = logging.getLogger("gradwire")
@@ -40,7 +41,7 @@ def register_fsdp(module: torch.nn.Module, spec: str, **options: Any) -> "FSDPEx
     Each rank compresses its unsharded gradients in slices, one for each rank, and sends slice d to
     rank d alone, which adds up those of all ranks in rank order. What a slice leaves out is kept
     here and sent later. A backward that reduces gradients is one commit of the residuals; where some
-    rank's gradient holds NaN or infinity nothing is committed on any.
+    rank's gradient holds NaN or infinity, or a sum overflows, nothing is committed on any.
 
     Args:
         module: fully_shard has been applied to it, or to modules in it, over one mesh of one
@@ -225,10 +226,10 @@ class FSDPExchange:
             capacity = group.slices[0].compressor.capacity_bytes
             what = f"slices of '{group.name}'"
             got = self._transport.all_to_all(sent, capacity=capacity, what=what)
-            if all(payload_info(payload)["finite"] for payload in got):
-                mine = group.slices[self._transport.rank]
-                mine.decompress(got, share * self._scale, viewed(output))
-            else:
+            mine = group.slices[self._transport.rank]
+            finite = all(payload_info(payload)["finite"] for payload in got)
+            group.overflows = finite and not _decoded(mine, got, share * self._scale, output)
+            if not finite or group.overflows:
                 output.fill_(float("nan"))
         except Exception as error:
             self._transport.abort(f"{type(error).__name__}: {error}")
@@ -267,10 +268,9 @@ class FSDPExchange:
         pending, self._pending, self._backward = self._pending, [], None
         if not pending:
             return
-        bad = next((group for group in pending if not group.finite), None)
-        words = b"" if bad is None else f"'{bad.name}'".encode()[-_WORDS:]
-        told = self._transport.all_gather(words, capacity=_WORDS, what="end of backward")
-        wrong = [(rank, bytes(said).decode()) for rank, said in enumerate(told) if len(said) > 0]
+        told = self._transport.all_gather(
+            _words(pending), capacity=_WORDS, what="end of backward")  # fmt: skip
+        wrong = [(rank, bytes(said)) for rank, said in enumerate(told) if len(said) > 0]
         for group in pending if not wrong else []:
             for each in group.slices:
                 each.commit()
@@ -282,11 +282,20 @@ class FSDPExchange:
         if wrong:
             self._fill_with_nan()
             if not self._skip:
-                rank, name = wrong[0]
+                # A rank that is to blame comes before owners of sums.
+                rank, said = min(wrong, key=lambda each: each[1].startswith(_OVERFLOW))
+                name = said.removeprefix(_OVERFLOW).decode(errors="replace")
                 raise NonFiniteGradient(
-                    f"backward: rank {rank}'s gradients of {name} hold NaN or infinity, expected "
+                    f"backward: {self._what_is_wrong(rank, name, said.startswith(_OVERFLOW))}, expected "
                     "finite values; nothing was committed on any rank"
                 )
+
+    def _what_is_wrong(self, rank: int, name: str, overflows: bool) -> str:
+        if overflows:
+            return f"the sum of the ranks' finite gradients of {name} overflows"
+        kept = parse_spec(self._spec).error_feedback
+        with_residual = ", or overflow with their residuals" if kept else ""
+        return f"rank {rank}'s gradients of {name} hold NaN or infinity{with_residual}"
 
     def _fill_with_nan(self) -> None:
         for group in self._groups:
@@ -327,6 +336,26 @@ class FSDPExchange:
                     f"scaler: gradients of '{group.name}' are reduced in torch.float16, which cannot "
                     "hold them unscaled; use MixedPrecisionPolicy(reduce_dtype=torch.float32)"
                 )
+
+
+def _decoded(mine: Feedback, got: List[Any], scale: float, output: torch.Tensor) -> bool:
+    """Writes the sum of the payloads, all of finite gradients; False: it overflows."""
+    try:
+        mine.decompress(got, scale, viewed(output))
+    except NonFiniteGradient:
+        return False
+    return True
+
+
+def _words(pending: List[Group]) -> bytes:
+    """What this rank says of a backward: nothing, or the name of a group that is not finite."""
+    for group in pending:
+        if not group.finite:
+            return f"'{group.name}'".encode()[-_WORDS:]
+    for group in pending:  # known to the owner of these sums alone
+        if group.overflows:
+            return _OVERFLOW + f"'{group.name}'".encode()[1 - _WORDS :]
+    return b""
 
 
 def _checked_spec(spec: str) -> str:

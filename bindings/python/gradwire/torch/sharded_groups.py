@@ -58,6 +58,7 @@ class Group(ReduceScatter):
         self.numel = sum(p.slice_numel for p in self.parameters)
         self.slices: List[Feedback] = []  # by the rank they are sent to
         self.finite = True  # all of what this rank sent last
+        self.overflows = False  # the sum of what it got last, all of it finite
 
     def allocate(self, size: Sequence[Any], *, dtype: Any, device: Any) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
