@@ -66,12 +66,15 @@ def rank_main(rank, ranks, rounds, port, pipe):
     dist.destroy_process_group()
 
 
-def measure(ranks, rounds):
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def measure(ranks, rounds):
     pipe = processes.get_context("spawn").SimpleQueue()
-    context = processes.spawn(rank_main, (ranks, rounds, port, pipe), nprocs=ranks, join=False)
+    context = processes.spawn(rank_main, (ranks, rounds, free_port(), pipe), nprocs=ranks, join=False)
     seconds, processors, own = pipe.get()
     context.join()
     rows = []

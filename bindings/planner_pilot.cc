@@ -101,10 +101,12 @@ bool begin(BoundPilot& self, const LinkCosts& link,
 }
 
 bool end_window(BoundPilot& self, std::vector<double> step_s, std::vector<double> exchange_s,
-                std::optional<double> loss, size_t skipped, const std::vector<NormsTuple>& norms) {
+                std::vector<double> exposed_s, std::optional<double> loss, size_t skipped,
+                const std::vector<NormsTuple>& norms) {
   PilotWindow window;
   window.step_s = std::move(step_s);
   window.exchange_s = std::move(exchange_s);
+  window.exposed_s = std::move(exposed_s);
   window.loss = loss.value_or(GuardWindow::kUnknown);
   window.skipped = skipped;
   for (const auto& [to_send, sent, residual, gradient, mean] : norms) {
@@ -203,11 +205,13 @@ void bind_planner_pilot(py::module_& module) {
           },
           "Canonical texts of the compressors that set_costs() must price.")
       .def("end_window", &end_window, py::arg("step_s"), py::kw_only(),
-           py::arg("exchange_s") = std::vector<double>(), py::arg("loss") = py::none(),
+           py::arg("exchange_s") = std::vector<double>(),
+           py::arg("exposed_s") = std::vector<double>(), py::arg("loss") = py::none(),
            py::arg("skipped") = 0, py::arg("norms") = std::vector<NormsTuple>(),
            "Returns whether the plan has changed. The same numbers on all ranks.\n\n"
            "Args:\n    step_s: seconds of each step since the last window, of the slowest rank.\n"
            "    exchange_s: of each, seconds inside the transport; empty: not known.\n"
+           "    exposed_s: of each, seconds that its end waited for exchanges; empty: not known.\n"
            "    loss: mean over steps and ranks; None: not known.\n"
            "    skipped: steps left out for gradients that were not finite.\n"
            "    norms: by parameter, squared and summed over ranks, (gradient plus residual before, "
@@ -228,7 +232,7 @@ void bind_planner_pilot(py::module_& module) {
             return self.pilot.begins_slowly(link.alpha_s, bytes_per_s_of(link));
           },
           py::arg("link"),
-          "Whether dense exchanges take 10 ms and more on such a link, of probe_link(): then "
+          "Whether dense exchanges take 50 ms and more on such a link, of probe_link(): then "
           "compressors are worth pricing for begin().")
       .def("begin", &begin, py::arg("link"), py::arg("codecs"),
            "Optional, before the first window: where a dense exchange is predicted to take three "

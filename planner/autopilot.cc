@@ -101,7 +101,7 @@ struct Autopilot::State {
   std::vector<CompressorSpec> specs;  // of each parameter
   NormMeter meter;
   // Of the window so far, on this rank.
-  std::vector<double> step_s, exchange_s;
+  std::vector<double> step_s, exchange_s, exposed_s;
   double loss_sum = 0;
   size_t losses = 0, skipped_steps = 0, norm_steps = 0;
   Clock::time_point step_begin;
@@ -120,6 +120,7 @@ void Autopilot::State::end_step(double loss, bool skipped) {
   const std::vector<StepTrace>& traced = reducer->trace().steps();
   exchange_s.push_back(traced.empty() ? 0
                                       : 1e-6 * static_cast<double>(traced.back().transfer_us()));
+  exposed_s.push_back(traced.empty() ? 0 : 1e-6 * static_cast<double>(traced.back().exposed_us()));
   if (loss != GuardWindow::kUnknown) {
     loss_sum += loss;
     ++losses;
@@ -136,6 +137,7 @@ void Autopilot::State::end_window() {
   const size_t steps = step_s.size();
   std::vector<double> mine = step_s;
   mine.insert(mine.end(), exchange_s.begin(), exchange_s.end());
+  mine.insert(mine.end(), exposed_s.begin(), exposed_s.end());
   mine.insert(mine.end(), {loss_sum, static_cast<double>(losses)});
   if (norm_steps > 0) {
     const double each = 1.0 / static_cast<double>(norm_steps);  // some steps may be left out
@@ -145,11 +147,14 @@ void Autopilot::State::end_window() {
     }
   }
   const auto rows = gather_doubles(mine, transport, context);
-  PilotWindow window{
-      .step_s = std::vector<double>(steps),
-      .exchange_s = std::vector<double>(rows[0].begin() + static_cast<ptrdiff_t>(steps),
-                                        rows[0].begin() + static_cast<ptrdiff_t>(2 * steps)),
-      .skipped = skipped_steps};
+  const auto of_first = [&](size_t part) {
+    const auto begin = rows[0].begin() + static_cast<ptrdiff_t>(part * steps);
+    return std::vector<double>(begin, begin + static_cast<ptrdiff_t>(steps));
+  };
+  PilotWindow window{.step_s = of_first(0),
+                     .exchange_s = of_first(1),
+                     .exposed_s = of_first(2),
+                     .skipped = skipped_steps};
   window.norms.resize(norm_steps > 0 ? parameters.size() : 0);
   double loss = 0;
   bool all_losses = true;
@@ -157,10 +162,11 @@ void Autopilot::State::end_window() {
     for (size_t i = 0; i < steps; ++i) {
       window.step_s[i] = std::max(window.step_s[i], row[i]);
       window.exchange_s[i] = std::min(window.exchange_s[i], row[steps + i]);
+      window.exposed_s[i] = std::min(window.exposed_s[i], row[2 * steps + i]);
     }
-    loss += row[2 * steps];
-    all_losses = all_losses && row[2 * steps + 1] == static_cast<double>(steps);
-    auto next = row.begin() + static_cast<ptrdiff_t>(2 * steps + 2);
+    loss += row[3 * steps];
+    all_losses = all_losses && row[3 * steps + 1] == static_cast<double>(steps);
+    auto next = row.begin() + static_cast<ptrdiff_t>(3 * steps + 2);
     for (GuardNorms& norms : window.norms) {
       norms.to_send += *next++;
       norms.sent += *next++;
@@ -183,6 +189,7 @@ void Autopilot::State::end_window() {
   }
   step_s.clear();
   exchange_s.clear();
+  exposed_s.clear();
   loss_sum = 0;
   losses = skipped_steps = norm_steps = 0;
   meter.clear();

@@ -57,6 +57,7 @@ void validate(const PilotOptions& options) {
           ", ", most, "]");
   };
   in(options.tolerance, 0, 1, "tolerance");
+  in(options.least_gain, 0, 1, "least_gain");
   in(options.waiting, 0, 1000, "waiting");
   in(options.hopeless, 0, 100, "hopeless");
   in(options.most_probing, 0, 1, "most_probing");

@@ -40,6 +40,9 @@ struct PilotOptions {
   /// Of the gradients: on a GPU exchanges are those that are there.
   DeviceType device = DeviceType::kCpu;
   double tolerance = 0.03;   ///< the least lossy plan within this of the fastest is taken
+  /// Of a dense step, what its exchange must hold up before anything is tried on steps of the job,
+  /// and what a plan that rounds to less than 16 bits must be predicted to save of it.
+  double least_gain = 0.1;
   /// What a plan's waiting weighs. A job that has run for t steps is taken to run for t more; of
   /// these the last `waits` (PilotPlan) come late, so that its steps count as (1 + waiting waits / t)
   /// times as long. Of what chooses by size, where updates are linear, no more than the square root:
@@ -110,6 +113,9 @@ struct PilotWindow {
   /// together: the smallest of the ranks, since the last one to come waits for nobody. Empty: not
   /// known, then the time of steps tells of changes of the link.
   std::vector<double> exchange_s = {};
+  /// Likewise, seconds that the end of the step waited for exchanges: the part of them that backward
+  /// does not hide, the smallest of the ranks. Empty: not known, then those of exchanges count.
+  std::vector<double> exposed_s = {};
   double loss = GuardWindow::kUnknown;  ///< mean over steps and ranks
   size_t skipped = 0;                   ///< steps left out for gradients that were not finite
   std::vector<GuardNorms> norms =
@@ -154,7 +160,7 @@ class Pilot {
   std::span<const std::string> specs() const;
 
   /// Whether the first window, without compression, would spend so long on such a link that begin()
-  /// is worth pricing the compressors for: dense exchanges of 10 ms and more.
+  /// is worth pricing the compressors for: dense exchanges of 50 ms and more.
   /// @throws InvalidArgument for a start-up or rate that cannot be.
   bool begins_slowly(double alpha_s, double bytes_per_s) const;
   /// Optional, before the first window: costs are known, but nothing of the job's own times

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gradwire/comm/choose.h"
+#include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/internal/shaped_candidates.h"
 
@@ -23,6 +24,8 @@ constexpr size_t kMostPieces = 128;
 /// message costs more where ranks compute beside it than the probe of an idle link says. Nor may one
 /// bucket lose much more of the gradient, as it would where several send most of it plain.
 constexpr double kWorthMessages = 0.1;
+/// Of an element: with these rounding changes a gradient by an eighth of its norm, with 2 by half.
+constexpr int kLeastBits = 4;
 
 std::vector<ParamId> order_of(std::span<const double> ready_s) {
   std::vector<ParamId> order(ready_s.size());
@@ -187,6 +190,17 @@ BucketPlan in_one_bucket(std::span<const ReadyGradient> gradients,
 }  // namespace
 
 bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
+
+bool may_lose(const std::string& text) {
+  const CompressorSpec spec = parse_spec(text);
+  const CompressorRow& row = find_compressor(spec.name);
+  // Levels are of the norm of a block, which is several times its largest element.
+  if (row.selector || row.low_rank || row.takes_levels || spec.ef21 || keeps_velocity(spec)) {
+    return true;
+  }
+  const int bits = value_bits(spec.values, DType::kFloat32);
+  return bits < 16 && (bits < kLeastBits || !spec.error_feedback || spec.decay < 1);
+}
 
 bool chooses_by_size(const std::string& spec) {
   return parse_spec(spec).name != "randomk" && !depends_on_shapes(spec);

@@ -41,6 +41,10 @@ double waits_of(const PlanOptions& plan, std::span<const ParamInfo> parameters);
 size_t numel_of(std::span<const ParamInfo> parameters);
 /// Whether it sends 16 bits of every element or all of it.
 bool is_wide(const std::string& spec);
+/// Whether what the optimizer gets in a step may be far from the gradient: where elements or directions
+/// wait for later steps, where an element has less than 4 bits, or where what rounding leaves out is
+/// lost for good. Not of 16 bits, nor of what rounds each element and sends the rest in the next step.
+bool may_lose(const std::string& spec);
 /// Whether what it leaves out is smaller than what it sends: not of what is drawn at random, nor of
 /// factors, by which whole directions may wait.
 bool chooses_by_size(const std::string& spec);

@@ -15,6 +15,15 @@
 #include "gradwire/planner/internal/pilot_state.h"
 
 namespace gradwire::planner {
+namespace {
+
+/// What a step takes that took `step_s` where another took `before_s`, which now takes `now_s`. What
+/// that is more than it was this one takes, too; of what is less, its share.
+double beside(double step_s, double before_s, double now_s) {
+  return step_s * std::min(1.0, now_s / before_s) + std::max(0.0, now_s - before_s);
+}
+
+}  // namespace
 
 /// Steps that a job must run longer for what waits at the end of it.
 double Pilot::State::late_steps(const PilotPlan& plan) const {
@@ -49,6 +58,7 @@ void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, doubl
   }
 }
 
+/// Those that were not tried by their prediction, as far as that of the chosen one was right.
 void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
   chosen_step_s = seconds;
   later.clear();
@@ -60,18 +70,30 @@ void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
                        .exchange_s = each.exchange_s.empty() ? 0 : typical_of(each.exchange_s)});
     }
   }
+  const double predicted_s = chosen.off() ? dense_predicted_s : chosen.predicted_s;
+  for (const PilotPlan& plan : untried) {
+    const double step_s = beside(plan.predicted_s, predicted_s, seconds);
+    if (plan.loss > chosen.loss && plan.waits > chosen.waits && step_s < seconds) {
+      later.push_back({.plan = plan, .step_s = step_s, .was_timed = false});
+    }
+  }
 }
 
-/// The plan that runs takes so long now. What that is more than it was the others take, too; of what
-/// is less, their share.
+/// The plan that runs takes so long now.
 void Pilot::State::follow(double now_s) {
   for (Later& each : later) {
     if (chosen_step_s > 0) {
-      each.step_s = each.step_s * std::min(1.0, now_s / chosen_step_s) +
-                    std::max(0.0, now_s - chosen_step_s);
+      each.step_s = beside(each.step_s, chosen_step_s, now_s);
     }
   }
   chosen_step_s = now_s;
+}
+
+/// Whether it is clearly faster than what runs, what waits counted.
+bool Pilot::State::is_ripe(const Later& each) const {
+  const double ahead = each.was_timed ? options.tolerance : kByFar;
+  return !is_young_for(each.plan) &&
+         effective_s(running, chosen_step_s) > (1 + ahead) * effective_s(each.plan, each.step_s);
 }
 
 // Called behind quiet windows of the lossiest plan that may run.
@@ -83,18 +105,18 @@ void Pilot::State::grow_older() {
     return;
   }
   follow(typical_of(step_s));
-  double fastest = effective_s(running, chosen_step_s);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  double fastest = kNever;
   for (const Later& each : later) {
-    fastest = std::min(fastest, effective_s(each.plan, each.step_s));
+    fastest = is_ripe(each) ? std::min(fastest, effective_s(each.plan, each.step_s)) : fastest;
   }
-  const double most = (1 + options.tolerance) * fastest;
-  if (effective_s(running, chosen_step_s) <= most) {
+  if (fastest == kNever) {
     return;
   }
   // Of those that are fast enough the first by its loss; the fastest is among them.
   const Later taken = *std::ranges::min_element(later, {}, [&](const Later& each) {
-    const bool fast = effective_s(each.plan, each.step_s) <= most;
-    return fast ? each.plan.loss : std::numeric_limits<double>::infinity();
+    const double step = effective_s(each.plan, each.step_s);
+    return is_ripe(each) && step <= (1 + options.tolerance) * fastest ? each.plan.loss : kNever;
   });
   PilotPlan plan = taken.plan;
   plan.streams = std::min<int>(running.streams,
@@ -103,10 +125,11 @@ void Pilot::State::grow_older() {
   const std::string from = running.name;
   std::map<std::string, double> numbers{{"tolerance", options.tolerance},
                                         {"now_s of " + from, chosen_step_s},
-                                        {"expected_s of " + plan.name, taken.step_s}};
+                                        {"expected_s of " + plan.name, taken.step_s},
+                                        {"was_timed", taken.was_timed ? 1 : 0}};
   note_waits(running, numbers);
   note_waits(plan, numbers);
-  chosen_step_s = taken.step_s;
+  const double before_s = std::exchange(chosen_step_s, taken.step_s);
   std::erase_if(later, [&](const Later& each) { return each.plan.loss <= plan.loss; });
   ladder.resize(ceiling + 1);  // what is beyond has done harm
   ladder.push_back(plan);
@@ -114,10 +137,26 @@ void Pilot::State::grow_older() {
   harm = 0;
   retry = {};
   cruise(plan);
-  timed_s = taken.exchange_s > 0 ? taken.exchange_s : taken.step_s;
+  if (taken.was_timed) {
+    timed_s = taken.exchange_s > 0 ? taken.exchange_s : taken.step_s;
+  } else {
+    replaced_s = before_s;
+  }
   note("loosen", from,
        concat("the job is ", job_age(), " steps old: what waits weighs less than the time it saves"),
        std::move(numbers));
+}
+
+// Called where one that was never timed is not what it was predicted to be.
+void Pilot::State::back_to_replaced(double step) {
+  const std::string from = running.name;
+  const double before_s = replaced_s;
+  ladder.resize(level);
+  level = ceiling = ladder.size() - 1;
+  cruise(ladder[level]);
+  chosen_step_s = before_s;
+  note("tighten", from, "it was predicted to be faster than what ran before, and is not",
+       {{"step_s", step}, {"before_s", before_s}});
 }
 
 }  // namespace gradwire::planner

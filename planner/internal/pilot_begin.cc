@@ -2,6 +2,7 @@
 // on a slow link is more than all that follows in a short job.
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string_view>
 
@@ -13,8 +14,9 @@
 namespace gradwire::planner {
 namespace {
 
-/// Dense exchanges shorter than that are measured before anybody misses the time.
-constexpr double kShortExchange = 10e-3;
+/// Dense exchanges shorter than that are measured before anybody misses the time: five take a quarter
+/// of a second. What part of a step they are is not known before.
+constexpr double kShortExchange = 50e-3;
 /// A link is slow where a dense exchange takes so many times as long as the fastest.
 constexpr double kSlowLink = 3;
 
@@ -43,11 +45,15 @@ bool Pilot::State::begin(const PilotCosts& costs) {
   if (!begins_slowly(costs.alpha_s, costs.bytes_per_s)) {
     return false;
   }
-  const std::vector<PilotPlan> plans = predict_candidates({.parameters = parameters,
-                                                           .world_size = world_size,
-                                                           .options = options,
-                                                           .costs = alone,
-                                                           .few_messages = few_messages});
+  const std::vector<PilotPlan> all = predict_candidates({.parameters = parameters,
+                                                         .world_size = world_size,
+                                                         .options = options,
+                                                         .costs = alone,
+                                                         .few_messages = few_messages});
+  std::vector<PilotPlan> plans;
+  std::ranges::copy_if(all, std::back_inserter(plans), [&](const PilotPlan& plan) {
+    return !may_lose(plan.spec) || is_choice_by_far(plan, all);
+  });
   const double fastest = earliest_effective_s(plans);
   const auto dense = std::ranges::find_if(plans, [](const PilotPlan& plan) { return plan.off(); });
   if (dense->predicted_s < kSlowLink * fastest) {
@@ -60,7 +66,7 @@ bool Pilot::State::begin(const PilotCosts& costs) {
   const PilotPlan plan = *std::ranges::min_element(plans, {}, lossiness);
   std::map<std::string, double> numbers{{"alpha_s", costs.alpha_s},
                                         {"bytes_per_s", costs.bytes_per_s}};
-  for (const PilotPlan& each : plans) {
+  for (const PilotPlan& each : all) {
     numbers["exchange_s of " + each.name] = each.predicted_s;
     note_waits(each, numbers);
   }

@@ -137,6 +137,8 @@ bool Pilot::State::watch_link() {
     expected_s = timed_s > 0 && is_another(timed_s, band) ? timed_s : now;
   }
   const bool differs = is_another(expected_s, options.link_band);
+  const double exposed = running.off() ? exposed_now() : -1;
+  const bool worth_a_look = exposed < 0 || may_gain(exposed, step);
   const bool changed = differs && (differed || std::abs(now - expected_s) > kMuchOfStep * step);
   differed = differs;
   if (!link_changed && changed) {
@@ -144,8 +146,9 @@ bool Pilot::State::watch_link() {
     note("link", running.name,
          concat(known ? "exchanges of" : "", " a step took ", now, " s in a window, expected ",
                 expected_s,
-                may_probe() ? " s: measured anew"
-                            : " s: to be measured anew when enough steps have run"),
+                !worth_a_look ? " s: still too small a part of the step to gain anything"
+                : may_probe() ? " s: measured anew"
+                              : " s: to be measured anew when enough steps have run"),
          {{"measured_s", now},
           {"expected_s", expected_s},
           {"band", options.link_band},
@@ -153,9 +156,15 @@ bool Pilot::State::watch_link() {
   } else if (link_changed && !changed) {
     link_changed = false;  // it has come back
   }
+  if (link_changed && !worth_a_look) {
+    link_changed = differed = false;
+    expected_s = now;
+    return false;
+  }
   if (link_changed && may_probe()) {
     wants_costs = true;
     dense_step_s = running.off() ? step : 0;  // what was known is of the old link
+    dense_exposed_s = exposed;
     dense_unseen = false;
     return true;
   }
@@ -194,7 +203,16 @@ void Pilot::State::end_cruise_window(const PilotWindow& window) {
     not_faster(step);
     return;
   }
-  if (!compressed && !retry.ladder.empty() && steps >= retry.from_step && may_retry()) {
+  if (replaced_s > 0 && step >= replaced_s && !link_changed) {
+    back_to_replaced(step);
+    return;
+  }
+  replaced_s = 0;
+  if (!compressed && look_again(step)) {
+    return;
+  }
+  const bool may_pay = exposed_now() < 0 || may_gain(exposed_now(), step);
+  if (!compressed && !retry.ladder.empty() && steps >= retry.from_step && may_pay && may_retry()) {
     begin_retry("it is time to look again whether compression pays", step);
     return;
   }

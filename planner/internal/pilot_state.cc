@@ -11,8 +11,6 @@ namespace gradwire::planner {
 namespace {
 
 constexpr size_t kMostDecisions = 1000;
-/// The same of a dense step that was never timed: predictions are off by a quarter now and then.
-constexpr double kUnseenNotWorthATurn = 2;
 
 /// Whether a step sends what the next one does not: powersgd's left factors, then its right ones,
 /// which may be of very different size.
@@ -121,6 +119,10 @@ void Pilot::State::check_window(const PilotWindow& window) const {
         "pilot: ", window.exchange_s.size(), " exchange times of ", window.step_s.size(),
         " steps, expected none or as many");
   positive(window.exchange_s, "exchange", true);
+  check(window.exposed_s.empty() || window.exposed_s.size() == window.step_s.size(), "pilot: ",
+        window.exposed_s.size(), " exposed times of ", window.step_s.size(),
+        " steps, expected none or as many");
+  positive(window.exposed_s, "waiting for the exchange", true);
   check(window.skipped <= window.step_s.size(), "pilot: ", window.skipped, " steps skipped of ",
         window.step_s.size(), ", expected at most as many");
   check(window.norms.empty() || window.norms.size() == parameters.size(), "pilot: norms of ",
@@ -136,9 +138,11 @@ void Pilot::State::skip_first(const PilotWindow& window) {
   };
   step_s = rest(window.step_s);
   exchange_s = rest(window.exchange_s);
+  exposed_s = rest(window.exposed_s);
   if (sides_alternate(running.plan)) {
     step_s = in_pairs(step_s);
     exchange_s = in_pairs(exchange_s);
+    exposed_s = in_pairs(exposed_s);
   }
 }
 
@@ -164,6 +168,7 @@ void Pilot::State::cruise(const PilotPlan& plan) {
   phase = Phase::kCruise;
   chosen_once = true;
   expected_s = timed_s = 0;  // the first window says what is usual
+  replaced_s = 0;
   differed = false;
   loosen_due.reset();
   guard.plan_changed();
@@ -195,91 +200,13 @@ void Pilot::State::end_measuring(const PilotWindow& window) {
     return;
   }
   dense_step_s = measured_step_s;
-  const double dense_exchange_s = exchange_s.empty() ? 0 : median_of(exchange_s);
-  if (!exchange_s.empty() && dense_exchange_s <= options.tolerance * dense_step_s) {
-    ladder = {off};
-    level = ceiling = 0;
-    const std::string from = running.name;
-    cruise(off);
-    timed_s = dense_exchange_s;
-    --epoch;  // it goes on as it is
-    note("choose", from,
-         "without compression the exchange is too small a part of the step to gain "
-         "anything",
-         {{"step_s", dense_step_s},
-          {"exchange_s", dense_exchange_s},
-          {"tolerance", options.tolerance}});
+  dense_exposed_s = exposed_now();
+  if (dense_exposed_s >= 0 && !may_gain(dense_exposed_s, dense_step_s)) {
+    stay_untried("the exchange holds up too small a part of the step to gain anything",
+                 {{"step_s", dense_step_s}, {"exposed_s", dense_exposed_s}});
     return;
   }
   wants_costs = true;
-}
-
-bool Pilot::State::predict(const PilotCosts& costs) {
-  PredictedJob job{.parameters = parameters,
-                   .world_size = world_size,
-                   .options = options,
-                   .costs = costs,
-                   .rest_s = rest_s,
-                   .few_messages = few_messages};
-  if (rest_s == 0) {  // another link does not change it
-    job.rest_s = rest_of_step(job, running.plan, measured_step_s);
-  }
-  std::vector<PilotPlan> plans = predict_candidates(job);
-  std::erase_if(plans, [&](const PilotPlan& plan) { return plan.loss >= ruled_out; });
-  rest_s = job.rest_s;
-  wants_costs = false;
-  link_changed = false;
-  retry = {};
-  const std::string from = running.name;
-  std::map<std::string, double> numbers{{"alpha_s", costs.alpha_s},
-                                        {"bytes_per_s", costs.bytes_per_s},
-                                        {"dense_step_s", dense_step_s}};
-  const double earliest = plans.front().predicted_s;
-  const double earliest_effective = earliest_effective_s(plans);
-  timed.clear();
-  later.clear();
-  ladder.clear();
-  for (const PilotPlan& plan : plans) {
-    numbers["predicted_s of " + plan.name] = plan.predicted_s;
-    note_waits(plan, numbers);
-    dense_predicted_s = plan.off() ? plan.predicted_s : dense_predicted_s;
-  }
-  // The one for a young job might have no turn among several that are faster and make gradients wait.
-  const PilotPlan& young = *std::ranges::min_element(
-      plans, {}, [&](const PilotPlan& plan) { return effective_s(plan, plan.predicted_s); });
-  const auto always = [&](const PilotPlan& plan) {
-    return plan.off() || plan.spec == "bf16" ||
-           (options.candidates > 2 && &plan == &young && &plan != plans.data());
-  };
-  const auto hopeless = [&](const PilotPlan& plan) {
-    const double unseen = plan.off() && dense_step_s == 0 ? kUnseenNotWorthATurn : kNotWorthATurn;
-    return plan.predicted_s > unseen * earliest &&
-           effective_s(plan, plan.predicted_s) > unseen * earliest_effective &&
-           (!plan.off() || dense_step_s == 0 || dense_step_s > kNotWorthATurn * earliest_effective);
-  };
-  for (const PilotPlan& plan : plans) {
-    const size_t left = options.candidates > timed.size() ? options.candidates - timed.size() : 0;
-    const auto always_to_come = static_cast<size_t>(
-        std::ranges::count_if(std::span(plans).subspan(static_cast<size_t>(&plan - plans.data())),
-                              [&](const PilotPlan& p) { return always(p) && !hopeless(p); }));
-    if (!hopeless(plan) && (always(plan) || left > always_to_come)) {
-      timed.emplace_back().plan = plan;
-    }
-    if (plan.off() || plan.predicted_s <= dense_predicted_s) {
-      ladder.push_back(plan);
-    }
-  }
-  std::ranges::stable_sort(ladder, {}, &PilotPlan::loss);
-  // A job may end with the first of them on trial: what makes gradients wait for later comes later.
-  std::ranges::stable_sort(timed, {}, [&](const Timed& each) {
-    return effective_s(each.plan, each.plan.predicted_s);
-  });
-  phase = Phase::kTime;
-  turn = round = 0;
-  run(timed.front().plan);
-  note("predict", from, "the plans that are predicted to be fastest are timed in turn",
-       std::move(numbers));
-  return true;
 }
 
 // How what is tried ruins the loss; empty: it does not. Of steps that are left out it is not

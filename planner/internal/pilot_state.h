@@ -16,6 +16,9 @@ namespace gradwire::planner {
 
 /// Predicted to be slower than the fastest by this factor: not worth a turn.
 inline constexpr double kNotWorthATurn = 1.5;
+/// By what a plan that may lose must be predicted to be ahead, what waits counted, before it runs: by
+/// two predictions, each of which is off by a tenth.
+inline constexpr double kByFar = 0.2;
 
 struct Pilot::State {
   State(std::vector<ParamInfo> of, int ranks, PilotOptions with);
@@ -37,10 +40,11 @@ struct Pilot::State {
   std::vector<Decision> log;
 
   // What the last window has shown, without its first step where that does not count.
-  std::vector<double> step_s, exchange_s;
+  std::vector<double> step_s, exchange_s, exposed_s;
   double dense_step_s = 0;      // median, of the fastest plan of loss 0 on this link; 0: not known
   bool dense_unseen = false;    // it is a prediction: "none" has never run on this link
   double dense_predicted_s = 0;
+  double dense_exposed_s = -1;  // of dense_step_s, what waited for exchanges; below 0: not known
   double measured_step_s = 0;   // median of the first window
   double rest_s = 0;            // of a step beside waiting for exchanges; 0: not known
 
@@ -52,6 +56,15 @@ struct Pilot::State {
   };
   std::vector<Timed> timed;
   size_t turn = 0, round = 0;
+  std::vector<PilotPlan> untried;  // predicted, but not to be tried on steps of the job as it was
+
+  /// Where nothing could be gained nothing was tried: from that step on it is looked at again.
+  struct Look {
+    uint64_t from_step = 0;  // 0: something was tried
+    uint64_t wait = 0;       // steps before the next one
+    bool due = false;        // the window before says so: once may be chance
+  };
+  Look look;
 
   /// Plans from off to the chosen one, less and less of the gradient sent.
   std::vector<PilotPlan> ladder;
@@ -62,13 +75,16 @@ struct Pilot::State {
   /// Plans that leave out as much as this have done harm for good, on whatever link.
   double ruled_out = std::numeric_limits<double>::infinity();
 
-  /// A lossier plan that was faster than the chosen one beside it: for an older job.
+  /// A lossier plan that was faster than the chosen one beside it, or is predicted to be: for an older
+  /// job.
   struct Later {
     PilotPlan plan;
     double step_s = 0;
     double exchange_s = 0;  ///< 0: not known
+    bool was_timed = true;
   };
   std::vector<Later> later;
+  double replaced_s = 0;  // what the plan took before one that was never timed; 0: it has shown itself
   double chosen_step_s = 0;  // what the chosen one took beside them; 0: not known yet
 
   // Tuning: arms[0] is the chosen plan as it is.
@@ -114,13 +130,23 @@ struct Pilot::State {
   void end_measuring(const PilotWindow& window);
   void end_turn(const PilotWindow& window);
   bool none_may_win() const;
+  double exposed_now() const;
+  bool may_gain(double exposed, double step) const;
+  bool gains_clearly(const PilotPlan& plan, double dense) const;
+  bool is_young_for(const PilotPlan& plan) const;
+  bool is_choice_by_far(const PilotPlan& plan, std::span<const PilotPlan> plans) const;
+  bool may_try(const PilotPlan& plan, std::span<const PilotPlan> plans) const;
+  void stay_untried(const std::string& why, std::map<std::string, double> numbers);
+  bool look_again(double step);
   double late_steps(const PilotPlan& plan) const;
   double effective_s(const PilotPlan& plan, double seconds) const;
   double effective_s(const Timed& each) const;
   double earliest_effective_s(std::span<const PilotPlan> plans) const;
   void keep_for_later(const PilotPlan& chosen, double seconds);
   void follow(double now_s);
+  bool is_ripe(const Later& each) const;
   void grow_older();
+  void back_to_replaced(double step);
   void next_turn();
   void choose();
   void begin_tuning();

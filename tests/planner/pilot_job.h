@@ -19,11 +19,13 @@ inline std::vector<ParamInfo> pilot_model() {
       {"embedding", {1000, 400}}, {"body", {500, 1000}}, {"bias", {1000}}, {"head", {300, 1000}}};
 }
 
-/// A job: seconds of a step by spec, of which the exchange takes what is beyond 0.1 s of compute.
+/// A job: seconds of a step by spec, of which the exchange takes what is beyond compute.
 struct PilotJob {
   std::map<std::string, double> step_s;
   double more_s = 0;          ///< that each step takes besides: heavier batches, a busy machine
   double bytes_per_s = 10e6;  ///< that probe_link() would find
+  double compute_s = 0.1;
+  double hidden_s = 0;        ///< of an exchange, behind backward
   double gain = 0.5;          ///< |C(a)| / |a|
   double loss = 1;
   size_t skipped = 0;    ///< steps of each window, for gradients that are not finite
@@ -65,7 +67,9 @@ struct PilotJob {
       window.step_s[i] += pause(pilot.steps() + i);
     }
     if (knows_exchange) {
-      window.exchange_s.assign(pilot.window_steps(), seconds(plan) - more_s - 0.1);
+      const double exchange = seconds(plan) - more_s - compute_s;
+      window.exchange_s.assign(pilot.window_steps(), exchange);
+      window.exposed_s.assign(pilot.window_steps(), std::max(0.0, exchange - hidden_s));
     }
     window.loss = loss;
     window.skipped = skipped;
@@ -90,7 +94,7 @@ struct PilotJob {
   /// Only exchanges do.
   void slow_the_link(double times) {
     for (auto& [spec, seconds] : step_s) {
-      seconds = 0.1 + times * (seconds - 0.1);
+      seconds = compute_s + times * (seconds - compute_s);
     }
   }
   void run(planner::Pilot& pilot, int windows) {

@@ -270,9 +270,9 @@ def test_ranks_that_ask_for_different_things_are_told(tmp_path):
 
 
 def test_losses_of_both_infinities_are_a_loss():
-    shared = Shared([(1.0, 0.1, 1.0, math.inf), (1.0, 0.2, 1.0, -math.inf)], 1, [])
+    shared = Shared([(1.0, 0.1, 0.03, 1.0, math.inf), (1.0, 0.2, 0.02, 1.0, -math.inf)], 1, [])
     assert shared.loss is not None and math.isnan(shared.loss)
-    assert (shared.step_s, shared.exchange_s, shared.norms) == ([1.0], [0.1], [])
+    assert (shared.step_s, shared.exchange_s, shared.exposed_s, shared.norms) == ([1.0], [0.1], [0.02], [])
 
 
 def _fails_to_start(world):

@@ -1426,15 +1426,16 @@ class Pilot:
         """
     def begins_slowly(self, link: LinkCosts) -> bool:
         """
-        Whether dense exchanges take 10 ms and more on such a link, of probe_link(): then compressors are worth pricing for begin().
+        Whether dense exchanges take 50 ms and more on such a link, of probe_link(): then compressors are worth pricing for begin().
         """
-    def end_window(self, step_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], *, exchange_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], loss: typing.SupportsFloat | typing.SupportsIndex | None = None, skipped: typing.SupportsInt | typing.SupportsIndex = 0, norms: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]] = []) -> bool:
+    def end_window(self, step_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], *, exchange_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], exposed_s: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], loss: typing.SupportsFloat | typing.SupportsIndex | None = None, skipped: typing.SupportsInt | typing.SupportsIndex = 0, norms: collections.abc.Sequence[tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]] = []) -> bool:
         """
         Returns whether the plan has changed. The same numbers on all ranks.
         
         Args:
             step_s: seconds of each step since the last window, of the slowest rank.
             exchange_s: of each, seconds inside the transport; empty: not known.
+            exposed_s: of each, seconds that its end waited for exchanges; empty: not known.
             loss: mean over steps and ranks; None: not known.
             skipped: steps left out for gradients that were not finite.
             norms: by parameter, squared and summed over ranks, (gradient plus residual before, what was sent of it, residual after, own gradients, mean gradient); empty: not measured.

@@ -285,6 +285,7 @@ class Auto:
         changed = pilot.end_window(
             shared.step_s,
             exchange_s=shared.exchange_s,
+            exposed_s=shared.exposed_s,
             loss=shared.loss,
             skipped=window.skipped,
             norms=shared.norms,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasuredOnCpu", "MeasuredOnGpu", "measured_by", "square"]
 
+_UNKNOWN = math.nan, math.nan
+
 
 def square(values: torch.Tensor) -> torch.Tensor:
     """Its norm's, a number where the values are."""
@@ -49,12 +51,13 @@ class MeasuredOnCpu:
         """How many of the window's steps were not committed: the same on all ranks."""
         return self._left_out
 
-    def exchange_s(self, steps: int) -> List[float]:
-        """Of the last steps, seconds inside the transport; NaN where that is not known."""
+    def exchange_s(self, steps: int) -> List[Tuple[float, float]]:
+        """Of the last steps, seconds inside the transport, and those that the end of backward waited for
+        it; NaN where that is not known."""
         reducer = self._exchange._reducer
         rows = reducer.trace()[-steps:] if reducer is not None and steps > 0 else []
-        found = [row["transfer_us"] * 1e-6 for row in rows]
-        return found if len(found) == steps else [math.nan] * steps
+        found = [(row["transfer_us"] * 1e-6, row["exposed_us"] * 1e-6) for row in rows]
+        return found if len(found) == steps else [_UNKNOWN] * steps
 
     def ready_s(self) -> Dict[int, float]:
         """When gradients were there, by parameter, in seconds behind the first; without those that
@@ -129,8 +132,8 @@ class MeasuredOnGpu(MeasuredOnCpu):
         committed = self._exchange._reducer.committed_steps - self._committed
         return min(max(steps - committed, 0), steps)
 
-    def exchange_s(self, steps: int) -> List[float]:
-        return [math.nan] * steps  # the trace has when work was enqueued
+    def exchange_s(self, steps: int) -> List[Tuple[float, float]]:
+        return [_UNKNOWN] * steps  # the trace has when work was enqueued
 
     def ready_s(self) -> Dict[int, float]:
         found: Dict[int, List[float]] = {}

@@ -29,7 +29,7 @@ class Window:
         self._work = exchange._work
         self.measured = measured_by(exchange, exchange._work)
         self._marks: List[Tuple[Any, Any]] = []  # of each step
-        self._transfer_s: List[float] = []
+        self._exchange_s: List[Tuple[float, float]] = []  # inside the transport, and waiting for it
         self._losses: List[Any] = []
         self._samples: List[Tuple[Numbers, Numbers]] = []  # squares of gradients and of means
         self._norms: List[Optional[Tuple[Any, Any, Any]]] = []  # of the last step
@@ -108,7 +108,8 @@ class Window:
             losses = self.measured.read(self._losses)
         step_s = [max(self._work.seconds(begin, end), 1e-9) for begin, end in self._marks]
         loss = sum(losses) / len(losses) if losses else math.nan
-        values = [*step_s, *self._transfer_s, float(len(losses)), loss, *norms]
+        transfer_s, exposed_s = zip(*self._exchange_s)
+        values = [*step_s, *transfer_s, *exposed_s, float(len(losses)), loss, *norms]
         words = struct.pack(f"<{len(values)}d", *values)
         told = [
             struct.unpack(f"<{len(values)}d", bytes(each))
@@ -145,8 +146,8 @@ class Window:
         return [x for row in squares for x in row], means
 
     def _read_trace(self) -> None:
-        missing = self.steps - len(self._transfer_s)
-        self._transfer_s += self.measured.exchange_s(missing)
+        missing = self.steps - len(self._exchange_s)
+        self._exchange_s += self.measured.exchange_s(missing)
 
 
 class Shared:
@@ -155,13 +156,14 @@ class Shared:
     def __init__(self, told: List[Tuple[float, ...]], steps: int, means: List[float]) -> None:
         columns = list(zip(*told))
         self.step_s = [max(each) for each in columns[:steps]]
-        exchange_s = [min(each) for each in columns[steps : 2 * steps]]
-        unknown = any(math.isnan(x) for rank in told for x in rank[steps : 2 * steps])
-        self.exchange_s = [] if unknown else exchange_s
-        counts, losses = columns[2 * steps], columns[2 * steps + 1]
+        exchange_s = [min(each) for each in columns[steps : 3 * steps]]
+        unknown = any(math.isnan(x) for rank in told for x in rank[steps : 3 * steps])
+        self.exchange_s = [] if unknown else exchange_s[:steps]
+        self.exposed_s = [] if unknown else exchange_s[steps:]
+        counts, losses = columns[3 * steps], columns[3 * steps + 1]
         known = [loss for count, loss in zip(counts, losses) if count > 0]
         self.loss = sum(known) / len(known) if known else None  # of inf and -inf none, and bad
-        flat = columns[2 * steps + 2 :]
+        flat = columns[3 * steps + 2 :]
         if any(not math.isfinite(x) for each in flat for x in each):
             flat = []
         sums = [math.fsum(column) for column in flat]
