@@ -294,7 +294,7 @@ class Attached(GradientExchange):
                 if not parameter.requires_grad:
                     continue  # frozen since
                 if not self._reducer.unused_everywhere(i) or bool(mean.any()):
-                    parameter.grad = mean
+                    parameter.grad = torch.empty_like(parameter).copy_(mean)
             elif not direct:
                 gradient.copy_(mean)
 

@@ -5,6 +5,7 @@ from typing import Any, Dict, Sequence, Tuple
 import torch
 
 from ..errors import InvalidArgument
+from .memory_order import refuse_shared_elements
 
 __all__ = [
     "DTYPES",
@@ -34,6 +35,8 @@ def common_device(named: Sequence[Tuple[str, torch.Tensor]]) -> torch.device:
     """Of the gradients of a plan. Raises InvalidArgument for parameters that cannot be exchanged."""
     if not named:
         raise InvalidArgument("parameters: none requires a gradient, at least one must")
+    for name, p in named:
+        refuse_shared_elements(f"parameter '{name}'", p)
     devices = sorted({str(p.device) for _, p in named})
     if len(devices) > 1:
         raise InvalidArgument(

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .._core import Plan, parse_spec
 from ..errors import InvalidArgument, NonFiniteGradient
 from .exchange import DTYPES, GradientExchange, RefusedByAll
+from .memory_order import Part, parts_of, to_c_order, to_memory_order
 from .norms import specs_of
 
 __all__ = ["DDPHook", "after_backward", "register"]
@@ -133,10 +134,10 @@ class _Mapped(NamedTuple):
     buffer: Callable[[], Optional[torch.Tensor]]  # weak: DDP makes another with other buckets
     parameters: List[int]
     bucket: Optional[int]  # of the plan, when that is laid out like it: then nothing is copied
-    numel: int
+    parts: List[Part]  # of the parameters
 
 
-_NOWHERE = _Mapped(lambda: None, [], None, 0)
+_NOWHERE = _Mapped(lambda: None, [], None, [])
 
 
 class _Waiting(NamedTuple):
@@ -213,6 +214,7 @@ class DDPHook(GradientExchange):
         if mapped.buffer() is not buffer:
             mapped = self._mapped[index] = self._map(bucket, buffer)
             self._mapped_anew = True
+        to_c_order(buffer, mapped.parts)  # nobody reads it until _end_step()
         if self._auto is not None:
             self._auto.sees(mapped.parameters, buffer)
         if mapped.bucket is None:
@@ -224,7 +226,7 @@ class DDPHook(GradientExchange):
                 self._scale.address,
             )
             return mapped
-        self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), mapped.numel)
+        self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
         return mapped
 
     def _forget_places(self) -> None:
@@ -236,8 +238,10 @@ class DDPHook(GradientExchange):
                 f"gradients: are {buffer.dtype}, {buffer.layout}, must be dense and float32, "
                 "float16 or bfloat16"
             )
-        ids = [self._ids[id(p)] for p in bucket.parameters() if p.numel() > 0]
-        return _Mapped(weakref.ref(buffer), ids, self._bucket_like(ids, buffer), buffer.numel())
+        parameters = [p for p in bucket.parameters() if p.numel() > 0]
+        ids = [self._ids[id(p)] for p in parameters]
+        parts = parts_of(buffer, parameters)
+        return _Mapped(weakref.ref(buffer), ids, self._bucket_like(ids, buffer), parts)
 
     def _bucket_like(self, ids: List[int], buffer: torch.Tensor) -> Optional[int]:
         assert self._reducer is not None
@@ -286,7 +290,7 @@ class DDPHook(GradientExchange):
                     self._scale.address,
                 )
         if committed and self._may_leave_out():
-            means = [(each.buffer, each.mapped.parameters) for each in waiting]
+            means = [(each.buffer, each.mapped) for each in waiting]
             after_backward(lambda: self._give_to_unused(means))
         if self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
             self._mapped_anew = False
@@ -297,25 +301,25 @@ class DDPHook(GradientExchange):
             for each in waiting:
                 self._auto.sees_means(each.mapped.parameters, each.buffer)
             self._auto.end_step(committed)
+        for each in waiting if committed else []:
+            to_memory_order(each.buffer, each.mapped.parts)
 
-    def _give_to_unused(self, means: List[Tuple[torch.Tensor, List[int]]]) -> None:
+    def _give_to_unused(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
         # DDP leaves a parameter alone that no rank has reached. But what ranks still owed it has been
         # sent, and must not be lost.
         assert self._reducer is not None
         owed = _with_feedback(self._reducer.plan)
-        for buffer, parameters in means:
-            begin = 0
-            for i in parameters:
+        for buffer, mapped in means:
+            for i, part in zip(mapped.parameters, mapped.parts):
                 parameter = self._named[i][1]
-                mean = buffer[begin : begin + parameter.numel()].to(parameter.dtype)
-                begin += parameter.numel()
+                mean = part.of(buffer).to(parameter.dtype)
                 if i not in owed or not parameter.requires_grad:  # frozen since: it stays
                     continue
                 if parameter.grad is None:
                     if bool(mean.any()):
-                        parameter.grad = mean.clone().view_as(parameter)
-                elif not torch.equal(parameter.grad.reshape(-1), mean):
-                    parameter.grad.copy_(mean.view_as(parameter))
+                        parameter.grad = mean.clone()
+                elif not torch.equal(parameter.grad, mean):
+                    parameter.grad.copy_(mean)
 
 
 def _with_feedback(plan: Plan) -> Set[int]:

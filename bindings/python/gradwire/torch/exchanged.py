@@ -2,16 +2,17 @@
 work on a GPU."""
 
 import contextlib
-from typing import Iterator, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence
 
 import torch
 
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..optim import Optimizer
 from ..reducer import Reducer
-from .devices import check_device, current_stream, gpu_of
+from .devices import array_of, check_device, current_stream, gpu_of
+from .memory_order import refuse_shared_elements
 
-__all__ = ["StreamOrder", "check_left_out", "check_parameters"]
+__all__ = ["InCOrder", "StreamOrder", "check_left_out", "check_parameters"]
 
 
 def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
@@ -29,6 +30,40 @@ def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> No
                 f"parameters[{i}]: is on {parameter.device}, must be on {reducer.device}, where the "
                 "reducer has its gradients"
             )
+
+
+class InCOrder:
+    """Parameters as the reducer has their gradients, in C order: their own memory where that is so, and
+    stays so, else copies, which read() makes equal to the parameters and write() writes to them. Both on
+    torch's current stream."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
+        for i, (parameter, name) in enumerate(zip(parameters, reducer.plan.parameters)):
+            refuse_shared_elements(f"parameters[{i}]: '{name}'", parameter)
+        self._parameters = parameters
+        # contiguous() is the tensor itself where there is nothing to do.
+        self._stepped = [p.detach().contiguous() for p in parameters]
+        self.arrays: List[Any] = [array_of(t) for t in self._stepped]
+        self._copied: List[int] = []
+
+    def read(self) -> None:
+        """Before the optimizer looks at them."""
+        # Anew, since model.to(memory_format=...) gives parameters other memory.
+        self._copied = [
+            i
+            for i, (p, mine) in enumerate(zip(self._parameters, self._stepped))
+            if p.data_ptr() != mine.data_ptr() or not p.is_contiguous()
+        ]
+        if self._copied:
+            torch._foreach_copy_(self._of(self._stepped), self._of(self._parameters))
+
+    def write(self) -> None:
+        """When it has stepped."""
+        if self._copied:
+            torch._foreach_copy_(self._of(self._parameters), self._of(self._stepped))
+
+    def _of(self, tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        return [tensors[i].detach() for i in self._copied]
 
 
 def check_left_out(reducer: Reducer) -> None:

@@ -7,8 +7,8 @@ import torch
 from ..errors import InvalidArgument
 from ..local_steps import DiLoCo as _Arrays
 from ..reducer import Reducer
-from .devices import array_of, current_stream, gpu_of
-from .exchanged import StreamOrder, check_left_out, check_parameters
+from .devices import current_stream, gpu_of
+from .exchanged import InCOrder, StreamOrder, check_left_out, check_parameters
 from .live import refuse_exchanged
 from .plain_state import as_arrays, as_tensors
 
@@ -30,8 +30,8 @@ class DiLoCo:
     exchange and its step are enqueued behind torch's current stream, which goes on behind them.
 
     Args:
-        parameters: those of the reducer's plan, in its order: float32, contiguous, in CPU memory or on
-            one GPU, with the same values on all ranks.
+        parameters: those of the reducer's plan, in its order: float32, in CPU memory or on one GPU, with
+            the same values on all ranks.
         reducer: of the exchange, over a transport of the same memory; its own gradients are what
             travels, the parameters' stay untouched. With on_nonfinite="skip" an exchange that is left
             out changes nothing where left_out is "nan", and where it is "zero" takes all ranks back to
@@ -64,11 +64,12 @@ class DiLoCo:
         self._count = len(values)
         self._every = every
         self._steps = 0
+        self._parameters = InCOrder(values, reducer)
         gradients = [reducer.gradient(i) for i in range(self._count)]
         gpu = gpu_of(values[0]) if values else None
         if gpu is not None:
             options["stream"] = current_stream(gpu)
-        self._outer = _Arrays([array_of(p) for p in values], gradients, lr, **options)
+        self._outer = _Arrays(self._parameters.arrays, gradients, lr, **options)
         self._order = StreamOrder(self._outer, reducer, gpu)
         self.lr = self._outer.lr
 
@@ -92,6 +93,7 @@ class DiLoCo:
         self._steps += 1
         if self._steps % self._every != 0:
             return False
+        self._parameters.read()
         self._outer.prepare(stream=self._order.current)
         with self._order.exchanging() as stream:
             for i in range(self._count):
@@ -99,6 +101,7 @@ class DiLoCo:
             self._reducer.wait()
             # As the reducer, of means that are not finite: of what was left out they may be NaN.
             self._outer.step(self.lr, on_nonfinite=self._reducer.on_nonfinite, stream=stream)
+        self._parameters.write()
         return True
 
     def synchronize(self) -> None:

@@ -11,7 +11,7 @@ from ..onebit import OneBitLAMB as _LambArrays
 from ..optim import Optimizer as _Arrays
 from ..reducer import Reducer
 from .devices import array_of, current_stream, gpu_of
-from .exchanged import StreamOrder, check_left_out, check_parameters
+from .exchanged import InCOrder, StreamOrder, check_left_out, check_parameters
 from .live import refuse_exchanged
 from .plain_state import as_arrays, as_tensors
 
@@ -67,9 +67,9 @@ class _OneBit:
         gpu = gpu_of(values[0]) if values else None
         if gpu is not None:
             options["stream"] = current_stream(gpu)
-        arrays = [array_of(p) for p in values]
+        self._stepped = InCOrder(values, reducer)
         self._optimizer: _Arrays = self._kind(
-            arrays, [array_of(g) for g in self._gradients], lr, **options
+            self._stepped.arrays, [array_of(g) for g in self._gradients], lr, **options
         )
         self._order = StreamOrder(self._optimizer, reducer, gpu)
         self._freeze_step = int(options["freeze_step"])
@@ -115,6 +115,7 @@ class _OneBit:
         given = [_gradient_of(i, parameter) for i, parameter in enumerate(self._parameters)]
         torch._foreach_copy_(self._gradients, given)
         self._follow()
+        self._stepped.read()
         self._optimizer.prepare(gradient_scale, stream=self._order.current)
         ids, address = list(range(len(given))), self._memory.data_ptr()
         with self._order.exchanging() as stream:
@@ -129,6 +130,7 @@ class _OneBit:
                 on_nonfinite="error" if on_cpu else self._reducer.on_nonfinite,
                 stream=stream,
             )
+        self._stepped.write()
         self._most_steps += 1
         return True
 
@@ -218,8 +220,8 @@ class OneBitAdam(_OneBit):
             optimizer.step()
 
     Args:
-        parameters: those of the plans, in their order: float32, contiguous, in CPU memory or on one
-            GPU, with the same values on all ranks.
+        parameters: those of the plans, in their order: float32, in CPU memory or on one GPU, with the
+            same values on all ranks.
         reducer: its plan is that of gradients; gradients are copied to it, the parameters' own stay
             as they are. Over a transport of the same memory; on a GPU made with left_out="nan".
         plan: of momenta, with a compressor with error feedback.

@@ -6,6 +6,7 @@ import torch
 
 from .._core import codes_of_floats, floats_of_codes
 from ..errors import InvalidArgument
+from .memory_order import is_dense
 
 __all__ = [
     "DTYPES",
@@ -164,14 +165,3 @@ def check_saved_group(spec: str, group: Dict[str, Any]) -> None:
         raise InvalidArgument(
             f"param_groups: nesterov is {group['nesterov']}, must be {nesterov}, this optimizer's"
         )
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill numel() places of memory, in any order."""
-    expected = 1
-    extents = [(s, n) for s, n in zip(tensor.stride(), tensor.shape) if n != 1]
-    for stride, extent in sorted(extents):
-        if stride != expected:
-            return tensor.numel() == 0
-        expected *= extent
-    return True

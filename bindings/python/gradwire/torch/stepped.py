@@ -83,8 +83,10 @@ class Optimizer(torch.optim.Optimizer):
         self._take_counts()
         super().add_param_group(param_group)
         try:
-            for parameter in self.param_groups[-1]["params"]:
-                _check_parameter(parameter, self._all())
+            group = self.param_groups[-1]
+            names = group.get("param_names", [None] * len(group["params"]))
+            for name, parameter in zip(names, group["params"]):
+                _check_parameter(parameter, self._all(), name)
             check_optimizer_groups([row_of_group(group) for group in self.param_groups])
         except InvalidArgument:
             del self.param_groups[-1]
@@ -346,8 +348,10 @@ def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
     return spec.split(":")[0] == "sgd" and all(row[3] == 0.0 for row in rows)
 
 
-def _check_parameter(parameter: torch.Tensor, others: List[torch.Tensor]) -> None:
-    what = f"parameter of shape {tuple(parameter.shape)}"
+def _check_parameter(
+    parameter: torch.Tensor, others: List[torch.Tensor], name: Optional[str] = None
+) -> None:
+    what = f"parameter {'' if name is None else repr(name) + ' '}of shape {tuple(parameter.shape)}"
     if parameter.dtype not in DTYPES:
         raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
     check_device(what, parameter, others)

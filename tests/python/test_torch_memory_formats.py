@@ -1,0 +1,307 @@
+"""Parameters whose memory is not in C order (channels_last, channels_last_3d, transposed, with gaps): what
+gradwire.torch makes of their gradients is what torch makes of them, and state is by element, not by place."""
+
+import re
+
+import pytest
+import rank_processes
+from rank_processes import needs_torch
+from test_torch_ddp import check
+
+pytestmark = needs_torch
+
+if rank_processes.HAS_TORCH:
+    import torch
+    import torch.distributed as dist
+    from memory_case import DENSE, SHAPES, Given, exchanged, given, in_ddp, laid_out, residuals, sums
+
+    import gradwire
+    import gradwire.torch
+
+SPECS = {"none": 0.0, "int8": 0.05, "topk:100%": 1e-6, "powersgd:2": 1e-4}  # and of the largest mean how much
+WAYS = [{"gradient_as_bucket_view": view, **way} for view in (False, True)
+        for way in ({}, {"find_unused_parameters": True}, {"static_graph": True})]  # fmt: skip
+
+
+def assert_near(found, wanted, share, what):
+    for name, mean, exact in zip(("first", "bias", "last"), found, wanted):
+        assert mean.shape == exact.shape, (what, name)
+        gap = float((mean - exact).abs().max() / exact.abs().max())
+        assert gap <= share, (what, name, gap)
+
+
+def _ddp_means(world):
+    for form in SHAPES:
+        for spec, share in SPECS.items():
+            for way in WAYS:
+                model = in_ddp(Given(form), **way)
+                exchange = gradwire.torch.register(model, spec, exempt_1d="never", timeout=30.0)
+                for step in range(4):
+                    mine = given(form, world.rank, step)
+                    wanted = [total / 2 for total in sums(mine)]
+                    assert_near(exchanged(model, exchange, mine), wanted, share, (form, spec, way, step))
+                exchange.close()
+
+
+def test_means_of_ddp_are_torchs_in_every_memory_format(tmp_path):
+    check(2, _ddp_means, tmp_path)
+
+
+def _attached_means(world):
+    for form in SHAPES:
+        for spec, share in SPECS.items():
+            model = Given(form)
+            exchange = gradwire.torch.attach(model, spec, exempt_1d="never", timeout=30.0)
+            for step in range(4):
+                mine = given(form, world.rank, step)
+                wanted = [total / 2 for total in sums(mine)]
+                assert_near(exchanged(model, exchange, mine), wanted, share, (form, spec, step))
+            exchange.close()
+
+
+def test_means_of_attach_are_torchs_in_every_memory_format(tmp_path):
+    check(2, _attached_means, tmp_path)
+
+
+def _local_steps(world):
+    transport = gradwire.torch.transport(timeout=30.0)
+    for form in SHAPES:
+        for spec, share in SPECS.items():
+            model = Given(form)
+            plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()], spec,
+                                      exempt_1d="never")  # fmt: skip
+            outer = gradwire.torch.DiLoCo(model.parameters(), gradwire.Reducer(plan, transport), every=2,
+                                          preset="local-sgd", threads=1)  # fmt: skip
+            twin = Given("contiguous", of=form)
+            inners = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin)]
+            for step in range(4):
+                mine = given(form, world.rank, 2 * (step // 2))  # twice the same: moves of rank 1
+                for each, inner in zip((model, twin), inners):
+                    inner.zero_grad()
+                    each(mine).backward()
+                    inner.step()
+                if outer.step():
+                    with torch.no_grad():
+                        for p in twin.parameters():
+                            p.copy_(sums([p])[0] / 2)
+                    what = (form, spec, step)
+                    assert_near(list(model.parameters()), list(twin.parameters()), share + 1e-6, what)
+                    assert model.first.is_contiguous() == (form == "contiguous")
+                    with torch.no_grad():
+                        for p, exact in zip(model.parameters(), twin.parameters()):
+                            exact.copy_(p)
+    transport.close()
+
+
+def test_local_steps_end_in_torchs_mean_in_every_memory_format(tmp_path):
+    check(2, _local_steps, tmp_path)
+
+
+def _onebit(world):
+    transport = gradwire.torch.transport(timeout=30.0)
+    for kind in (gradwire.torch.OneBitAdam, gradwire.torch.OneBitLAMB):
+        for form in [*DENSE, "gaps"]:
+            seen = []
+            for each in ("contiguous", form):
+                model = Given(each, of=form)
+                shapes = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+                reducer = gradwire.Reducer(gradwire.make_plan(shapes, "none"), transport)
+                momenta = gradwire.make_plan(shapes, "1bit", exchange="two_shot")
+                optimizer = kind(model.parameters(), reducer, momenta, lr=0.01, freeze_step=2)
+                for step in range(5):
+                    model.zero_grad()
+                    model(given(form, world.rank, step)).backward()
+                    optimizer.step()
+                state = optimizer.state_dict()["tensors"]
+                seen.append(([p.detach().clone() for p in model.parameters()], state))
+            for mine, exact in zip(seen[1][0], seen[0][0]):
+                assert torch.equal(mine, exact), (kind, form)
+            for name, tensors in seen[0][1].items():
+                for key, exact in tensors.items():
+                    assert torch.equal(seen[1][1][name][key], exact), (kind, form, name, key)
+    transport.close()
+
+
+def test_1bit_optimizers_step_alike_in_every_memory_format(tmp_path):
+    check(2, _onebit, tmp_path)
+
+
+def _law(world):
+    """Of every element: what arrives on all ranks and what they keep is what they had and what they kept."""
+    for form in SHAPES:
+        for spec in ("topk:10%", "int4", "powersgd:1", "1bit"):
+            for adapter in ("register", "attach"):
+                model = Given(form)
+                if adapter == "register":
+                    model = in_ddp(model)
+                register = getattr(gradwire.torch, adapter)
+                exchange = register(model, spec, exempt_1d="never", timeout=30.0)
+                owed = [torch.zeros(p.shape) for p in model.parameters()]
+                for step in range(4):
+                    mine = given(form, world.rank, step)
+                    wanted = [g + e for g, e in zip(sums(mine), owed)]
+                    means = exchanged(model, exchange, mine)
+                    owed = sums(residuals(exchange))
+                    found = [2 * mean + e for mean, e in zip(means, owed)]
+                    assert_near(found, wanted, 1e-5, (form, spec, adapter, step))
+                assert any(bool(e.any()) for e in owed)
+                exchange.close()
+
+
+def test_residuals_have_the_order_of_their_gradients(tmp_path):
+    check(2, _law, tmp_path)
+
+
+def _conv(world):
+    """A model of torch's own layers, whose activations are in channels_last too."""
+    def made():
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3))
+        return model.to(memory_format=torch.channels_last)
+
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(world.rank))
+    images = images.contiguous(memory_format=torch.channels_last)
+    for view in (False, True):
+        for spec, share in (("none", 1e-6), ("topk:100%", 1e-6), ("int8", 0.05)):
+            plain, hooked = (in_ddp(made(), find_unused_parameters=True, gradient_as_bucket_view=view)
+                             for _ in range(2))  # fmt: skip
+            exchange = gradwire.torch.register(hooked, spec, exempt_1d="never", timeout=30.0)
+            for _ in range(3):
+                for model in (plain, hooked):
+                    model.zero_grad()
+                    model(images).square().mean().backward()
+                for found, exact in zip(hooked.parameters(), plain.parameters()):
+                    assert found.grad.stride() == exact.grad.stride()
+                    assert_near([found.grad], [exact.grad], share, (view, spec))
+            exchange.close()
+
+
+def test_a_model_in_channels_last_has_the_gradients_of_plain_ddp(tmp_path):
+    check(2, _conv, tmp_path)
+
+
+def _alike(world):
+    """The bits of a model in C order, whatever the compressor keeps: residuals, velocities, estimates,
+    factors. And a group whose ranks differ in their memory formats."""
+    for row in gradwire.compressors():
+        for form in ("channels_last", "transposed"):
+            mixed = form if world.rank == 0 else "contiguous"
+            ways = {"attach": ("contiguous", form, mixed), "register": ("contiguous", form)}
+            for adapter, forms in ways.items():
+                register = getattr(gradwire.torch, adapter)
+                models = [Given(each, of=form) for each in forms]
+                if adapter == "register":
+                    models = [in_ddp(model, find_unused_parameters=True) for model in models]
+                exchanges = [register(model, row.example, exempt_1d="never", timeout=30.0) for model in models]
+                for step in range(3):
+                    mine = given(form, world.rank, step)
+                    seen = [[t.clone() for t in exchanged(model, exchange, mine)] + residuals(exchange)
+                            for model, exchange in zip(models, exchanges)]  # fmt: skip
+                    for which, tensors in enumerate(seen):
+                        for tensor, exact in zip(tensors, seen[0]):
+                            assert torch.equal(tensor, exact), (row.example, adapter, form, which, step)
+                for exchange in exchanges:
+                    exchange.close()
+
+
+def test_every_compressor_sees_elements_in_the_order_of_shapes_on_all_ranks(tmp_path):
+    check(2, _alike, tmp_path, deadline=200.0)
+
+
+def _sharded(world):
+    """torch itself shards parameters in C order alone. Activations may have any."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (world.world_size,))
+
+    def made():
+        torch.manual_seed(5)
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3))
+
+    with pytest.raises(NotImplementedError, match="non-contiguous parameters"):
+        fully_shard(made().to(memory_format=torch.channels_last), mesh=mesh)
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(world.rank))
+    images = images.contiguous(memory_format=torch.channels_last)
+    for spec in ("none", "int8", "topk:100%"):
+        alone, model = made(), fully_shard(made(), mesh=mesh)
+        exchange = gradwire.torch.register_fsdp(model, spec, timeout=30.0)
+        for each in (alone, model):
+            each(images).square().mean().backward()
+        wanted = [total / 2 for total in sums([p.grad for p in alone.parameters()])]
+        found = [p.grad.full_tensor() for p in model.parameters()]
+        assert_near(found[::2], wanted[::2], max(SPECS[spec], 1e-6), spec)
+        exchange.close()
+
+
+def test_fsdp_in_channels_last_has_torchs_gradients(tmp_path):
+    check(2, _sharded, tmp_path)
+
+
+def _changes(world):
+    """model.to(memory_format=...) where DDP has made its buffers, or between steps."""
+    form = "channels_last"
+
+    def convert(model):
+        for p in model.parameters():
+            p.data = laid_out(p.data, form) if p.ndim == 4 else p.data
+
+    for adapter, before in (("register", True), ("register", False), ("attach", False)):
+        model = Given("contiguous")
+        if adapter == "register":
+            model = in_ddp(model, find_unused_parameters=True)  # buffers are never made anew
+        if before:
+            convert(model)
+        register = getattr(gradwire.torch, adapter)
+        exchange = register(model, "topk:10%", exempt_1d="never", timeout=30.0)
+        owed = [torch.zeros(p.shape) for p in model.parameters()]
+        for step in range(4):
+            if step == 2:
+                convert(model)
+            mine = given(form, world.rank, step)
+            wanted = [g + e for g, e in zip(sums(mine), owed)]
+            means = exchanged(model, exchange, mine)
+            owed = sums(residuals(exchange))
+            found = [2 * mean + e for mean, e in zip(means, owed)]
+            assert_near(found, wanted, 1e-5, (adapter, before, step))
+        exchange.close()
+    transport = gradwire.torch.transport(timeout=30.0)
+    model = Given("contiguous")
+    plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()], "none")
+    outer = gradwire.torch.DiLoCo(model.parameters(), gradwire.Reducer(plan, transport), every=1,
+                                  preset="local-sgd", threads=1)  # fmt: skip
+    convert(model)  # the memory that the outer optimizer knows is another one from here on
+    with torch.no_grad():
+        model.first.add_(float(world.rank))
+    start = Given("contiguous").first
+    outer.step()
+    torch.testing.assert_close(model.first, start + 0.5)
+    transport.close()
+
+
+def test_a_memory_format_may_change_in_the_middle_of_training(tmp_path):
+    check(2, _changes, tmp_path)
+
+
+def _refused(world):
+    class Shared(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(3, 1).expand(3, 4))
+
+    words = re.escape("'w': its elements share memory (shape (3, 4), strides (1, 0)), must each have")
+    with pytest.raises(gradwire.InvalidArgument, match=f"parameter {words}"):
+        gradwire.torch.attach(Shared(), "none")
+    transport = gradwire.torch.transport(timeout=30.0)
+    plan = gradwire.make_plan([("w", (3, 4))], "none")
+    for make in (lambda: gradwire.torch.DiLoCo(Shared().parameters(), gradwire.Reducer(plan, transport), 2),
+                 lambda: gradwire.torch.OneBitAdam(Shared().parameters(), gradwire.Reducer(plan, transport),
+                                                   plan, freeze_step=2)):  # fmt: skip
+        with pytest.raises(gradwire.InvalidArgument, match=r"parameters\[0\]: " + words):
+            make()
+    dist.barrier()
+    transport.close()
+
+
+def test_elements_that_share_memory_are_refused_by_the_parameters_name(tmp_path):
+    check(2, _refused, tmp_path)
