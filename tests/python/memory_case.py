@@ -30,23 +30,29 @@ def laid_out(values, form):
     return values.contiguous()
 
 
+def forms_of(form):
+    return list(SHAPES) if form == "all" else [form, form]
+
+
 class Given(torch.nn.Module):
-    """Two weights in that format beside a bias. Gradients are the factors of the loss."""
+    """Weights in that format, or of "all" one in each, and a bias between them. Gradients are the factors of
+    the loss."""
 
     def __init__(self, form, of=None):
         super().__init__()
-        shape = SHAPES[of or form]
         torch.manual_seed(11)
-        self.first = torch.nn.Parameter(laid_out(torch.randn(shape), form))
+        forms = forms_of(of or form)
+        weights = [laid_out(torch.randn(SHAPES[each]), form if of else each) for each in forms]
+        self.first = torch.nn.Parameter(weights[0])
         self.bias = torch.nn.Parameter(torch.randn(5))
-        self.last = torch.nn.Parameter(laid_out(torch.randn(shape), form))
-        assert self.first.is_contiguous() == (form == "contiguous")
+        for i, weight in enumerate(weights[1:]):
+            self.register_parameter(f"other{i}", torch.nn.Parameter(weight))
 
     def forward(self, factors):
         return sum((p * c).sum() for p, c in zip(self.parameters(), factors))
 
 
-def factors(form, rank, step):
+def given(form, rank, step):
     """Gradients of a rank. As matrices they have rank 1, so that two ranks' mean has rank 2."""
     generator = torch.Generator().manual_seed(1000 * rank + step + 1)
 
@@ -54,13 +60,8 @@ def factors(form, rank, step):
         rows = torch.randn(shape[0], 1, generator=generator)
         return (rows * torch.randn(1, shape[1:].numel(), generator=generator)).reshape(shape)
 
-    return [drawn(torch.Size(shape)) for shape in (SHAPES[form], (5, 1), SHAPES[form])]
-
-
-def given(form, rank, step):
-    """Those, in the shapes of the parameters."""
-    first, bias, last = factors(form, rank, step)
-    return [first, bias.reshape(5), last]
+    shapes = [torch.Size(SHAPES[each]) for each in forms_of(form)]
+    return [drawn(shape) for shape in (shapes[0], torch.Size([5]), *shapes[1:])]
 
 
 def sums(tensors):
@@ -84,6 +85,8 @@ def exchanged(model, exchange, mine):
     return [p.grad for p in model.parameters()]
 
 
-def residuals(exchange):
-    found = [exchange.residual(name) for name in ("first", "bias", "last")]
+def residuals(model, exchange):
+    """By parameter, in shapes of their own; zero without feedback."""
+    names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
+    found = [exchange.residual(name) for name in names]
     return [torch.zeros(()) if r is None else r for r in found]

@@ -18,11 +18,15 @@ if rank_processes.HAS_TORCH:
     import gradwire
     import gradwire.torch
 
-FORMS = ["channels_last", "channels_last_3d", "transposed"]
+WAYS = [("all", "contiguous"), ("contiguous", "all")]
 
 
-def _made(adapter, form, of, spec):
-    model = Given(form, of=of)
+def _model(form):
+    return Given(form, of=None if form == "all" else "all")
+
+
+def _made(adapter, form, spec):
+    model = _model(form)
     if adapter == "register":
         model = in_ddp(model)
     register = getattr(gradwire.torch, adapter)
@@ -30,34 +34,32 @@ def _made(adapter, form, of, spec):
 
 
 def _goes_on(world):
-    """What ranks owe is kept by element: the law holds from a model in one format to one in another."""
-    for spec in ("topk:10%", "int4", "powersgd:1"):
+    """What ranks owe is kept by element: it goes to the same ones of a model in another format."""
+    for spec in ("topk:10%", "int4", "powersgd:2", "dgc:10%"):
         for adapter in ("register", "attach"):
-            for form in FORMS:
-                for ways in ((form, "contiguous"), ("contiguous", form), (form, form)):
-                    model, exchange = _made(adapter, ways[0], form, spec)
-                    for step in range(4):
-                        exchanged(model, exchange, given(form, world.rank, step))
-                    saved, kept = copy.deepcopy(exchange.state_dict()), residuals(exchange)
-                    other, resumed = _made(adapter, ways[1], form, spec)
-                    exchanged(other, resumed, given(form, world.rank, 50))
-                    resumed.load_state_dict(saved)
-                    what = (spec, adapter, ways)
-                    for mine, exact in zip(residuals(resumed), kept):
-                        assert torch.equal(mine, exact), what
-                    # Bit for bit as what goes on in the old format, and by the law.
-                    mine = given(form, world.rank, 4)
+            for way in WAYS:
+                model, exchange = _made(adapter, way[0], spec)
+                for step in range(4):
+                    exchanged(model, exchange, given("all", world.rank, step))
+                saved, kept = copy.deepcopy(exchange.state_dict()), residuals(model, exchange)
+                other, resumed = _made(adapter, way[1], spec)
+                for step in range(50, 53):  # until DDP's buckets have settled
+                    exchanged(other, resumed, given("all", world.rank, step))
+                resumed.load_state_dict(saved)
+                for step in range(4, 6):
+                    for mine, exact in zip(residuals(other, resumed), kept):
+                        assert torch.equal(mine, exact), (spec, adapter, way)
+                    mine = given("all", world.rank, step)
                     wanted = [g + e for g, e in zip(sums(mine), sums(kept))]
-                    means = [t.clone() for t in exchanged(other, resumed, mine)]
-                    owed = sums(residuals(resumed))
-                    for mean, e, exact in zip(means, owed, wanted):
-                        gap = (2 * mean + e - exact).abs().max() / exact.abs().max()
-                        assert gap <= 1e-5, (*what, float(gap))
+                    means = exchanged(other, resumed, mine)
                     for mean, same in zip(means, exchanged(model, exchange, mine)):
-                        if adapter == "attach":
-                            assert torch.equal(mean, same), what
-                    exchange.close()
-                    resumed.close()
+                        assert torch.equal(mean, same), (spec, adapter, way)
+                    kept = residuals(model, exchange)
+                    owed = sums(residuals(other, resumed))
+                    for mean, e, exact in zip(means, owed, wanted if spec != "dgc:10%" else []):
+                        torch.testing.assert_close(2 * mean + e, exact, rtol=1e-4, atol=1e-4)
+                exchange.close()
+                resumed.close()
 
 
 def test_residuals_go_on_in_another_memory_format(tmp_path):
@@ -67,39 +69,36 @@ def test_residuals_go_on_in_another_memory_format(tmp_path):
 def _outer_goes_on(world):
     transport = gradwire.torch.transport(timeout=30.0)
 
-    def made(form, of):
-        model = Given(form, of=of)
+    def made(form):
+        model = _model(form)
         plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()], "topk:25%",
                                   exempt_1d="never")  # fmt: skip
         reducer = gradwire.Reducer(plan, transport)
         return model, reducer, gradwire.torch.DiLoCo(model.parameters(), reducer, every=1, threads=1)
 
-    def step_on(made_one, form, step):
+    def step_on(made_one, step):
         model, _, outer = made_one
         with torch.no_grad():
-            for p, c in zip(model.parameters(), given(form, world.rank, step)):
+            for p, c in zip(model.parameters(), given("all", world.rank, step)):
                 p.sub_(0.1 * c)
         outer.step()
         return [p.detach().clone() for p in model.parameters()]
 
-    for form in FORMS:
-        first = made(form, form)
+    for way in WAYS:
+        first, second = made(way[0]), made(way[1])
         for step in range(3):
-            step_on(first, form, step)
-        second = made("contiguous", form)
+            step_on(first, step)
         with torch.no_grad():
             for p, q in zip(second[0].parameters(), first[0].parameters()):
                 p.copy_(q)
         second[2].load_state_dict(copy.deepcopy(first[2].state_dict()))
-        kept = [torch.from_numpy(first[1].residual(i)) for i in range(3)]
-        assert [tuple(k.shape) for k in kept] == [tuple(p.shape) for p in first[0].parameters()], form
         with io.BytesIO() as out:
             first[1].save(out)
             saved = out.getvalue()
         second[1].load({world.rank: saved}.get)
         for step in range(3, 5):
-            for a, b in zip(step_on(first, form, step), step_on(second, form, step)):
-                assert torch.equal(a, b), (form, step)
+            for a, b in zip(step_on(first, step), step_on(second, step)):
+                assert torch.equal(a, b), (way, step)
     transport.close()
 
 
@@ -120,8 +119,8 @@ def test_optimizers_step_every_dense_format_as_torchs(name, settings, form):
             optimizer.step()
         for p, exact in zip(mine.parameters(), theirs.parameters()):
             torch.testing.assert_close(p, exact, rtol=1e-5, atol=1e-6)
-        for key, state in stepped.state[mine.first].items():
-            exact = peer.state[theirs.first][key]
+        for key, exact in peer.state[theirs.first].items():
+            state = stepped.state[mine.first][key]
             torch.testing.assert_close(state.float(), exact.float(), rtol=1e-5, atol=1e-6)
     assert mine.first.is_contiguous() == (form == "contiguous")
 
