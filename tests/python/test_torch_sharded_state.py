@@ -166,7 +166,8 @@ def _codes(world):
     b.load_state_dict(a.state_dict())
     again = b.state_dict()["state"][0]
     for key in ("exp_avg", "exp_avg_sq"):
-        assert b.state[q][key].dtype == torch.uint8 and torch.equal(whole_of(again[key]), whole_of(saved[key]))
+        assert b.state[q][key].dtype == torch.uint8
+        assert torch.equal(whole_of(again[key]), whole_of(saved[key]))
     fill([p], 3), fill([q], 3)
     a.step(), b.step()
     assert torch.equal(p.to_local(), q.to_local())
