@@ -161,7 +161,8 @@ INSTANTIATE_TEST_SUITE_P(
       std::string name = concat(row.param.spec, " ", to_string(row.param.value), " ",
                                 to_string(row.param.gradient), " ",
                                 row.param.master == MasterWeights::kFloat32 ? "master" : "default");
-      std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
       return name;
     });
 
