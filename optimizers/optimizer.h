@@ -29,8 +29,8 @@ struct Parameter {
   TensorView value;
   TensorView gradient;
   size_t group = 0;  ///< index into the groups given to make_optimizer
-  /// Another rank has the same slice and counts it: sums over ranks (StepOptions::add_up) leave this
-  /// one out. Without add_up it has no meaning.
+  /// Another rank has the same slice and counts it: sums over ranks (StepOptions::add_up) leave
+  /// this one out. Without add_up it has no meaning.
   bool replica = false;
 };
 

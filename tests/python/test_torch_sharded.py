@@ -142,22 +142,25 @@ def test_a_gradient_that_is_not_finite_on_one_rank_changes_nothing_on_any(tmp_pa
 
 def _skipped_by_all(world):
     parameters = list(sharded().parameters())
-    plain = torch.nn.Parameter(torch.ones(3))  # whose found_inf torch shares with nobody
+    # A GradScaler looks at gradients by type, and tells no other rank what it found of plain ones.
+    plain = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
     optimizer = gt.AdamW([*parameters, plain], lr=0.1)
-    for step in range(3):
-        given = fill([*parameters, plain], step)
-        for p, g in zip([*parameters, plain], given):
+    for step in range(5):
+        fill([*parameters, plain], step)
+        for p in [*parameters, plain]:
             p.grad.mul_(4.0)
         if step == 1 and dist.get_rank() == 1:
             plain.grad[0] = float("inf")
+        if step == 3 and dist.get_rank() == 0:
+            parameters[0].grad.to_local()[0, 0] = float("inf")
         before = parts(parameters)
         scaler.scale(torch.zeros(()))
         scaler.step(optimizer)
         scaler.update()
         left_out = all(map(torch.equal, parts(parameters), before))
-        assert left_out == (step == 1)
-    assert int(optimizer.state[plain]["step"]) == 2
+        assert left_out == (step in (1, 3))
+    assert all(int(state["step"]) == 3 for state in optimizer.state.values())
 
 
 def test_what_one_ranks_grad_scaler_leaves_out_all_leave_out(tmp_path):
@@ -272,3 +275,46 @@ def _in_fsdp(world):
 @RANKS
 def test_training_under_fully_shard_is_as_with_torchs_adamw(tmp_path, ranks):
     check(ranks, _in_fsdp, tmp_path)
+
+
+def _refused_elsewhere(world):
+    model = sharded()
+    with gt.transport() as transport:
+        shapes = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+        plan = gradwire.make_plan(shapes, "none")
+        reducer = gradwire.Reducer(plan, transport)
+        for refused in (
+            lambda: gt.DiLoCo(model.parameters(), reducer, every=2),
+            lambda: gt.OneBitAdam(model.parameters(), reducer, plan, freeze_step=2),
+            lambda: gt.attach(model, "none"),
+        ):
+            with pytest.raises(gradwire.InvalidArgument, match="is a DTensor, of which a rank holds a part"):
+                refused()
+
+
+def test_what_steps_or_exchanges_whole_parameters_refuses_dtensors_by_name(tmp_path):
+    check(2, _refused_elsewhere, tmp_path)
+
+
+def test_other_tensors_without_memory_of_their_own_are_refused_by_name():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    wrapped = torch.nn.Parameter(TwoTensor(torch.ones(3), torch.ones(3)))
+    plain = torch.nn.Parameter(torch.ones(3))
+    for make in OPTIMIZERS.values():
+        with pytest.raises(gradwire.InvalidArgument, match=r"is a torch\..*\.TwoTensor, which has no memory"):
+            make([plain, wrapped])
+    optimizer = gt.SGD([plain], lr=1.0)
+    plain.grad = TwoTensor(torch.ones(3), torch.ones(3))
+    with pytest.raises(gradwire.InvalidArgument, match="gradient of .*TwoTensor"):
+        optimizer.step()
+    assert torch.equal(plain, torch.ones(3))
+
+    class Named(torch.Tensor):
+        """A tensor with memory of its own."""
+
+    own = torch.nn.Parameter(torch.ones(3).as_subclass(Named))
+    optimizer = gt.SGD([own], lr=0.5)
+    own.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.equal(own.detach().as_subclass(torch.Tensor), torch.full((3,), 0.5))

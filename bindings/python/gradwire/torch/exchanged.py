@@ -17,7 +17,7 @@ __all__ = ["InCOrder", "StreamOrder", "check_left_out", "check_parameters"]
 
 
 def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
-    """Raises InvalidArgument unless all are plain tensors of torch.float32 and where the reducer's gradients are,
+    """Raises InvalidArgument unless all are plain, of torch.float32 and where the reducer's gradients are,
     DeviceError for a GPU that gradwire cannot use."""
     for i, parameter in enumerate(parameters):
         check_plain(f"parameters[{i}]", parameter)

@@ -11,7 +11,7 @@ from .devices import check_device, current_stream, gpu_of, number_at, tensor_ove
 from .group_rows import refuse_misspelt, row_of_group
 from .mesh_ranks import MeshRanks
 from .saved_state import DTYPES, check_dtype, check_order, is_dense, with_full_state
-from .shards import EMPTY, local_gradient, local_of, loaded_states, place_of, shared, unsharded_state
+from .shards import EMPTY, loaded_states, local_gradient, local_of, place_of, shared, unsharded_state
 
 __all__ = ["Optimizer", "Params"]
 
@@ -281,7 +281,7 @@ class Optimizer(torch.optim.Optimizer):
             self._core, self._rows, self._layouts = core, rows, layouts
             self._places = self._summed_by = None
         transport = self._ranks.transport(parameters[0].device) if self._ranks.several else None
-        if transport is not self._summed_by:
+        if transport is not None and transport is not self._summed_by:
             core.set_slices(transport)
             self._summed_by = transport
         places = (
