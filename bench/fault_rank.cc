@@ -127,10 +127,10 @@ Group join(const Arguments& arguments) {
   const auto store = make_store(options.store, options.rank, options.timeout,
                                 {options.job_secret, options.log, 16});
   meet(*store, "plain", options.rank, options.world_size);
-  auto engine = std::make_shared<CorruptingEngine>(
-      make_plugin_engine(load_plugin("gloo", PluginSymbols::kOwn, options), options,
-                         {store.get(), own_address(options.network_interface, store->local_address()),
-                          store->deadline()}));
+  auto engine = std::make_shared<CorruptingEngine>(make_plugin_engine(
+      load_plugin("gloo", PluginSymbols::kOwn, options), options,
+      {store.get(), own_address(options.network_interface, store->local_address()),
+       store->deadline()}));
   meet(*store, "joined", options.rank, options.world_size);
   CorruptingEngine* const broken = engine.get();
   return {make_point_to_point_transport("gloo", std::move(engine), options), broken};

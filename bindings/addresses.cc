@@ -21,8 +21,7 @@ void bind_addresses(py::module_& module) {
       "address_offer",
       [](const std::string& interface, const std::string& towards) {
         const py::gil_scoped_release release;  // a name is asked for
-        return address_offer(interface,
-                             towards.empty() ? std::string() : routed_address(towards));
+        return address_offer(interface, towards.empty() ? std::string() : routed_address(towards));
       },
       py::arg("interface"), py::arg("towards"),
       "A line about where this rank is, for chosen_address().\n\nArgs:\n"

@@ -194,9 +194,9 @@ void close(BoundTransport& self) {
 }
 
 Handle joined(const std::string& name, int rank, int world_size, const std::string& store,
-            const std::string& interface, double timeout, const std::string& job_secret,
-            double bits_per_second, const std::string& plugin_path, const Log& log, int device,
-            int max_ctas, const std::string& socket_interface, int local_world_size) {
+              const std::string& interface, double timeout, const std::string& job_secret,
+              double bits_per_second, const std::string& plugin_path, const Log& log, int device,
+              int max_ctas, const std::string& socket_interface, int local_world_size) {
   TransportOptions options;
   options.rank = rank;
   options.world_size = world_size;
@@ -365,14 +365,15 @@ void bind_comm(py::module_& module) {
       "Args:\n    name: a row of gradwire.transports().\n"
       "    store: where ranks meet: 'file:DIR' (all ranks see it) or 'tcp:HOST:PORT' (rank 0 "
       "listens).\n"
-      "    interface: network interface to bind: 'eth0', 'eth*' for all that begin so, several with "
-      "commas between, '^docker*,lo' for all but these; by default the one on the way to the others.\n"
+      "    interface: network interface to bind: 'eth0', 'eth*' for all that begin so, several "
+      "with commas between, '^docker*,lo' for all but these; by default the one on the way to the "
+      "others.\n"
       "    timeout: seconds a peer may stay silent inside one call.\n"
       "    job_secret: ranks meet only where it is the same.\n"
       "    bits_per_second: paces the rank's link inside the transport; 0: as fast as it goes.\n"
       "    log: called with a line about what happened beside the calls, from any thread.\n"
-      "    device, max_ctas: of 'nccl': this rank's GPU as CUDA numbers them, and the blocks NCCL may "
-      "take of it, 0 for its choice.\n"
+      "    device, max_ctas: of 'nccl': this rank's GPU as CUDA numbers them, and the blocks NCCL "
+      "may take of it, 0 for its choice.\n"
       "    socket_interface: taken where there is no interface, by 'gloo' and 'nccl'.\n"
       "    local_world_size: ranks on this machine, 0 where that is not known.\n\n"
       "Raises:\n    InvalidArgument: an unknown name lists the known ones.\n"

@@ -158,8 +158,8 @@ void read_local(const Launcher* launcher, TransportOptions& options) {
   }
 }
 
-/// "eth,ib" -> "eth*,ib*", "=eth0" -> "eth0", "^docker" -> "^docker*", "^=eth1" -> "^eth1": what NCCL
-/// means by them. A port behind a name is for NCCL alone.
+/// "eth,ib" -> "eth*,ib*", "=eth0" -> "eth0", "^docker" -> "^docker*", "^=eth1" -> "^eth1": what
+/// NCCL means by them. A port behind a name is for NCCL alone.
 std::string wish_of_nccl(std::string_view names) {
   std::string wish;
   if (names.starts_with('^')) {

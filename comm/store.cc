@@ -145,7 +145,7 @@ StoreAccess access_of(const TransportOptions& options) {
   using Ranks = StoreAccess::Ranks;
   const int here = options.local_world_size;
   return {options.job_secret, options.log, static_cast<size_t>(options.world_size),
-          here <= 0                     ? Ranks::kAnywhere
+          here <= 0                    ? Ranks::kAnywhere
           : here == options.world_size ? Ranks::kOnOneMachine
                                        : Ranks::kOnSeveral};
 }

@@ -62,14 +62,15 @@ struct StoreAccess {
   enum class Ranks : uint8_t { kAnywhere, kOnOneMachine, kOnSeveral } ranks = Ranks::kAnywhere;
 };
 
-/// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens and serves
-/// the others while its store lives. At HOST alone where that is a numeric address, or a name and all
-/// ranks are on one machine. For any other name at all addresses of its machine, since what a name
-/// stands for differs between machines: one's own is 127.0.1.1 to Debian's /etc/hosts, and a launcher
-/// may say localhost to rank 0 alone. So it does for 127.0.0.1 where ranks are known to be elsewhere.
-/// A name that is not known yet, or an address where nobody listens, is tried until the deadline.
-/// @throws InvalidArgument for another address, TransportError when the place cannot be used or, for
-/// tcp, rank 0 does not answer in time or has another secret.
+/// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens and
+/// serves the others while its store lives. At HOST alone where that is a numeric address, or a
+/// name and all ranks are on one machine. For any other name at all addresses of its machine, since
+/// what a name stands for differs between machines: one's own is 127.0.1.1 to Debian's /etc/hosts,
+/// and a launcher may say localhost to rank 0 alone. So it does for 127.0.0.1 where ranks are known
+/// to be elsewhere. A name that is not known yet, or an address where nobody listens, is tried
+/// until the deadline.
+/// @throws InvalidArgument for another address, TransportError when the place cannot be used or,
+/// for tcp, rank 0 does not answer in time or has another secret.
 std::unique_ptr<Store> make_store(std::string_view address, int rank,
                                   std::chrono::milliseconds timeout,
                                   const StoreAccess& access = {});

@@ -217,9 +217,9 @@ struct TransportOptions {
   /// (rank 0 listens there: store.h says at which addresses). Unused by in_process and mpi.
   std::string store{};
   /// Network interface whose address is bound and given to the others: "eth0", several with commas
-  /// between, "eth*" for all that begin so, "^docker*,lo" for all but these. Empty: the one on the way
-  /// to the store, on rank 0's machine on the way to the others. In a folder that several machines
-  /// share: the one on the way to everywhere else.
+  /// between, "eth*" for all that begin so, "^docker*,lo" for all but these. Empty: the one on the
+  /// way to the store, on rank 0's machine on the way to the others. In a folder that several
+  /// machines share: the one on the way to everywhere else.
   std::string network_interface{};
   /// The same, as other libraries have been told: counts where network_interface is empty, for
   /// transports with sockets of their own.
@@ -268,8 +268,9 @@ namespace comm {
 /// two launchers contradict each other.
 TransportOptions from_environment();
 
-/// GRADWIRE_INTERFACE, else GLOO_SOCKET_IFNAME (names), else NCCL_SOCKET_IFNAME (beginnings of names,
-/// or = and names; behind ^ those to leave out), in the form of TransportOptions::network_interface.
+/// GRADWIRE_INTERFACE, else GLOO_SOCKET_IFNAME (names), else NCCL_SOCKET_IFNAME (beginnings of
+/// names, or = and names; behind ^ those to leave out), in the form of
+/// TransportOptions::network_interface.
 std::string socket_interface_from_environment();
 }  // namespace comm
 

@@ -14,8 +14,8 @@
 namespace gradwire {
 namespace {
 
-/// The same for all processes of one machine that share its network, where 127.0.0.1 leads from each
-/// to the others.
+/// The same for all processes of one machine that share its network, where 127.0.0.1 leads from
+/// each to the others.
 std::string machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -88,9 +88,9 @@ std::string chosen_address(const std::vector<std::string>& offers, int rank,
   const std::vector<Offer> all = read(offers);
   const Offer& own = all[static_cast<size_t>(rank)];
   const int other = whom_to_reach(all);
-  if (other < 0 && std::all_of(all.begin(), all.end(), [&](const Offer& offer) {
-        return offer.machine == own.machine;
-      })) {
+  if (other < 0 && std::all_of(
+                       all.begin(), all.end(),
+                       [&](const Offer& offer) { return offer.machine == own.machine; })) {
     const bool ipv6 = std::all_of(all.begin(), all.end(), [](const Offer& offer) {
       return family_of(offer.address) == Family::kIpv6;
     });
@@ -104,12 +104,12 @@ std::string chosen_address(const std::vector<std::string>& offers, int rank,
   const bool named = !interface.empty() && !interface.starts_with('^');
   if (address.empty() || (is_loopback(address) && !named) ||
       (!peer.empty() && family_of(address) != family_of(peer))) {
-    throw TransportError(
-        concat("rank ", rank, " has no address",
-               interface.empty() ? "" : concat(" on interface '", interface, "'"), " that leads to ",
-               other < 0 ? "other machines" : concat("rank ", other, " at ", peer),
-               ", expected an interface named by GRADWIRE_INTERFACE"),
-        other);
+    throw TransportError(concat("rank ", rank, " has no address",
+                                interface.empty() ? "" : concat(" on interface '", interface, "'"),
+                                " that leads to ",
+                                other < 0 ? "other machines" : concat("rank ", other, " at ", peer),
+                                ", expected an interface named by GRADWIRE_INTERFACE"),
+                         other);
   }
   return address;
 }

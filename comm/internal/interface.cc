@@ -18,7 +18,8 @@
 namespace gradwire {
 namespace {
 
-// Addresses of documents (RFC 5737, RFC 3849): whoever has a way to everywhere else has one to them.
+// Addresses of documents (RFC 5737, RFC 3849): whoever has a way to everywhere else has one to
+// them.
 constexpr const char* kElsewhere[] = {"192.0.2.1", "2001:db8::1"};
 
 std::string known_interfaces() {
@@ -166,11 +167,11 @@ std::string own_address(const std::string& wish, const std::string& peer) {
       continue;
     }
     const Order order{!named && is_loopback(address),
-                    address != routed,
-                    family != Family::kNone && family_of(address) != family,
-                    is_link_local(address),
-                    place,
-                    family_of(address) != Family::kIpv4};
+                      address != routed,
+                      family != Family::kNone && family_of(address) != family,
+                      is_link_local(address),
+                      place,
+                      family_of(address) != Family::kIpv4};
     if (found.empty() || order < best) {
       best = order;
       found = address;

@@ -1,8 +1,8 @@
 #pragma once
 // The network interfaces of this machine, and which of its addresses leads where.
 //
-// A wish names interfaces: "eth0", or some of them with commas between, or "eth*" for all whose names
-// begin so; "^docker*,lo" is every one but these. An empty wish is content with any.
+// A wish names interfaces: "eth0", or some of them with commas between, or "eth*" for all whose
+// names begin so; "^docker*,lo" is every one but these. An empty wish is content with any.
 
 #include <string>
 #include <string_view>
@@ -21,19 +21,20 @@ struct InterfaceAddress {
 /// Those of interfaces that are up, in the system's order.
 std::vector<InterfaceAddress> interface_addresses();
 
-/// The place of the first part of the wish that is about this interface, -1 where none is; 0 for every
-/// interface that a wish with ^ does not exclude.
+/// The place of the first part of the wish that is about this interface, -1 where none is; 0 for
+/// every interface that a wish with ^ does not exclude.
 int place_in_wish(std::string_view wish, std::string_view interface);
 
 struct TransportOptions;
 /// Of the options: what they say themselves, else what they say of other libraries.
 const std::string& wished_interface(const TransportOptions& options);
 
-/// @throws InvalidArgument "<who>: interface ... has no address here" where no interface is as wished.
+/// @throws InvalidArgument "<who>: interface ... has no address here" where no interface is as
+/// wished.
 void check_interface(std::string_view who, const std::string& wish);
 
-/// The numeric address from which this machine reaches a host, by its routes; nothing is sent. Empty
-/// when there is no way, or no such host. Without a host: the way to everywhere else.
+/// The numeric address from which this machine reaches a host, by its routes; nothing is sent.
+/// Empty when there is no way, or no such host. Without a host: the way to everywhere else.
 std::string routed_address(const std::string& host);
 
 /// The numeric address of this machine, on an interface as wished, for those who have the address

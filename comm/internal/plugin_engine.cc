@@ -66,10 +66,10 @@ class PluginEngine final : public PointToPoint {
     }
     check(outcome != GRADWIRE_PLUGIN_INVALID, table_.transport, ": ", error.text);
     if (outcome != GRADWIRE_PLUGIN_DONE) {
-      throw TransportError(concat(table_.transport, ": rank ", rank_, " joining the others",
-                                  place.address.empty() ? "" : " at ", place.address, ": ",
-                                  error.text),
-                           error.peer);
+      throw TransportError(
+          concat(table_.transport, ": rank ", rank_, " joining the others",
+                 place.address.empty() ? "" : " at ", place.address, ": ", error.text),
+          error.peer);
     }
   }
   ~PluginEngine() override { table_.destroy(engine_); }

@@ -25,7 +25,7 @@ std::string plugin_unavailable_reason(std::string_view transport, PluginSymbols 
 /// Where an engine finds its peers.
 struct PluginPlace {
   Store* store = nullptr;  ///< used only while the engine is made; null for engines that need none
-  std::string address{};  ///< numeric, of this machine: where the peers reach it
+  std::string address{};   ///< numeric, of this machine: where the peers reach it
   Deadline deadline{};
 };
 

@@ -95,7 +95,8 @@ void bind_and_listen(const Socket& socket, const addrinfo& address, const std::s
   }
 }
 
-/// "10.0.0.1" and "29500", also where IPv6 carries IPv4 (::ffff:10.0.0.1); empty when `name_of` (getsockname or getpeername) fails.
+/// "10.0.0.1" and "29500", also where IPv6 carries IPv4 (::ffff:10.0.0.1); empty when `name_of`
+/// (getsockname or getpeername) fails.
 std::pair<std::string, std::string> numeric_name(const Socket& socket,
                                                  int (*name_of)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address{};
@@ -188,9 +189,9 @@ int connect_once(const std::string& host, const std::string& port, Deadline dead
       continue;
     }
     socket = open_socket(*address);
-    const int error = try_connect(
-        socket, *address,
-        several ? std::min(deadline, steady_clock::now() + kPerAddress) : deadline);
+    const int error =
+        try_connect(socket, *address,
+                    several ? std::min(deadline, steady_clock::now() + kPerAddress) : deadline);
     if (error == 0) {
       return 0;
     }

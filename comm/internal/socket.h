@@ -27,7 +27,8 @@ class Socket {
   int fd_ = -1;
 };
 
-/// A name that does not resolve, now: one of a machine that has just been started may a little later.
+/// A name that does not resolve, now: one of a machine that has just been started may a little
+/// later.
 class UnknownHost : public TransportError {
  public:
   UnknownHost(std::string_view place, const char* reason)

@@ -132,8 +132,9 @@ class TcpStore final : public Store {
       prove(connection_, secret, deadline());
       return {};
     } catch (const WrongPeer& wrong) {
-      throw TransportError(concat("store ", address(), ": rank ", server_,
-                                  " is not reached there: ", wrong.what()), server_);
+      throw TransportError(
+          concat("store ", address(), ": rank ", server_, " is not reached there: ", wrong.what()),
+          server_);
     } catch (const TransportError& failure) {
       return failure.what();
     }
@@ -206,9 +207,9 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Dead
       std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, deadline,
                                  server);
   if (rank == server) {
-    store->serve(listener ? std::move(listener)
-                          : listen_for_ranks(host, port, deadline, access.ranks),
-                 access);
+    store->serve(
+        listener ? std::move(listener) : listen_for_ranks(host, port, deadline, access.ranks),
+        access);
   }
   store->connect(access.secret);
   return store;

@@ -159,7 +159,6 @@ std::shared_ptr<PointToPoint> connect(const TransportOptions& options, const std
   return engine;
 }
 
-
 GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
   Control::Agreement agreement = control_->agree(next_generation_, options);
   next_generation_ = agreement.generation;
@@ -190,10 +189,10 @@ std::shared_ptr<PointToPoint> make_gloo_engine(const TransportOptions& options) 
   const std::string& interface = wished_interface(options);
   check_interface("gloo", interface);
   const auto store = make_store(options.store, options.rank, options.timeout, access_of(options));
-  const std::string address = chosen_address(
-      meet(*store, "address", options.rank, options.world_size,
-           address_offer(interface, store->local_address())),
-      options.rank, interface);
+  const std::string address =
+      chosen_address(meet(*store, "address", options.rank, options.world_size,
+                          address_offer(interface, store->local_address())),
+                     options.rank, interface);
   const auto control = std::make_shared<Control>(address, options);
   control->set_addresses(
       meet(*store, "here", options.rank, options.world_size, control->address()));

@@ -17,16 +17,15 @@ TEST(Interfaces, AWishNamesThemOrBeginningsOrExceptions) {
     const char* interface;
     int place;
   };
-  const Case cases[] = {{"eth0", "eth0", 0},         {"eth0", "eth01", -1},
-                        {"eth0", "eth", -1},         {"eth*", "eth01", 0},
-                        {"eth*", "ib0", -1},         {"ib*,eth1", "eth1", 1},
-                        {"ib*,eth1", "ib3", 0},      {"ib*,eth1", "eth10", -1},
-                        {"^docker*,lo", "docker0", -1}, {"^docker*,lo", "lo", -1},
-                        {"^docker*,lo", "lo1", 0},   {"^docker*,lo", "eth0", 0},
-                        {"^eth0", "eth0", -1},       {"^eth0", "eth1", 0},
-                        {"*", "eth0", 0}};
+  const Case cases[] = {
+      {"eth0", "eth0", 0},       {"eth0", "eth01", -1},     {"eth0", "eth", -1},
+      {"eth*", "eth01", 0},      {"eth*", "ib0", -1},       {"ib*,eth1", "eth1", 1},
+      {"ib*,eth1", "ib3", 0},    {"ib*,eth1", "eth10", -1}, {"^docker*,lo", "docker0", -1},
+      {"^docker*,lo", "lo", -1}, {"^docker*,lo", "lo1", 0}, {"^docker*,lo", "eth0", 0},
+      {"^eth0", "eth0", -1},     {"^eth0", "eth1", 0},      {"*", "eth0", 0}};
   for (const Case& one : cases) {
-    EXPECT_EQ(place_in_wish(one.wish, one.interface), one.place) << one.wish << " " << one.interface;
+    EXPECT_EQ(place_in_wish(one.wish, one.interface), one.place)
+        << one.wish << " " << one.interface;
   }
 }
 
@@ -68,9 +67,10 @@ TEST(Addresses, ARankWithoutAWayToTheOthersSaysSo) {
     chosen_address({"a 0 127.0.0.1", "b 1 255.255.255.255"}, 0, "");
     ADD_FAILURE() << "nothing was thrown";
   } catch (const TransportError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "rank 0 has no address that leads to rank 1 at 255.255.255.255, expected an interface "
-              "named by GRADWIRE_INTERFACE");
+    EXPECT_EQ(
+        std::string(error.what()),
+        "rank 0 has no address that leads to rank 1 at 255.255.255.255, expected an interface "
+        "named by GRADWIRE_INTERFACE");
     EXPECT_EQ(error.peer(), 1);
   }
 }

@@ -26,16 +26,39 @@ class Variables {
 
  private:
   static void clear() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_PROCID",
-          "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASKS_PER_NODE",
-          "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
-          "SLURM_NODELIST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID", "SLURM_JOBID",
-          "SLURM_STEP_ID", "GRADWIRE_RANK", "GRADWIRE_WORLD_SIZE", "GRADWIRE_LOCAL_RANK",
-          "GRADWIRE_LOCAL_WORLD_SIZE", "GRADWIRE_STORE", "GRADWIRE_INTERFACE",
-          "GRADWIRE_JOB_SECRET", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "TORCHELASTIC_RUN_ID",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "SLURM_LOCALID",
+                             "SLURM_NODEID",
+                             "SLURM_TASKS_PER_NODE",
+                             "SLURM_STEP_TASKS_PER_NODE",
+                             "SLURM_STEP_NODELIST",
+                             "SLURM_JOB_NODELIST",
+                             "SLURM_NODELIST",
+                             "SLURM_LAUNCH_NODE_IPADDR",
+                             "SLURM_JOB_ID",
+                             "SLURM_JOBID",
+                             "SLURM_STEP_ID",
+                             "GRADWIRE_RANK",
+                             "GRADWIRE_WORLD_SIZE",
+                             "GRADWIRE_LOCAL_RANK",
+                             "GRADWIRE_LOCAL_WORLD_SIZE",
+                             "GRADWIRE_STORE",
+                             "GRADWIRE_INTERFACE",
+                             "GRADWIRE_JOB_SECRET",
+                             "GLOO_SOCKET_IFNAME",
+                             "NCCL_SOCKET_IFNAME"}) {
       unsetenv(name);
     }
   }
@@ -171,12 +194,19 @@ TEST(Environment, OwnVariablesWin) {
 
 // Meanings: NVIDIA's manual of NCCL_SOCKET_IFNAME, torch's of GLOO_SOCKET_IFNAME.
 TEST(Environment, InterfacesThatOtherLibrariesWereToldAreTakenWhereNoneIsNamed) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"eth", "eth*"},          {"eth0,ib", "eth0*,ib*"},   {"=eth0", "eth0"},
-      {"=eth0,eth1", "eth0,eth1"}, {"^docker", "^docker*"}, {"^docker,lo", "^docker*,lo*"},
-      {"^=eth0", "^eth0"},      {"=eth0:12345", "eth0"},    {"", ""}};
+  const std::pair<const char*, const char*> cases[] = {{"eth", "eth*"},
+                                                       {"eth0,ib", "eth0*,ib*"},
+                                                       {"=eth0", "eth0"},
+                                                       {"=eth0,eth1", "eth0,eth1"},
+                                                       {"^docker", "^docker*"},
+                                                       {"^docker,lo", "^docker*,lo*"},
+                                                       {"^=eth0", "^eth0"},
+                                                       {"=eth0:12345", "eth0"},
+                                                       {"", ""}};
   for (const auto& [names, wish] : cases) {
-    const Variables set({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_STORE", "file:/a"},
+    const Variables set({{"RANK", "0"},
+                         {"WORLD_SIZE", "1"},
+                         {"GRADWIRE_STORE", "file:/a"},
                          {"NCCL_SOCKET_IFNAME", names}});
     EXPECT_EQ(comm::from_environment().socket_interface, wish) << names;
     EXPECT_EQ(comm::from_environment().network_interface, "") << "mpi takes none";

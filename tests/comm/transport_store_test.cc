@@ -98,7 +98,8 @@ TEST(Stores, APortInUseIsNamed) {
 
 using Ranks = StoreAccess::Ranks;
 
-/// What a connection to 127.0.0.2, an address of this machine that nobody has named, says of a store.
+/// What a connection to 127.0.0.2, an address of this machine that nobody has named, says of a
+/// store.
 int errno_of_another_address(const std::string& host, Ranks ranks) {
   const std::string port = std::to_string(TakenPort().port());
   StoreAccess access;

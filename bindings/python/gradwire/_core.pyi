@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Pilot', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'spec_traffic', 'transports', 'warmup', 'what_if']
+__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Pilot', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'address_offer', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'chosen_address', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'socket_interface_from_environment', 'spec_traffic', 'transports', 'warmup', 'what_if']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -1517,6 +1517,17 @@ class Pilot:
         """
         How many steps end_window() wants.
         """
+def address_offer(interface: str, towards: str) -> str:
+    """
+    A line about where this rank is, for chosen_address().
+    
+    Args:
+        interface: as of make_transport().
+        towards: a host that all ranks have reached; empty when there is none.
+    
+    Raises:
+        InvalidArgument: no interface here is as wished.
+    """
 def break_down(step: StepDemand, arrangement: str, hardware: Hardware | None = None) -> dict[str, typing.Any]:
     """
     Seconds of a step by resource, nothing overlapped, as a dict. arrangement: '1w1g', '1wng', 'ps', 'allreduce-local', 'allreduce-cluster', 'pearl-local', 'pearl-cluster'.
@@ -1538,6 +1549,16 @@ def check_optimizer_groups(groups: collections.abc.Sequence[tuple[typing.Support
     
     Raises:
         InvalidArgument: naming the setting that is out of range.
+    """
+def chosen_address(offers: collections.abc.Sequence[str], rank: typing.SupportsInt | typing.SupportsIndex, interface: str) -> str:
+    """
+    The numeric address of this machine that all ranks reach.
+    
+    Args:
+        offers: the lines of all ranks, in their order.
+    
+    Raises:
+        TransportError: no way leads to the others.
     """
 def codes_of_floats(what: str, name: str, values: typing.Any) -> tuple[typing.Any, typing.Any]:
     """
@@ -1652,19 +1673,21 @@ def make_plan(parameters: collections.abc.Iterable[tuple[str, collections.abc.It
     Raises:
         InvalidArgument: two parameters of one name, one without elements, an exchange that cannot carry the spec, buckets that do not hold every parameter once.
     """
-def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex = 0, world_size: typing.SupportsInt | typing.SupportsIndex = 1, store: str = '', interface: str = '', timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, job_secret: str = '', bits_per_second: typing.SupportsFloat | typing.SupportsIndex = 0.0, plugin_path: str = '', log: collections.abc.Callable[[str], None] | None = None, device: typing.SupportsInt | typing.SupportsIndex = 0, max_ctas: typing.SupportsInt | typing.SupportsIndex = 0) -> Transport:
+def make_transport(name: str, *, rank: typing.SupportsInt | typing.SupportsIndex = 0, world_size: typing.SupportsInt | typing.SupportsIndex = 1, store: str = '', interface: str = '', timeout: typing.SupportsFloat | typing.SupportsIndex = 30.0, job_secret: str = '', bits_per_second: typing.SupportsFloat | typing.SupportsIndex = 0.0, plugin_path: str = '', log: collections.abc.Callable[[str], None] | None = None, device: typing.SupportsInt | typing.SupportsIndex = 0, max_ctas: typing.SupportsInt | typing.SupportsIndex = 0, socket_interface: str = '', local_world_size: typing.SupportsInt | typing.SupportsIndex = 0) -> Transport:
     """
     Joins a group of processes: collective, blocking, at most `timeout` seconds.
     
     Args:
         name: a row of gradwire.transports().
         store: where ranks meet: 'file:DIR' (all ranks see it) or 'tcp:HOST:PORT' (rank 0 listens).
-        interface: network interface to bind, e.g. 'eth0'; by default the one that routes to the store.
+        interface: network interface to bind: 'eth0', 'eth*' for all that begin so, several with commas between, '^docker*,lo' for all but these; by default the one on the way to the others.
         timeout: seconds a peer may stay silent inside one call.
         job_secret: ranks meet only where it is the same.
         bits_per_second: paces the rank's link inside the transport; 0: as fast as it goes.
         log: called with a line about what happened beside the calls, from any thread.
         device, max_ctas: of 'nccl': this rank's GPU as CUDA numbers them, and the blocks NCCL may take of it, 0 for its choice.
+        socket_interface: taken where there is no interface, by 'gloo' and 'nccl'.
+        local_world_size: ranks on this machine, 0 where that is not known.
     
     Raises:
         InvalidArgument: an unknown name lists the known ones.
@@ -1792,6 +1815,10 @@ def scale_linearly(rate: typing.SupportsFloat | typing.SupportsIndex, from_batch
 def seconds_text(seconds: typing.SupportsFloat | typing.SupportsIndex) -> str:
     """
     '60 us': three digits and the unit that fits.
+    """
+def socket_interface_from_environment() -> str:
+    """
+    The network interface that GRADWIRE_INTERFACE, GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, as make_transport() takes it; empty when none is set.
     """
 def spec_traffic(spec: str, world_size: typing.SupportsInt | typing.SupportsIndex) -> tuple[float, list[str]]:
     """

@@ -98,7 +98,7 @@ def _free_port(host: str) -> int:
 def _store_host() -> str:
     """A host that all ranks have reached: that of torch's store, where it has one."""
     store: Any = dist.distributed_c10d._get_default_store()
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
         store = store.underlying_store
     host: str = getattr(store, "host", "")  # a folder has none
     return host or os.environ.get("MASTER_ADDR", "")
