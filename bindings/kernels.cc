@@ -224,19 +224,21 @@ void bind_compressor(py::module_& module) {
            "that overflows stops the commit.\n\n"
            "Raises:\n    InvalidArgument: a spec without ef21, another dtype or size, arrays that "
            "share memory.")
-      .def("commit", &Self::commit, py::arg("stream") = py::none(), py::arg("skip") = false,
-           "Makes what the last compress() drew final: its next_residual is now the committed one. "
-           "On "
-           "a GPU it is enqueued (stream None: on the last call's); where the step met NaN or "
-           "infinity "
-           "nothing is committed, with skip in this step alone, else until check().\n\n"
-           "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity, or the last sum "
-           "of payloads overflowed (on the CPU).")
+      .def(
+          "commit", &Self::commit, py::arg("stream") = py::none(), py::arg("skip") = false,
+          "Makes what the last compress() drew final: its next_residual is now the committed one. "
+          "On "
+          "a GPU it is enqueued (stream None: on the last call's); where the step met NaN or "
+          "infinity "
+          "nothing is committed, with skip in this step alone, else until check().\n\n"
+          "Raises:\n    NonFiniteGradient: the last gradient held NaN or infinity, or the last sum "
+          "of payloads overflowed (on the CPU).")
       .def("check", &Self::check_faults, py::arg("stream") = py::none(),
            "On a GPU waits, raises what stopped commits, and forgets it: the committed state "
            "stands. "
            "Call it once in a while. On the CPU calls raise for themselves.\n\n"
-           "Raises:\n    NonFiniteGradient: a gradient of some rank held NaN or infinity, or the sum "
+           "Raises:\n    NonFiniteGradient: a gradient of some rank held NaN or infinity, or the "
+           "sum "
            "of all ranks' overflowed.\n"
            "    InvalidArgument: a payload that does not belong here, naming which and why.")
       .def_property_readonly(

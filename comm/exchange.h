@@ -42,8 +42,8 @@ struct ExchangeReport {
   uint64_t bytes_received = 0;
   uint64_t predicted_bytes_sent = 0;  ///< the closed form on the true payload lengths
   int nonfinite_rank = -1;  ///< lowest rank whose own payload carried the flag, -1 if none
-  /// No payload of a rank carried it, and still there is no finite mean, or no finite put-back: a sum
-  /// of finite values overflows float32. As nonfinite_rank the same on every rank.
+  /// No payload of a rank carried it, and still there is no finite mean, or no finite put-back: a
+  /// sum of finite values overflows float32. As nonfinite_rank the same on every rank.
   bool overflows = false;
   int64_t transfer_us = 0;            ///< time inside the transport
   int64_t codec_us = 0;               ///< slicing, merging and decompressing
@@ -157,10 +157,10 @@ std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext c
 /// What the exchange by node runs between its nodes for these compressors of the shares.
 std::string_view exchange_between_nodes(std::span<Compressor* const> compressors, int nodes);
 
-/// The first half of two_shot alone, for optimizers whose ranks each step their own shard: the sum of
-/// all ranks over the elements a rank owns. Bytes sent: (P-1)/P of the payload and its headers, then
-/// 65 to each rank, which say whether a sum overflows; two latencies; the bits of the rank-order sum;
-/// nothing is encoded twice, so nothing is put back.
+/// The first half of two_shot alone, for optimizers whose ranks each step their own shard: the sum
+/// of all ranks over the elements a rank owns. Bytes sent: (P-1)/P of the payload and its headers,
+/// then 65 to each rank, which say whether a sum overflows; two latencies; the bits of the
+/// rank-order sum; nothing is encoded twice, so nothing is put back.
 class CompressedReduceScatter {
  public:
   /// Takes any compressor of one round but powersgd, with or without feedback.

@@ -171,16 +171,16 @@ class Reducer {
 
   /// Blocks until every bucket of the step is reduced, then commits. Nothing is committed, on any
   /// rank, when some rank's gradient was not finite, or the sum of all ranks': kError throws
-  /// NonFiniteGradient naming the bucket, and the rank if one is to blame, kSkip fills the means with
-  /// zeros (ReducerOptions::left_out) and returns kSkipped. Either way the reducer is ready for the
-  /// next step.
+  /// NonFiniteGradient naming the bucket, and the rank if one is to blame, kSkip fills the means
+  /// with zeros (ReducerOptions::left_out) and returns kSkipped. Either way the reducer is ready
+  /// for the next step.
   /// @throws InvalidArgument naming the parameters that were never ready, unless their gradients
   /// are zero by UnusedParameters::kZero (the step can go on: nothing was committed);
   /// TransportError naming the rank and the bucket (the group is finished).
   ///
-  /// On a GPU it waits for nothing and returns kEnqueued: what is enqueued on the stream from now on
-  /// reads the mean. The commit happens on the GPU, of all buckets or none. Where it does not happen
-  /// means are zero, so that an optimizer moves as after a zero gradient, or NaN, as
+  /// On a GPU it waits for nothing and returns kEnqueued: what is enqueued on the stream from now
+  /// on reads the mean. The commit happens on the GPU, of all buckets or none. Where it does not
+  /// happen means are zero, so that an optimizer moves as after a zero gradient, or NaN, as
   /// ReducerOptions::left_out says, and a later call tells: a
   /// TransportError, a payload that does not decode (the group is finished), or under kError a
   /// NonFiniteGradient, from when the GPU was seen to have met it. Then nothing is committed on any

@@ -19,12 +19,12 @@
 namespace gradwire {
 namespace {
 
-// Behind the payloads of a message: the lowest rank whose gradient was not finite; or, where all were,
-// the world size plus the lowest rank of a meeting whose sums, or what it keeps, overflowed.
+// Behind the payloads of a message: the lowest rank whose gradient was not finite; or, where all
+// were, the world size plus the lowest rank of a meeting whose sums overflowed.
 using BadRank = uint32_t;
 constexpr BadRank kNone = std::numeric_limits<BadRank>::max();
-// Nobody's, but some residual may be so large that what is kept overflows there, which its rank alone
-// finds: all tell each other in the end.
+// Nobody's, but some residual may be so large that what is kept overflows there, which its rank
+// alone finds: all tell each other in the end.
 constexpr BadRank kUnsure = kNone - 1;
 
 size_t stride_for(std::span<Compressor* const> compressors) {
@@ -219,9 +219,11 @@ class TreeExchange final : public StreamExchange {
   void tell_what_was_kept(ExchangeReport& report, Context& context) {
     const auto said = std::byte{!keeps_infinity_};
     const size_t length = sizeof said;
-    counted([this] { return whole_.counters(); }, report, [&] {
-      whole_.all_gather(length, {&said, 1}, {kept_finite_, sizeof said, lengths_}, tag_, context);
-    });
+    counted([this] { return whole_.counters(); }, report,
+            [&] {
+              whole_.all_gather(length, {&said, 1}, {kept_finite_, sizeof said, lengths_}, tag_,
+                                context);
+            });
     report.predicted_bytes_sent += (ranks_ - 1) * (kFrameHeaderBytes + sizeof said);
     report.overflows = std::ranges::find(kept_finite_, std::byte{false}) != kept_finite_.end();
   }
@@ -263,8 +265,8 @@ class TreeExchange final : public StreamExchange {
   size_t sent_length_ = 0;
   std::vector<std::array<ConstPayload, 2>> met_;  ///< of each group, in pair_
   std::vector<ConstPayload> payloads_;            ///< of each group, in the end
-  bool keeps_infinity_ = false;         ///< what this rank put back overflowed
-  std::vector<std::byte> kept_finite_;  ///< of each rank: that it did not
+  bool keeps_infinity_ = false;                   ///< what this rank put back overflowed
+  std::vector<std::byte> kept_finite_;            ///< of each rank: that it did not
   std::vector<size_t> lengths_;
 };
 

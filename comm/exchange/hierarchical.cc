@@ -137,8 +137,8 @@ class HierarchicalExchange final : public StreamExchange {
     return sum.wide;
   }
 
-  // The shares' means, all groups one after another, and the first rank of a node whose sums were not
-  // finite, or of this one where sums of nodes overflow; -1 where all is well.
+  // The shares' means, all groups one after another, and the first rank of a node whose sums were
+  // not finite, or of this one where sums of nodes overflow; -1 where all is well.
   void write_means(const ExchangeReport& report) {
     const auto own = static_cast<size_t>(node_.rank());
     const int32_t bad = report.nonfinite_rank >= 0 ? report.nonfinite_rank * per_node_
@@ -182,9 +182,10 @@ class HierarchicalExchange final : public StreamExchange {
     }
     const auto said = std::byte{finite};
     const size_t length = sizeof said;
-    counted([this] { return whole_.counters(); }, report, [&] {
-      whole_.all_gather(length, {&said, 1}, {found_, sizeof said, lengths_}, tag_, context);
-    });
+    counted([this] { return whole_.counters(); }, report,
+            [&] {
+              whole_.all_gather(length, {&said, 1}, {found_, sizeof said, lengths_}, tag_, context);
+            });
     const auto first = std::ranges::find(found_, std::byte{false});
     report.overflows = first == found_.end();
     report.nonfinite_rank = report.overflows ? -1 : static_cast<int>(first - found_.begin());

@@ -41,8 +41,8 @@ struct CompressedReduceScatter::State {
         const Region own = slices.region(g, slices.own());
         if (own.numel() > 0) {
           blame_sender({*compressors[g], slices.slices(g), {}, what}, context, [&] {
-            compressors[g]->decompress_region(
-                {slices.slices(g), own, scale, groups[g].mean, &mine}, context);
+            compressors[g]->decompress_region({slices.slices(g), own, scale, groups[g].mean, &mine},
+                                              context);
           });
         }
       }
@@ -58,8 +58,8 @@ struct CompressedReduceScatter::State {
     const size_t length = sizeof said;
     transport.all_gather(length, {&said, 1}, {finite, sizeof said, lengths}, tag, context);
     report.predicted_bytes_sent += (slices.ranks() - 1) * (kFrameHeaderBytes + sizeof said);
-    report.overflows = std::ranges::count(finite, std::byte{true}) <
-                       static_cast<ptrdiff_t>(finite.size());
+    report.overflows =
+        std::ranges::count(finite, std::byte{true}) < static_cast<ptrdiff_t>(finite.size());
   }
 
   const std::vector<Compressor*> compressors;

@@ -170,8 +170,8 @@ void SliceExchange::write_slices(std::span<const GroupSlot> slots, Context& cont
   }
 }
 
-// A slice's flag says that its sender's gradient is not finite: all its slices carry it, so that every
-// rank knows. What overflows in e_next by this slice alone is told later.
+// A slice's flag says that its sender's gradient is not finite: all its slices carry it, so that
+// every rank knows. What overflows in e_next by this slice alone is told later.
 void SliceExchange::write_some(size_t g, size_t r, const GroupSlot& slot, Payload out,
                                Context& context) {
   Group& group = groups_[g];

@@ -71,8 +71,8 @@ class TwoRoundExchange final : public Exchange {
     add_first_bytes(report);
     report.transfer_us += first_report_.transfer_us;
     report.codec_us += first_report_.codec_us + codec_us;
-    // Who sent a flag sends it again. Where a sum of the first payloads overflows, every rank's second
-    // one may be flagged for that.
+    // Who sent a flag sends it again. Where a sum of the first payloads overflows, every rank's
+    // second one may be flagged for that.
     if (!first_report_.finite()) {
       report.nonfinite_rank = first_report_.nonfinite_rank;
       report.overflows = first_report_.overflows;

@@ -98,9 +98,9 @@ class TwoShotExchange final : public StreamExchange {
     merged_.length(own) = length;
   }
 
-  // The merged regions tile the group and already hold the mean. Every rank has seen the flags of all
-  // ranks' slices; where there was none, a flag here is that of a sum, or of what this rank kept of its
-  // own payload, which overflowed.
+  // The merged regions tile the group and already hold the mean. Every rank has seen the flags of
+  // all ranks' slices; where there was none, a flag here is that of a sum, or of what this rank
+  // kept of its own payload, which overflowed.
   void read_merged(ExchangeReport& report) {
     for (size_t g = 0; g < compressors_.size(); ++g) {
       tiles_[g].clear();

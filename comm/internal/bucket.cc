@@ -202,14 +202,15 @@ void Bucket::add_to_estimates(size_t parity, Context& context) {
 }
 
 std::string Bucket::what_is_not_finite() const {
-  const bool kept =
-      std::ranges::any_of(groups_, [](const PlanGroup& group) { return group.spec.error_feedback; });
+  const bool kept = std::ranges::any_of(
+      groups_, [](const PlanGroup& group) { return group.spec.error_feedback; });
   if (report_.nonfinite_rank >= 0) {
     return concat("rank ", report_.nonfinite_rank, "'s gradient holds NaN or infinity",
                   kept ? ", or overflows float32 with its residual" : "");
   }
-  return report_.overflows ? "the sum of the ranks' finite gradients overflows float32"
-                           : "the estimate of ef21 overflows float32, of which the mean is infinite";
+  return report_.overflows
+             ? "the sum of the ranks' finite gradients overflows float32"
+             : "the estimate of ef21 overflows float32, of which the mean is infinite";
 }
 
 // Runs of elements spread over the group, others in each step: a few microseconds.

@@ -301,8 +301,8 @@ void Reducer::State::record() {
   trace.add(times);
 }
 
-// Every rank has seen every rank's flags, and has the same means, so all decide alike. A rank that is
-// to blame comes before sums that overflow.
+// Every rank has seen every rank's flags, and has the same means, so all decide alike. A rank that
+// is to blame comes before sums that overflow.
 const Bucket* Reducer::State::first_nonfinite() const {
   const Bucket* found = nullptr;
   for (const Bucket& bucket : buckets) {

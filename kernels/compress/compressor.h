@@ -159,16 +159,17 @@ class Compressor {
   /// Errors (from wait()): InvalidArgument naming the part and the field that is wrong. A first
   /// payload of two rounds is no part of a sum: it is refused, as are second ones before
   /// take_first().
-  /// A sum of finite gradients can overflow float32. On the CPU `finite`, unless null, becomes false
-  /// then. On a GPU it is a fault of shape().state: nothing is committed. Either costs no pass over
-  /// the sum.
-  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum,
-                  Context& context, bool* finite = nullptr) {
+  /// A sum of finite gradients can overflow float32. On the CPU `finite`, unless null, becomes
+  /// false then. On a GPU it is a fault of shape().state: nothing is committed. Either costs no
+  /// pass over the sum.
+  void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum, Context& context,
+                  bool* finite = nullptr) {
     decompress_region({parts, {0, shape_.numel}, scale, sum, finite}, context);
   }
 
   /// `finite` becomes false when decompress() of the parts to float32 would write NaN or infinity,
-  /// and else stays; nothing is written. For payloads that are handed on. Errors as of decompress().
+  /// and else stays; nothing is written. For payloads that are handed on. Errors as of
+  /// decompress().
   /// @throws InvalidArgument from powersgd, and on a GPU.
   virtual void check_sum(std::span<const ConstPayload> parts, float scale, bool& finite,
                          Context& context);
@@ -183,9 +184,9 @@ class Compressor {
   /// Compressors that send every element: slice_capacity_bytes().
   virtual size_t capacity_for_entries(Region region, size_t most_entries) const;
 
-  /// `large` becomes true unless this payload of the last compress() shows that no element of e_next
-  /// exceeds 2^126: then what exchanges put back of payloads that show the same cannot overflow
-  /// there. It reads what was sent, not e_next. @throws InvalidArgument on a GPU.
+  /// `large` becomes true unless this payload of the last compress() shows that no element of
+  /// e_next exceeds 2^126: then what exchanges put back of payloads that show the same cannot
+  /// overflow there. It reads what was sent, not e_next. @throws InvalidArgument on a GPU.
   virtual void look_for_large_rest(ConstPayload payload, bool& large, Context& context);
 
   /// counts[i] += entries of chunk i of the group, for a whole payload of a compressor that

@@ -164,18 +164,17 @@ class CudaSelecting final : public CudaCompressor {
     Workspace::Frame frame(context.workspace);
     const size_t numel = shape().numel;
     const size_t room = cuda::sparse_workspace_bytes(numel, what.parts.size());
-    cuda::add_sparse(
-        {.parts = what.parts,
-         .most_numel = numel,
-         .workspace = frame.take<std::byte>(room),
-         .step = step_words()},
-        format_,
-        {.sum = what.sum,
-         .begin = what.region.begin,
-         .scale = what.scale,
-         .onto = what.onto,
-         .overflow = what.overflow},
-        context.stream);
+    cuda::add_sparse({.parts = what.parts,
+                      .most_numel = numel,
+                      .workspace = frame.take<std::byte>(room),
+                      .step = step_words()},
+                     format_,
+                     {.sum = what.sum,
+                      .begin = what.region.begin,
+                      .scale = what.scale,
+                      .onto = what.onto,
+                      .overflow = what.overflow},
+                     context.stream);
   }
 
   void copy_slice(const Slicing& what, Context& context) override {

@@ -63,10 +63,11 @@ void DeviceState::check(const cuda::StepWords& words) {
   gradwire::check((words.status & cuda::kStatusNonFinite) == 0 || words.overflowed == 0,
                   "the sum of the ranks' finite gradients overflows float32 in step ", words.step,
                   ", must be finite");
-  gradwire::check((words.status & cuda::kStatusNonFinite) == 0,
-                  "a gradient plus residual of some rank, or the sum of all, holds NaN or infinity in "
-                  "step ",
-                  words.step, ", must be finite");
+  gradwire::check(
+      (words.status & cuda::kStatusNonFinite) == 0,
+      "a gradient plus residual of some rank, or the sum of all, holds NaN or infinity in "
+      "step ",
+      words.step, ", must be finite");
 }
 
 }  // namespace gradwire

@@ -20,8 +20,8 @@ struct StepWords {
   uint32_t skipped = 0;  ///< commits left out because of non-finite values
   uint32_t epoch = 0;    ///< changes where the step is set: what was learned before is forgotten
   uint32_t fault = 0;    ///< the first fault: part << 8 | a FaultReason; 0 for none
-  /// 1 + the bucket whose sum overflowed though every rank's gradient was finite, where that is what
-  /// set kStatusNonFinite and this rank added up; 0 for none.
+  /// 1 + the bucket whose sum overflowed though every rank's gradient was finite, where that is
+  /// what set kStatusNonFinite and this rank added up; 0 for none.
   uint32_t overflowed = 0;
 };
 

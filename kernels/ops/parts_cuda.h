@@ -67,8 +67,8 @@ struct PartFaults {
   uint32_t* flags = nullptr;
 };
 
-/// Where a sum of finite parts says that it overflows. It costs a kernel one comparison per element,
-/// while that is in a register.
+/// Where a sum of finite parts says that it overflows. It costs a kernel one comparison per
+/// element, while that is in a register.
 struct SumFaults {
   StepWords* step = nullptr;  ///< `overflowed` becomes 1 + bucket, unless it says something already
   uint32_t* flags = nullptr;  ///< device word, takes kStatusNonFinite; null: nobody asks

@@ -134,7 +134,8 @@ GRADWIRE_HOST_DEVICE inline int32_t stochastic_code_of(CodeFormat format, float 
                                                  small_float(format));
 }
 
-/// The largest magnitude that `bits` bits can stand for, times the scale; beyond what encoders write.
+/// The largest magnitude that `bits` bits can stand for, times the scale; beyond what encoders
+/// write.
 GRADWIRE_HOST_DEVICE inline float largest_value(CodeFormat format, int bits) {
   return format == CodeFormat::kInteger ? static_cast<float>(1 << (bits - 1))
                                         : small_value(0x7F, small_float(format));

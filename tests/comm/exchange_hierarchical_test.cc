@@ -179,7 +179,7 @@ TEST(Hierarchical, SendsBetweenNodesAShareOfThePayload) {
   EXPECT_EQ(first_message(ends), "");
 }
 
-TEST(Hierarchical, NamesANodeThatWasNotFiniteAndRefusesUnevenNodes) {
+TEST(Hierarchical, NamesARankThatWasNotFiniteAndRefusesUnevenNodes) {
   const auto ends = run_ranks(6, [](Transport& transport) {
     Reducer reducer(plan_of("topk:5%", DType::kFloat32, 2), transport);
     for (ParamId p = 0; p < reducer.plan().parameters.size(); ++p) {
@@ -191,7 +191,7 @@ TEST(Hierarchical, NamesANodeThatWasNotFiniteAndRefusesUnevenNodes) {
       reducer.grad_ready(p);
     }
     const std::string said = message_of<NonFiniteGradient>([&] { reducer.wait(); });
-    check(contains(said, "rank 2's gradient"), said);  // the first of the node
+    check(contains(said, "rank 3's gradient"), said);
   });
   EXPECT_EQ(first_message(ends), "");
   for (const int ranks : {3, 1}) {

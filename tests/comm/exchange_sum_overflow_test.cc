@@ -1,5 +1,5 @@
-// Gradients that are finite and whose sum is not: every exchange, over every compressor it accepts and
-// every dtype that can hold them, says so on all ranks, and blames none of them.
+// Gradients that are finite and whose sum is not: every exchange, over every compressor it accepts
+// and every dtype that can hold them, says so on all ranks, and blames none of them.
 
 #include <gtest/gtest.h>
 
@@ -40,8 +40,8 @@ struct Case {
   bool handed_on = false;  ///< the result stays as payloads
 
   std::string text() const {
-    return concat(exchange, " ", to_string(spec), " ", to_string(dtype), " ", place.name, " ", ranks,
-                  " ranks", handed_on ? ", payloads" : "");
+    return concat(exchange, " ", to_string(spec), " ", to_string(dtype), " ", place.name, " ",
+                  ranks, " ranks", handed_on ? ", payloads" : "");
   }
 };
 
@@ -67,7 +67,8 @@ Found exchange(const Case& c, Transport& transport) {
   GroupResult group;
   group.gradient.resize(kNumel);
   found.sent = decode(c.spec, c.dtype, group, payload, context);
-  const auto exchange = make_exchange(c.exchange, {{compressor.get()}, &transport, {1, "bucket 0"}});
+  const auto exchange =
+      make_exchange(c.exchange, {{compressor.get()}, &transport, {1, "bucket 0"}});
   const GroupSlot slot{compressor.get(), payload, found.left,
                        c.handed_on ? gradient.subview(0, 0) : gradient};
   exchange->run({&slot, 1}, found.report, context);
@@ -195,8 +196,8 @@ TEST(SumsThatOverflowToo, LeaveTheBlameWithTheRankWhoseGradientHoldsNaN) {
   }
 }
 
-// What a meeting leaves out overflows in the residual of its lowest rank: the others, who keep nothing,
-// hear of it, whichever meeting it was.
+// What a meeting leaves out overflows in the residual of its lowest rank: the others, who keep
+// nothing, hear of it, whichever meeting it was.
 TEST(RestsThatOverflow, InOneRankOfATreeAreToldToAll) {
   for (const char* text : {"topk:25%", "chunktopk:1024/4096", "threshold:25%"}) {
     for (const int ranks : {2, 3, 4, 5}) {
@@ -211,7 +212,8 @@ TEST(RestsThatOverflow, InOneRankOfATreeAreToldToAll) {
             Workspace workspace;
             Context context{*stream, workspace};
             const auto compressor = make_compressor(parse_spec(text), {.numel = 4, .rank = rank});
-            // Rank 0 sends element 0 and keeps 3e38 of element 1, of which the other one sends less.
+            // Rank 0 sends element 0 and keeps 3e38 of element 1, of which the other one sends
+            // less.
             std::vector<float> gradient(4, 0.0f);
             if (rank == 0) {
               gradient = {3.3e38f * scale, 3e38f * scale, 0, 0};
@@ -221,8 +223,10 @@ TEST(RestsThatOverflow, InOneRankOfATreeAreToldToAll) {
             const std::vector<float> e(4);
             std::vector<float> left(4);
             std::vector<std::byte> payload(compressor->capacity_bytes());
-            compressor->compress(view_of(std::span<const float>(gradient)), e, left, payload, context);
-            const auto exchange = make_exchange("gtopk", {{compressor.get()}, &transport, {1, "b"}});
+            compressor->compress(view_of(std::span<const float>(gradient)), e, left, payload,
+                                 context);
+            const auto exchange =
+                make_exchange("gtopk", {{compressor.get()}, &transport, {1, "b"}});
             std::vector<float> mean(4);
             const GroupSlot slot{compressor.get(), payload, left, view_of(std::span(mean))};
             ExchangeReport& report = reports[static_cast<size_t>(rank)];
@@ -258,9 +262,11 @@ TEST(SumsThatOverflowToo, OfAReduceScatterAreToldToAllRanks) {
         const auto compressor = make_compressor(spec, {.numel = kNumel, .rank = transport.rank()});
         std::vector<float> gradient(kNumel, 0.0f);
         if (at < kNumel) {
-          const size_t block = at / 256 * 256;  // all of it: of 1bit the mean magnitude is the scale
+          const size_t block =
+              at / 256 * 256;  // all of it: of 1bit the mean magnitude is the scale
           std::fill(gradient.begin() + static_cast<ptrdiff_t>(block),
-                    gradient.begin() + static_cast<ptrdiff_t>(std::min(block + 256, kNumel)), kLarge);
+                    gradient.begin() + static_cast<ptrdiff_t>(std::min(block + 256, kNumel)),
+                    kLarge);
         }
         const std::vector<float> e(spec.error_feedback ? kNumel : 0);
         std::vector<float> left(e.size());

@@ -100,8 +100,9 @@ TEST(GradientSum, NamesTheRankWhoseGradientWasNotFinite) {
       return values;
     });
     for (const auto& [mean, message] : found) {
-      EXPECT_TRUE(contains(message, c.blamed < 0 ? "the sum of the ranks' finite gradients overflows"
-                                                 : concat("rank ", c.blamed, "'s gradient")))
+      EXPECT_TRUE(contains(message, c.blamed < 0
+                                        ? "the sum of the ranks' finite gradients overflows"
+                                        : concat("rank ", c.blamed, "'s gradient")))
           << message;
     }
   }

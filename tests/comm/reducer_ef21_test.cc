@@ -116,7 +116,7 @@ TEST(ReducerEf21, AStepThatIsSkippedLeavesEstimateAndResiduals) {
 }
 
 // Every payload is finite, and so is what each rank has sent; their sum is not.
-TEST(ReducerEf21, AStepWhoseEstimateOverflowsIsLeftOut) {
+TEST(ReducerEf21, AStepWhoseSumOverflowsIsLeftOut) {
   for (const Case& c : {Case{"topk:5%,ef21", "gather"}, Case{"none,ef21", "gather"},
                         Case{"randomk:5%,ef21", "sum"}, Case{"bf16,ef21", "gather"}}) {
     SCOPED_TRACE(concat(c.spec, " ", c.exchange));
@@ -134,7 +134,9 @@ TEST(ReducerEf21, AStepWhoseEstimateOverflowsIsLeftOut) {
       check(skips.wait() == StepOutcome::kSkipped, "not skipped");
       hand_over(throws, large);
       const std::string error = message_of<NonFiniteGradient>([&] { throws.wait(); });
-      check(error.find("step 3: the estimate of ef21 overflows float32") != error.npos, error);
+      check(error.find("step 3: the sum of the ranks' finite gradients overflows float32") !=
+                error.npos,
+            error);
       for (Reducer* reducer : {&skips, &throws, &undisturbed}) {
         steps(*reducer, rank, 3, 5);
       }

@@ -1,5 +1,5 @@
-// A step whose gradients are finite on every rank while their sum is not: no rank commits it, all say
-// why, and what is kept is as if it had never been.
+// A step whose gradients are finite on every rank while their sum is not: no rank commits it, all
+// say why, and what is kept is as if it had never been.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,8 @@ constexpr ParamId kLargeParameter = 4;
 /// What a rank ends up with.
 struct Ending {
   Outcome outcome;
-  std::string kept;  ///< its checkpoint behind the header: residuals, velocities, estimates, what was learned
+  std::string kept;  ///< its checkpoint behind the header: residuals, velocities, estimates, what
+                     ///< was learned
   std::string message;
 };
 
@@ -106,15 +107,23 @@ void expect_no_trace(const Setting& setting) {
 
 bool carried(std::string_view exchange, const std::string& spec) {
   const ExchangeRow& row = find_exchange(exchange);
-  const auto compressor = make_compressor(
-      parse_spec(spec), {.numel = 6600, .segments = {{.numel = 6600, .rows = 33}}});
+  const auto compressor =
+      make_compressor(parse_spec(spec), {.numel = 6600, .segments = {{.numel = 6600, .rows = 33}}});
   return row.accepts(*compressor);
 }
 
 std::vector<std::string> specs() {
-  std::vector<std::string> specs{"int4",        "2bit",          "e5m2",        "ternary",
-                                 "qsgd:7",      "topk:5%,int4",  "int8,noef",   "bf16,ef",
-                                 "int8,momentum=0.8", "topk:5%,ef21", "powersgd:2,rounds=2"};
+  std::vector<std::string> specs{"int4",
+                                 "2bit",
+                                 "e5m2",
+                                 "ternary",
+                                 "qsgd:7",
+                                 "topk:5%,int4",
+                                 "int8,noef",
+                                 "bf16,ef",
+                                 "int8,momentum=0.8",
+                                 "topk:5%,ef21",
+                                 "powersgd:2,rounds=2"};
   for (const CompressorRow& row : compressor_registry()) {
     const CompressorSpec spec = parse_spec(row.example);
     // Clipped gradients are small, and float16 saturates.
@@ -178,8 +187,9 @@ TEST(AStepWhoseResidualOverflows, NamesTheRankAndItsResidual) {
   });
   EXPECT_EQ(first_message(ends), "");
   for (const std::string& message : messages) {
-    EXPECT_TRUE(contains(message, "rank 1's gradient holds NaN or infinity, or overflows float32 "
-                                  "with its residual"))
+    EXPECT_TRUE(contains(message,
+                         "rank 1's gradient holds NaN or infinity, or overflows float32 "
+                         "with its residual"))
         << message;
   }
 }

@@ -113,8 +113,8 @@ class ChunkedCompressor : public Compressor {
   /// The velocity of the step in progress, to be cleared where elements are sent; empty where no
   /// momentum is to be masked.
   std::span<float> velocity_to_mask();
-  /// Whether the part shows how large at most the rest is: where something is sent of every place from
-  /// which something is left, and what is sent is as large, but for its rounding.
+  /// Whether the part shows how large at most the rest is: where something is sent of every place
+  /// from which something is left, and what is sent is as large, but for its rounding.
   virtual bool bounds_its_rest(const Part& /*part*/) const { return true; }
   /// Whether chunks can be decoded one by one: check_sum() does it.
   virtual bool decodes_chunks() const { return true; }
@@ -178,8 +178,8 @@ class ChunkedCompressor : public Compressor {
   const uint32_t fingerprint_;
 };
 
-/// Whether sums, and scale * sums, of values whose magnitudes add up to `most` stay finite in float32
-/// whatever is rounded.
+/// Whether sums, and scale * sums, of values whose magnitudes add up to `most` stay finite in
+/// float32 whatever is rounded.
 constexpr bool stays_finite(double most, float scale) {
   return most * (scale > 1.0f ? double{scale} : 1.0) < 1.7e38;  // half of the largest
 }

@@ -70,8 +70,9 @@ void ChunkedCompressor::decompress_region(const RegionSum& what, Context& contex
       });
 }
 
-// Signs send the mean magnitude of up to 4096 elements, blocks are chosen by norms of as many: what is
-// left is below 2^20 times what is sent. float16 saturates. What ef21 keeps is the sum of all it sent.
+// Signs send the mean magnitude of up to 4096 elements, blocks are chosen by norms of as many: what
+// is left is below 2^20 times what is sent. float16 saturates. What ef21 keeps is the sum of all it
+// sent.
 void ChunkedCompressor::look_for_large_rest(ConstPayload payload, bool& large, Context& context) {
   with_part(payload, context, [this, &large](const Part& part, const Work& work) {
     if (!decodes_chunks()) {
@@ -94,42 +95,41 @@ bool ChunkedCompressor::write_region(std::span<const Part> parts, const RegionSu
   std::atomic<bool> finite{true};
   cpu::for_each_chunk(work.pool, chunks_of(what.region.numel()), [&](size_t i) {
     const Region region = region_of(first + i);
-    if (!write_sum(parts, first + i, what.scale,
-                   what.sum.subview(i * kChunk, region.numel()))) {
+    if (!write_sum(parts, first + i, what.scale, what.sum.subview(i * kChunk, region.numel()))) {
       finite.store(false, std::memory_order_relaxed);
     }
   });
   return finite;
 }
 
-void ChunkedCompressor::check_sum(std::span<const ConstPayload> payloads, float scale,
-                                  bool& finite, Context& context) {
+void ChunkedCompressor::check_sum(std::span<const ConstPayload> payloads, float scale, bool& finite,
+                                  Context& context) {
   if (!decodes_chunks()) {
     Compressor::check_sum(payloads, scale, finite, context);
   }
   check_on_cpu(context);
   check_scale(*this, scale);
   check_payloads(*this, payloads);
-  context.stream.enqueue([this, payloads, scale, &finite, &stream = context.stream,
-                          &workspace = context.workspace] {
-    Workspace::Frame frame(workspace);
-    const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
-    std::atomic<bool> good{true};
-    cpu::for_each_chunk(stream.pool(), chunks_of(shape().numel), [&](size_t chunk) {
-      if (cannot_overflow(parts, chunk, scale)) {
-        return;
-      }
-      alignas(64) float room[kChunk];
-      const std::span<float> values(room, region_of(chunk).numel());
-      read_sum(parts, chunk, scale, values);
-      if (!cpu::all_finite(values)) {
-        good.store(false, std::memory_order_relaxed);
-      }
-    });
-    if (!good) {
-      finite = false;
-    }
-  });
+  context.stream.enqueue(
+      [this, payloads, scale, &finite, &stream = context.stream, &workspace = context.workspace] {
+        Workspace::Frame frame(workspace);
+        const std::span<const Part> parts = open_all(payloads, frame, stream.pool());
+        std::atomic<bool> good{true};
+        cpu::for_each_chunk(stream.pool(), chunks_of(shape().numel), [&](size_t chunk) {
+          if (cannot_overflow(parts, chunk, scale)) {
+            return;
+          }
+          alignas(64) float room[kChunk];
+          const std::span<float> values(room, region_of(chunk).numel());
+          read_sum(parts, chunk, scale, values);
+          if (!cpu::all_finite(values)) {
+            good.store(false, std::memory_order_relaxed);
+          }
+        });
+        if (!good) {
+          finite = false;
+        }
+      });
 }
 
 }  // namespace gradwire

@@ -220,10 +220,10 @@ void SparseBody::add_chunk(const Part& part, size_t index, std::span<float> sum)
 
 float SparseBody::most_in(const Part& part, size_t index) const {
   const ChunkPlace& place = part.places[index];
-  return place.count == 0 ? 0.0f
-                          : values_.most(part.body.data() + place.values,
-                                         has_scales() ? read_scale(part, index) : bfloat16{0},
-                                         place.count);
+  return place.count == 0
+             ? 0.0f
+             : values_.most(part.body.data() + place.values,
+                            has_scales() ? read_scale(part, index) : bfloat16{0}, place.count);
 }
 
 SparseBody::Entries SparseBody::read_entries(const Part& part, size_t index,

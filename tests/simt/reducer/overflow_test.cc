@@ -86,9 +86,11 @@ TEST_F(DeviceReducers, NameTheBucketWhoseSumOverflows) {
         }
       }
       const std::string message = message_of<NonFiniteGradient>([&] { reducer.synchronize(); });
-      EXPECT_TRUE(contains(message, concat("bucket ", plan.places[large].bucket, " (gather"))) << message;
-      EXPECT_TRUE(contains(message, "the sum of the ranks' finite gradients overflows float32 in step "
-                                    "1, must be finite"))
+      EXPECT_TRUE(contains(message, concat("bucket ", plan.places[large].bucket, " (gather")))
+          << message;
+      EXPECT_TRUE(contains(message,
+                           "the sum of the ranks' finite gradients overflows float32 in step "
+                           "1, must be finite"))
           << message;
       EXPECT_EQ(reducer.committed_steps(), 1u);
       hand_over_on_device(reducer, gradients(self.rank, 2), self.stream());
