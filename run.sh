@@ -2,6 +2,8 @@
 # ./run.sh               set up, then `gradwire bench` with its defaults (within 5 minutes on 2 cores)
 # ./run.sh COMMAND ...   set up, then `gradwire COMMAND ...`, e.g. ./run.sh bench --quick --json out.json
 # ./run.sh test          set up, then the C++ tests (ctest) and the Python tests (pytest)
+# ./run.sh soak ...      what takes long by nature, of which the tests run a sample: an hour at most, goes on
+#                        where it stopped (--minutes N, --only TEXT, --list)
 # ./run.sh table cpu ... set up, then the table of the CPU kernels and their peers (bench/table.py)
 # ./run.sh wheel         build a wheel that carries its libraries, and train with it without a compiler
 # ./run.sh setup         set up only: the Python package and the command gradwire
@@ -218,7 +220,7 @@ run_install() {
   say "  cmake -S . -B build -DCMAKE_PREFIX_PATH=$prefix   in your project; README.md has its CMakeLists.txt"
 }
 
-run_tests() {
+build_tests() {
   preset=${GRADWIRE_PRESET:-default}
   logs=$root/build/test-logs
   mkdir -p "$logs"
@@ -238,6 +240,10 @@ run_tests() {
   cmake --preset "$preset" -G Ninja "$@" > "$logs/configure.log" 2>&1 || { cat "$logs/configure.log"; fail "configuring failed"; }
   grep '^-- gradwire:' "$logs/configure.log"
   cmake --build --preset "$preset" > "$logs/build.log" 2>&1 || { tail -n 60 "$logs/build.log"; fail "building failed"; }
+}
+
+run_tests() {
+  build_tests
   status=0
   # The exit status of the runner, not of tee, decides.
   { code=0; ctest --preset "$preset" --no-tests=error 2>&1 || code=$?; echo $code > "$logs/ctest.status"; } | tee "$logs/ctest.log"
@@ -284,7 +290,7 @@ run_table() {
 }
 
 case ${1:-bench} in
-  -h | --help) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 case ${1:-bench}:$# in
   test:1 | setup:1 | wheel:1 | docs:1 | install:1 | install:2) ;;
@@ -299,6 +305,14 @@ case ${1:-bench} in
     add_browser
     set_up bench,dev
     run_tests
+    ;;
+  soak)
+    shift
+    needs_room 14000
+    install_packages $packages $test_packages
+    set_up bench,dev
+    build_tests
+    exec "$venv/bin/python" tests/soak.py "$@"
     ;;
   table)
     shift

