@@ -50,7 +50,7 @@ void check_instance(const Instance& instance) {
         " USD per hour, must be finite and at least 0");
 }
 
-std::string text_of(const Configuration& configuration) {
+std::string configuration_text(const Configuration& configuration) {
   std::array<char, 32> cost;
   std::snprintf(cost.data(), cost.size(), "%.2f", configuration.cost_usd);
   return concat(configuration.count, " x ", configuration.instance.name, ", plan ",
@@ -150,16 +150,16 @@ Recommendation recommend(std::span<const Instance> instances, const RecommendOpt
 std::string Recommendation::explain() const {
   std::string out;
   if (chosen) {
-    out = concat("recommended: ", text_of(configurations.at(*chosen)), "; the budget is ",
+    out = concat("recommended: ", configuration_text(configurations.at(*chosen)), "; the budget is ",
                  seconds_text(budget_s), "\n");
   } else {
     const auto fastest = std::ranges::min_element(configurations, {}, &Configuration::epoch_s);
     out = concat("no configuration meets the budget of ", seconds_text(budget_s),
-                 "; the fastest is ", text_of(*fastest), "\n");
+                 "; the fastest is ", configuration_text(*fastest), "\n");
   }
   for (const Configuration& configuration : configurations) {
     if (configuration.on_front) {
-      out += concat("on the front: ", text_of(configuration), "\n");
+      out += concat("on the front: ", configuration_text(configuration), "\n");
     }
   }
   return out;

@@ -58,7 +58,8 @@ void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, doubl
   }
 }
 
-/// Those that were not tried by their prediction, as far as that of the chosen one was right.
+/// Those that were not tried by their prediction, as far as that of the chosen one was right: what steps
+/// waited for exchanges, where that is known, and what is beside that.
 void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
   chosen_step_s = seconds;
   later.clear();
@@ -72,9 +73,13 @@ void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
   }
   const double predicted_s = chosen.off() ? dense_predicted_s : chosen.predicted_s;
   for (const PilotPlan& plan : untried) {
-    const double step_s = beside(plan.predicted_s, predicted_s, seconds);
-    if (plan.loss > chosen.loss && plan.waits > chosen.waits && step_s < seconds) {
-      later.push_back({.plan = plan, .step_s = step_s, .was_timed = false});
+    const double waited = exposed_of(chosen);
+    const double expected =
+        waited >= 0 && predicted_s > rest_s
+            ? seconds - waited + beside(plan.predicted_s - rest_s, predicted_s - rest_s, waited)
+            : beside(plan.predicted_s, predicted_s, seconds);
+    if (plan.loss > chosen.loss && plan.waits > chosen.waits && expected < seconds) {
+      later.push_back({.plan = plan, .step_s = expected, .was_timed = false});
     }
   }
 }

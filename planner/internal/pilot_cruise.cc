@@ -165,6 +165,7 @@ bool Pilot::State::watch_link() {
     wants_costs = true;
     dense_step_s = running.off() ? step : 0;  // what was known is of the old link
     dense_exposed_s = exposed;
+    rest_seen_s = exposed_s.empty() ? 0 : step - exposed_now();
     dense_unseen = false;
     return true;
   }

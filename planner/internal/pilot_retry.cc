@@ -9,12 +9,6 @@
 #include "gradwire/planner/internal/pilot_state.h"
 
 namespace gradwire::planner {
-namespace {
-
-/// Windows without compression before the first look; twice as many before each that follows.
-constexpr uint64_t kFirstWait = 5;
-
-}  // namespace
 
 bool Pilot::State::may_retry() const {
   const size_t rounds_again = std::min<size_t>(2, options.trial_rounds);

@@ -195,6 +195,7 @@ void Pilot::State::end_measuring(const PilotWindow& window) {
     return;
   }
   measured_step_s = typical_of(step_s);
+  rest_seen_s = exposed_s.empty() ? 0 : measured_step_s - exposed_now();
   if (!running.off()) {
     wants_costs = true;
     return;
@@ -221,6 +222,7 @@ void Pilot::State::end_turn(const PilotWindow& window) {
   Timed& now = timed[turn];
   now.step_s.insert(now.step_s.end(), step_s.begin(), step_s.end());
   now.exchange_s.insert(now.exchange_s.end(), exchange_s.begin(), exchange_s.end());
+  now.exposed_s.insert(now.exposed_s.end(), exposed_s.begin(), exposed_s.end());
   if (chosen_once) {
     again += window.step_s.size();
   }

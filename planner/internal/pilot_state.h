@@ -19,6 +19,9 @@ inline constexpr double kNotWorthATurn = 1.5;
 /// By what a plan that may lose must be predicted to be ahead, what waits counted, before it runs: by
 /// two predictions, each of which is off by a tenth.
 inline constexpr double kByFar = 0.2;
+/// Windows without compression before the first look whether it pays; twice as many before each that
+/// follows.
+inline constexpr uint64_t kFirstWait = 5;
 
 struct Pilot::State {
   State(std::vector<ParamInfo> of, int ranks, PilotOptions with);
@@ -47,11 +50,12 @@ struct Pilot::State {
   double dense_exposed_s = -1;  // of dense_step_s, what waited for exchanges; below 0: not known
   double measured_step_s = 0;   // median of the first window
   double rest_s = 0;            // of a step beside waiting for exchanges; 0: not known
+  double rest_seen_s = 0;       // the same by what steps waited, not by prediction; 0: not known
 
   /// A plan that is timed.
   struct Timed {
     PilotPlan plan;
-    std::vector<double> step_s, exchange_s;
+    std::vector<double> step_s, exchange_s, exposed_s;
     bool out = false;
   };
   std::vector<Timed> timed;
@@ -131,6 +135,8 @@ struct Pilot::State {
   void end_turn(const PilotWindow& window);
   bool none_may_win() const;
   double exposed_now() const;
+  double lean_s(const PilotPlan& plan) const;
+  double exposed_of(const PilotPlan& plan) const;
   bool may_gain(double exposed, double step) const;
   bool gains_clearly(const PilotPlan& plan, double dense) const;
   bool is_young_for(const PilotPlan& plan) const;

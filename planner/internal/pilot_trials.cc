@@ -15,8 +15,6 @@ namespace {
 
 /// Of a dense step that was never timed, kNotWorthATurn: predictions are off by a quarter now and then.
 constexpr double kUnseenNotWorthATurn = 2;
-/// Windows without a trial before the first look; twice as many before each that follows.
-constexpr uint64_t kFirstLook = 5;
 
 }  // namespace
 
@@ -27,6 +25,22 @@ double Pilot::State::exposed_now() const {
     return -1;
   }
   return typical_of(exposed_s.empty() ? exchange_s : exposed_s);
+}
+
+/// A predicted step, as short as the rest of one was seen to be. Where exchanges take longer than the
+/// link says they weigh more, too.
+double Pilot::State::lean_s(const PilotPlan& plan) const {
+  return plan.predicted_s - (rest_seen_s > 0 ? std::max(0.0, rest_s - rest_seen_s) : 0);
+}
+
+/// What steps waited for exchanges when it was timed; below 0: it was not, or that is not known.
+double Pilot::State::exposed_of(const PilotPlan& plan) const {
+  const auto found = std::ranges::find_if(
+      timed, [&](const Timed& each) { return each.plan.name == plan.name; });
+  if (found != timed.end() && !found->exposed_s.empty()) {
+    return typical_of(found->exposed_s);
+  }
+  return plan.off() ? dense_exposed_s : -1;
 }
 
 bool Pilot::State::may_gain(double exposed, double step) const {
@@ -51,13 +65,13 @@ bool Pilot::State::is_young_for(const PilotPlan& plan) const {
 }
 
 /// Whether it is what would be chosen among them by their predictions, far before all that loses
-/// nothing.
+/// nothing; or before it, where it runs already.
 bool Pilot::State::is_choice_by_far(const PilotPlan& plan, std::span<const PilotPlan> plans) const {
-  const double own = effective_s(plan, plan.predicted_s);
+  const double own = effective_s(plan, lean_s(plan));
+  const double far = plan.spec == running.spec ? 1 : 1 + kByFar;
   return !is_young_for(plan) && std::ranges::all_of(plans, [&](const PilotPlan& other) {
-           const double theirs = effective_s(other, other.predicted_s);
-           return may_lose(other.spec) ? is_young_for(other) || own <= theirs
-                                       : (1 + kByFar) * own <= theirs;
+           const double theirs = effective_s(other, lean_s(other));
+           return may_lose(other.spec) ? is_young_for(other) || own <= theirs : far * own <= theirs;
          });
 }
 
@@ -178,7 +192,7 @@ void Pilot::State::stay_untried(const std::string& why, std::map<std::string, do
   cruise(plan);
   timed_s = exchange;
   epoch -= goes_on ? 1 : 0;
-  look.wait = std::max(kFirstLook * options.window_steps, 2 * look.wait);
+  look.wait = std::max(kFirstWait * options.window_steps, 2 * look.wait);
   look.from_step = steps + look.wait;
   look.due = false;
   numbers["least_gain"] = options.least_gain;
@@ -194,8 +208,10 @@ bool Pilot::State::look_again(double step) {
     return false;
   }
   wants_costs = true;
-  dense_step_s = step;
+  dense_step_s = measured_step_s = step;
   dense_exposed_s = exposed_now();
+  rest_s = 0;  // it is not the exchange that has changed
+  rest_seen_s = exposed_s.empty() ? 0 : step - dense_exposed_s;
   note("retry", running.name, "the exchange holds up more of a step by now: measured anew",
        {{"step_s", step}, {"exposed_s", dense_exposed_s}, {"least_gain", options.least_gain}});
   return true;

@@ -73,7 +73,7 @@ TEST(Pilot, IsOffWithoutAnyTrialWhereTheExchangeIsNothing) {
 TEST(Pilot, HasOffAndBf16AmongItsCandidatesAndAlternatesThem) {
   Pilot pilot(model(), 4, at_any_age({.candidates = 3, .hopeless = 10, .tuning_turns = 0}));
   Job job = slow_link();
-  job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
+  job.bytes_per_s = 25e6;  // nothing is predicted to be hopeless
   // Nor is anything slower than what sends more.
   job.step_s = {
       {"none", 1.0}, {"bf16", 0.99}, {"int8", 0.98}, {"int4", 0.98}, {"topk:1%,int4", 0.97}};
@@ -242,7 +242,7 @@ TEST(Pilot, NamesSayTheSharesThatPlansHave) {
   size_t mixed = 0;
   for (const double bytes_per_s : {20e6, 50e6, 100e6, 200e6, 500e6}) {
     // Compressors cost so much that some pay for a part of the gradient alone.
-    Pilot pilot(model(), 4, at_any_age({.candidates = 5, .hopeless = 100, .tuning_turns = 0}));
+    Pilot pilot(model(), 4, at_any_age({.least_gain = 0, .candidates = 5, .hopeless = 100, .tuning_turns = 0}));
     Job job = slow_link();
     job.bytes_per_s = bytes_per_s;
     job.codec_bytes_per_s = 4 * bytes_per_s;
@@ -289,6 +289,8 @@ TEST(Pilot, RefusesWhatCannotBeAndStaysAsItWas) {
   EXPECT_EQ(refused({.step_s = {1, 1}}), "pilot: a window of 2 steps, expected 5");
   EXPECT_EQ(refused({.step_s = {1, 1, 1, 0, 1}}),
             "pilot: step of step 3 of the window took 0 s, must be finite and above 0");
+  EXPECT_EQ(refused({.step_s = {1, 1, 1, 1, 1}, .exposed_s = {1}}),
+            "pilot: 1 exposed times of 5 steps, expected none or as many");
   EXPECT_THROW(pilot.end_window({.step_s = {1, 1, 1, 1, 1}, .norms = {{}}}), InvalidArgument);
   EXPECT_THROW(pilot.set_costs(job.costs(pilot)), InvalidArgument);
   EXPECT_EQ(pilot.steps(), 0u);
@@ -316,6 +318,7 @@ TEST(Pilot, RefusesWhatCannotBeAndStaysAsItWas) {
   EXPECT_THROW(Pilot(model(), 4, {.streams = {0}}), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.candidates = 1}), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.tolerance = std::nan("")}), InvalidArgument);
+  EXPECT_THROW(Pilot(model(), 4, {.least_gain = 1.1}), InvalidArgument);
   EXPECT_THROW(Pilot(model(), 4, {.guard = {.least_gain = 2}}), InvalidArgument);
 }
 

@@ -152,9 +152,9 @@ TEST(PilotTrials, ItLooksAgainWhenTheExchangeHoldsUpMoreOfAStep) {
     job.compute_s *= times;
   };
   compute_less(0.4);  // 0.035 s of 0.2
-  job.run(pilot, 4);
+  job.run(pilot, 3);
   EXPECT_EQ(job.costs_given, 0) << pilot.log_json_lines();  // 100 steps behind the choice
-  job.run(pilot, 1);
+  job.run(pilot, 1);  // the second window that says so
   ASSERT_EQ(job.costs_given, 1) << pilot.log_json_lines();
   const Decision& retry = pilot.log()[1];
   EXPECT_EQ(retry.what, "retry");

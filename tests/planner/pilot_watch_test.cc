@@ -63,7 +63,7 @@ TEST(PilotWatch, PlansOfAGpuHaveTheExchangesThatAreThere) {
 }
 
 TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
-  Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
+  Pilot pilot(pilot_model(), 4, at_any_age({.least_gain = 0, .tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;  // nothing is predicted to be hopeless
   job.step_s = {{"none", 0.3}, {"bf16", 0.31}, {"int8", 0.31}, {"int4", 0.31}, {kFastest, 0.32}};
@@ -73,15 +73,15 @@ TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
 }
 
 TEST(PilotWatch, WhatIsSlowerThanOneThatSendsMoreHasOneTurn) {
-  Pilot pilot(pilot_model(), 4, at_any_age({.candidates = 5, .tuning_turns = 0}));
+  Pilot pilot(pilot_model(), 4,
+              at_any_age({.least_gain = 0, .candidates = 5, .tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;
-  job.step_s = {{"none", 0.5}, {"bf16", 0.5}, {"int8", 0.45}, {"int4", 0.48}, {kFastest, 0.44}};
+  job.step_s = {{"none", 0.5}, {"bf16", 0.5}, {"int8", 0.45}, {"int4", 0.48}};
   job.run_to_cruise(pilot);
   EXPECT_EQ(pilot.plan().spec, "int8") << pilot.log_json_lines();
   EXPECT_EQ(std::ranges::count(job.ran, "int4"), 1) << pilot.log_json_lines();
   EXPECT_GE(std::ranges::count(job.ran, "int8"), 3) << pilot.log_json_lines();
-  EXPECT_EQ(std::ranges::count(job.ran, kFastest), 3) << pilot.log_json_lines();
 }
 
 TEST(PilotWatch, TwoCandidatesAreEnough) {
@@ -102,7 +102,7 @@ TEST(PilotWatch, ThousandsOfParametersArePlannedInPieces) {
   pilot.end_window({.step_s = {1, 1, 1, 1, 1}});
   PilotCosts costs{.ready_s = std::vector<double>(600),
                    .alpha_s = 0,
-                   .bytes_per_s = 1e8,
+                   .bytes_per_s = 4e7,
                    .codecs = job.costs(pilot).codecs};
   for (auto& [spec, cost] : costs.codecs) {
     cost.encode_floor_s = cost.decode_floor_s = 0;
