@@ -8,11 +8,11 @@ order of which moves by one from seed to seed, so that a busy minute hits all al
 are the seed's, the same for all. FILE keeps every step; runs that it has are not repeated, and --no-run
 only prints.
 
-A line per method: the loss of the last ten steps' batches before some steps and that of held-out rows
-at the end, each minus that of the first method with the same seed, mean and 95% interval; the median
-step, all but the first five, and that of the second half, over the first method's, likewise; what was
-tried, in steps that ran with another plan than the last; and the verdict: losses are within noise where
-intervals hold 0 and are at most 0.02 wide on either side, steps where the mean ratio is at most 1.03.
+A line per method: the mean loss of the ten batches before some steps, and that of held-out rows at the
+end, each minus ddp's with the same seed, mean and 95% interval; the median step, all but the first five,
+and that of the second half, over ddp's, likewise; how many steps ran with another plan than the last one,
+a seed each; and the verdict: at the end losses are within noise where their intervals hold 0 and are at
+most 0.02 wide on either side, of five seeds and more; and whether mean ratios of steps are at most 1.03.
 """
 
 import argparse
@@ -35,7 +35,6 @@ from gradwire.bench.torch_trainer import data, workloads
 
 LAYERS, WIDTH = 8, 256
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.01
-HELD_OUT_ROWS = 512
 SETTLING = 5  # steps in which DDP makes its buckets anew and memory grows
 TOGETHER = 10  # steps whose losses are one
 MOST_NATS, MOST_RATIO = 0.02, 1.03
@@ -48,7 +47,7 @@ def rank_main(rank, arguments, method, seed, port, pipe):
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     torch.manual_seed(seed)
     workload = workloads.Training(workloads.ByteModel(WIDTH, LAYERS), data.text(None), "cpu")
-    workload.test_examples = min(HELD_OUT_ROWS, workload.test_examples)
+    workload.test_examples = min(arguments.held_out, workload.test_examples)
     model = DistributedDataParallel(workload.model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     exchange = None if method == "ddp" else gradwire.torch.register(model, method)
@@ -155,7 +154,7 @@ def within_noise(values):
 def table(document):
     rows = document["rows"]
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    first = methods[0] if "ddp" not in methods else "ddp"
+    first = "ddp" if "ddp" in methods else methods[0]
     steps = min(len(row["losses"]) for row in rows)
     moments = sorted({max(1, round(steps * part)) for part in (0.2, 0.4, 0.6, 0.8, 1.0)})
     header = ["method", *(f"loss at {step}" for step in moments), "held out", "median step", "second half",
@@ -192,6 +191,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=8, help="rows of 64 bytes, of each rank")
+    parser.add_argument("--held-out", type=int, default=512, help="rows evaluated at the end")
     parser.add_argument("--methods", default="ddp;none;auto", help="ddp, or specs of gradwire, by ';'")
     parser.add_argument("--json", type=Path, help="file to write, or to go on with")
     parser.add_argument("--no-run", action="store_true", help="print what FILE has")
@@ -199,7 +199,7 @@ def main():
     parser.add_argument("--log", action="store_true", help="print auto's decisions too")
     arguments = parser.parse_args()
     known = arguments.json is not None and arguments.json.exists()
-    asked = {name: getattr(arguments, name) for name in ("steps", "ranks", "batch_size")}
+    asked = {name: getattr(arguments, name) for name in ("steps", "ranks", "batch_size", "held_out")}
     if arguments.no_run and not known:
         parser.error(f"--no-run: there is no file {arguments.json}, expected one to print")
     if known:
@@ -213,8 +213,9 @@ def main():
     if not arguments.no_run:
         measure(arguments, arguments.methods.split(";"), document)
     print_table(*table(document), arguments.markdown)
+    millions = document["rows"][0]["parameters"] / 1e6
     print(f"load {os.getloadavg()[0]:.1f}, {document['cores']} cores, torch {document['torch']}, commit "
-          f"{document['commit']}, {document['rows'][0]['parameters'] / 1e6:.2f} million parameters")  # fmt: skip
+          f"{document['commit']}, {millions:.2f} million parameters")  # fmt: skip
     if arguments.log:
         for row in document["rows"]:
             for d in row["decisions"]:

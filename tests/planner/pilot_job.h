@@ -124,7 +124,7 @@ inline PilotJob slow_link() {
               {"none", 1.0}, {"bf16", 0.6}, {"int8", 0.4}, {"int4", 0.3}, {"topk:1%,int4", 0.15}}};
 }
 
-/// What exchanges of the model take on such a link, of four ranks, beside 0.1 s of compute: 3/2 of the
+/// What exchanges of the model take on such a link, of four ranks, behind 0.1 s of compute: 3/2 of the
 /// 4.8 MB of all gradients, and of top-k 3 of the 25 kB that a rank keeps.
 inline PilotJob link_of(double bytes_per_s) {
   const double all_s = 1.5 * 4.8e6 / bytes_per_s;
@@ -133,7 +133,8 @@ inline PilotJob link_of(double bytes_per_s) {
                      {"int8", 0.1 + all_s / 4},
                      {"int4", 0.1 + all_s / 8},
                      {"topk:1%,int4", 0.1 + 3 * 25e3 / bytes_per_s}},
-          .bytes_per_s = bytes_per_s};
+          .bytes_per_s = bytes_per_s,
+          .ready_s = {0, 0, 0, 0}};
 }
 
 inline size_t count(const planner::Pilot& pilot, const std::string& what) {

@@ -118,3 +118,4 @@ def test_where_the_exchange_is_short_it_stays_off(tmp_path):
     assert probe["what"] == "probe" and probe["step"] == 0
     assert record["what"] == "choose" and record["to"] == "none" and record["step"] == 8
     assert "too small a part of the step" in record["reason"]
+    assert 0 < record["numbers"]["exposed_s"] < 0.1 * record["numbers"]["step_s"]

@@ -130,7 +130,7 @@ def test_on_a_slow_link_ranks_choose_the_same_compressor(groups, tmp_path):
     assert [row["what"] for row in decisions[:3]] == ["probe", "probe", "begin"]
     (phase, step_s, rest), (ready_s, alpha_s, s_per_byte, codecs) = told[:2]
     assert phase == "measure" and len(step_s) == 5 and all(s > 0 for s in step_s)
-    assert rest["exchange_s"] == []  # a host knows no time inside NCCL
+    assert rest["exchange_s"] == rest["exposed_s"] == []  # a host knows no time inside NCCL
     assert len(rest["norms"]) == len(SHAPES)  # it has begun with a compressor
     assert len(ready_s) == len(SHAPES) and min(ready_s) == 0 < max(ready_s)
     # What the line sleeps for each byte, and no less: it may take longer.
