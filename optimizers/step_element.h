@@ -128,24 +128,25 @@ GRADWIRE_ELEMENT float fresh_element(float last_m, float m, float fresh, const F
   return grown < kLargest ? grown : kLargest;
 }
 
-/// NaNs that rounding up would take past the last of them, to a zero.
-GRADWIRE_ELEMENT bool is_last_nan(uint32_t bits) { return (bits & 0x7FFF8000u) == 0x7FFF8000u; }
+GRADWIRE_ELEMENT bool is_nan_bits(uint32_t bits) { return (bits & 0x7FFFFFFFu) > 0x7F800000u; }
 
 /// A float as a bfloat16, rounded to nearest with ties away from zero, and its own lower 16 bits:
 /// together they are the float again, bit for bit, because rounding up shows in the lower half's
-/// first bit. The last NaNs are not rounded up, and become others.
+/// first bit. NaNs become quiet and are not rounded, which would make zeros and infinities of some.
 GRADWIRE_ELEMENT uint16_t upper_half(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + (is_last_nan(bits) ? 0u : 0x8000u)) >> 16);
+  return static_cast<uint16_t>((is_nan_bits(bits) ? bits | 0x400000u : bits + 0x8000u) >> 16);
 }
 GRADWIRE_ELEMENT uint16_t lower_half(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>(is_last_nan(bits) ? bits & 0x7FFFu : bits);
+  return static_cast<uint16_t>(is_nan_bits(bits) ? bits & 0x7FFFu : bits);
 }
-/// Others may have written the upper half: its rounding is that half, whatever the lower one. No
-/// float is rounded up to a zero, so that a zero beside such a lower half was written.
+/// Others may have written the upper half: that is what the float rounds to, whatever the lower one.
+/// Nothing is rounded up to a zero or down to an infinity, which are written beside such halves.
 GRADWIRE_ELEMENT float joined_halves(uint16_t upper, uint16_t lower) {
-  const uint32_t kept = (upper & 0x7FFFu) == 0 ? lower & 0x7FFFu : uint32_t{lower};
+  const uint32_t magnitude = upper & 0x7FFFu, down = lower & 0x7FFFu;
+  const bool written_infinity = magnitude == 0x7F80u && down == lower;
+  const uint32_t kept = magnitude == 0 ? down : written_infinity ? 0u : uint32_t{lower};
   return std::bit_cast<float>(((upper - (kept >> 15)) << 16) | kept);
 }
 

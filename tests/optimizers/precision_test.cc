@@ -257,7 +257,7 @@ void write_some(Model& model, Narrow& narrow) {
     dispatch(value.dtype, [&]<class T>() {
       for (size_t k = 0; k < value.numel; k += 3) {
         const float there = to_float(value.as<T>()[k]);
-        const float written = k % 2 == 0 && there != 0.0f ? 0.0f : 1.5f - there;
+        const float written = k % 2 == 0 && there != 0.0f ? 0.0f : there + 1.0f;
         value.as<T>()[k] = from_float<T>(written);
         model.values[i][k] = to_float(value.as<T>()[k]);
       }
@@ -356,7 +356,7 @@ TEST(OptimizerHalves, AreTheFloatAgain) {
   cpu::split_halves(x, upper, lower);
   cpu::join_halves(upper, lower, again);
   for (size_t i = 0; i < x.size(); ++i) {
-    if (std::isnan(x[i])) {  // rounding the last ones up would make zeros
+    if (std::isnan(x[i])) {  // rounding would make zeros and infinities of some
       ASSERT_TRUE(std::isnan(again[i]) && std::isnan(to_float(upper[i])));
     } else {
       ASSERT_EQ(std::bit_cast<uint32_t>(again[i]), std::bit_cast<uint32_t>(x[i]));
