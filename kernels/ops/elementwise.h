@@ -21,8 +21,8 @@ void add_scaled(std::span<const float> a, float factor, std::span<const float> b
 void multiply(std::span<const float> a, float factor, std::span<float> out);
 
 /// The same, and a[i] = 0. `out` is written past the caches: other threads may read it after
-/// finish_streaming() (isa.h), which for_each_chunk() calls.
-void multiply_and_clear(std::span<float> a, float factor, std::span<float> out);
+/// finish_streaming() (isa.h), which for_each_chunk() calls. @returns whether all of out is finite.
+bool multiply_and_clear(std::span<float> a, float factor, std::span<float> out);
 
 /// Asks for the line that `out` ends within, some time before the two above write it: the parts of
 /// a line that two chunks share go through the caches.

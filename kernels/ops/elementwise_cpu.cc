@@ -42,9 +42,13 @@ GRADWIRE_CLONES void multiply_loop(const float* a, float factor, float* out, siz
 }
 
 #ifdef GRADWIRE_X86
-/// Whole lines of 16; @returns how many elements they are.
-GRADWIRE_AVX2 size_t multiply_lines(float* a, float factor, float* out, size_t count) {
+/// Whole lines of 16; @returns how many elements they are. `finite` becomes false where a product is
+/// not.
+GRADWIRE_AVX2 size_t multiply_lines(float* a, float factor, float* out, size_t count,
+                                    bool& finite) {
   const __m256 factors = _mm256_set1_ps(factor);
+  const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+  __m256i most = _mm256_setzero_si256();
   const size_t whole = count / 16 * 16;
   for (size_t i = 0; i < whole; i += 16) {
     const __m256 low = _mm256_mul_ps(factors, _mm256_loadu_ps(a + i));
@@ -53,7 +57,11 @@ GRADWIRE_AVX2 size_t multiply_lines(float* a, float factor, float* out, size_t c
     _mm256_storeu_ps(a + i + 8, _mm256_setzero_ps());
     _mm256_stream_ps(out + i, low);
     _mm256_stream_ps(out + i + 8, high);
+    most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(low), magnitude));
+    most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(high), magnitude));
   }
+  const __m256i bad = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(kFiniteBits));
+  finite = finite && _mm256_testz_si256(bad, bad) != 0;
   return whole;
 }
 
@@ -105,10 +113,12 @@ void multiply(std::span<const float> a, float factor, std::span<float> out) {
   multiply_loop(a.data(), factor, out.data(), out.size());
 }
 
-void multiply_and_clear(std::span<float> a, float factor, std::span<float> out) {
+bool multiply_and_clear(std::span<float> a, float factor, std::span<float> out) {
   assert(a.size() == out.size());
+  bool finite = true;
   const auto plainly = [&](size_t begin, size_t end) {
     multiply_loop(a.data() + begin, factor, out.data() + begin, end - begin);
+    finite = max_magnitude_loop(out.data() + begin, end - begin) <= kFiniteBits && finite;
     std::fill(a.begin() + static_cast<ptrdiff_t>(begin), a.begin() + static_cast<ptrdiff_t>(end),
               0.0f);
   };
@@ -117,10 +127,11 @@ void multiply_and_clear(std::span<float> a, float factor, std::span<float> out) 
   if (isa() != Isa::kPlain) {
     done = head_of_line(out.data(), sizeof(float), out.size());
     plainly(0, done);
-    done += multiply_lines(a.data() + done, factor, out.data() + done, out.size() - done);
+    done += multiply_lines(a.data() + done, factor, out.data() + done, out.size() - done, finite);
   }
 #endif
   plainly(done, out.size());
+  return finite;
 }
 
 void copy_past_caches(std::span<const float> a, std::span<float> out) {

@@ -34,8 +34,7 @@ bool ChunkedCompressor::write_sum(std::span<const Part> parts, size_t chunk, flo
   alignas(64) float values[kChunk];
   const std::span<float> total(values, out.numel);
   ChunkedCompressor::read_sum(parts, chunk, scale, total);
-  cpu::narrow(total, out);
-  return cannot_overflow(parts, chunk, scale) || cpu::all_finite(total);
+  return cpu::narrow_finite(total, out, cpu::Caching::kNormal);
 }
 
 float ChunkedCompressor::most_in(const Part&, size_t) const {

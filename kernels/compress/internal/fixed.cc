@@ -119,9 +119,8 @@ bool FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float
     return sum_records(records, scale, is_streaming(shape().numel), out.as<float>());
   }
   alignas(64) float values[kChunk];
-  const bool finite = sum_records(records, scale, false, {values, out.numel});
-  cpu::narrow({values, out.numel}, out);
-  return finite;
+  sum_records(records, scale, false, {values, out.numel});
+  return cpu::narrow_finite({values, out.numel}, out, cpu::Caching::kNormal);
 }
 
 bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const {

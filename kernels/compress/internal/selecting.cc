@@ -189,8 +189,7 @@ bool SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, f
       add_chunk(part, chunk, total);
     }
   }
-  cpu::multiply_and_clear(total, scale, to);
-  return cannot_overflow(parts, chunk, scale) || cpu::all_finite(to);
+  return cpu::multiply_and_clear(total, scale, to);
 }
 
 void SelectingCompressor::write_slice(const Part& part, Region region, Payload out) const {
