@@ -150,8 +150,8 @@ Recommendation recommend(std::span<const Instance> instances, const RecommendOpt
 std::string Recommendation::explain() const {
   std::string out;
   if (chosen) {
-    out = concat("recommended: ", configuration_text(configurations.at(*chosen)), "; the budget is ",
-                 seconds_text(budget_s), "\n");
+    out = concat("recommended: ", configuration_text(configurations.at(*chosen)),
+                 "; the budget is ", seconds_text(budget_s), "\n");
   } else {
     const auto fastest = std::ranges::min_element(configurations, {}, &Configuration::epoch_s);
     out = concat("no configuration meets the budget of ", seconds_text(budget_s),

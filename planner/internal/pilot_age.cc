@@ -1,8 +1,8 @@
 // What waits weighs in a young job. Of what sends a hundredth of the elements in a step each waits
 // for a hundred steps, on average: a job of 60 steps never gets them back, one of 100,000 does not
 // notice. Nobody says how long a job will run, so it is taken to run for as long again as it has.
-// Where updates are sums of gradients, and the largest go first, less is lost: those of n steps that
-// differ add up to the norm of sqrt(n).
+// Where updates are sums of gradients, and the largest go first, less is lost: those of n steps
+// that differ add up to the norm of sqrt(n).
 
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,8 @@
 namespace gradwire::planner {
 namespace {
 
-/// What a step takes that took `step_s` where another took `before_s`, which now takes `now_s`. What
-/// that is more than it was this one takes, too; of what is less, its share.
+/// What a step takes that took `step_s` where another took `before_s`, which now takes `now_s`.
+/// What that is more than it was this one takes, too; of what is less, its share.
 double beside(double step_s, double before_s, double now_s) {
   return step_s * std::min(1.0, now_s / before_s) + std::max(0.0, now_s - before_s);
 }
@@ -58,8 +58,8 @@ void Pilot::State::note_waits(const PilotPlan& plan, std::map<std::string, doubl
   }
 }
 
-/// Those that were not tried by their prediction, as far as that of the chosen one was right: what steps
-/// waited for exchanges, where that is known, and what is beside that.
+/// Those that were not tried by their prediction, as far as that of the chosen one was right: what
+/// steps waited for exchanges, where that is known, and what is beside that.
 void Pilot::State::keep_for_later(const PilotPlan& chosen, double seconds) {
   chosen_step_s = seconds;
   later.clear();
@@ -147,9 +147,10 @@ void Pilot::State::grow_older() {
   } else {
     replaced_s = before_s;
   }
-  note("loosen", from,
-       concat("the job is ", job_age(), " steps old: what waits weighs less than the time it saves"),
-       std::move(numbers));
+  note(
+      "loosen", from,
+      concat("the job is ", job_age(), " steps old: what waits weighs less than the time it saves"),
+      std::move(numbers));
 }
 
 // Called where one that was never timed is not what it was predicted to be.

@@ -14,8 +14,8 @@
 namespace gradwire::planner {
 namespace {
 
-/// Dense exchanges shorter than that are measured before anybody misses the time: five take a quarter
-/// of a second. What part of a step they are is not known before.
+/// Dense exchanges shorter than that are measured before anybody misses the time: five take a
+/// quarter of a second. What part of a step they are is not known before.
 constexpr double kShortExchange = 50e-3;
 /// A link is slow where a dense exchange takes so many times as long as the fastest.
 constexpr double kSlowLink = 3;

@@ -16,11 +16,11 @@ namespace gradwire::planner {
 
 /// Predicted to be slower than the fastest by this factor: not worth a turn.
 inline constexpr double kNotWorthATurn = 1.5;
-/// By what a plan that may lose must be predicted to be ahead, what waits counted, before it runs: by
-/// two predictions, each of which is off by a tenth.
+/// By what a plan that may lose must be predicted to be ahead, what waits counted, before it runs:
+/// by two predictions, each of which is off by a tenth.
 inline constexpr double kByFar = 0.2;
-/// Windows without compression before the first look whether it pays; twice as many before each that
-/// follows.
+/// Windows without compression before the first look whether it pays; twice as many before each
+/// that follows.
 inline constexpr uint64_t kFirstWait = 5;
 
 struct Pilot::State {
@@ -44,8 +44,8 @@ struct Pilot::State {
 
   // What the last window has shown, without its first step where that does not count.
   std::vector<double> step_s, exchange_s, exposed_s;
-  double dense_step_s = 0;      // median, of the fastest plan of loss 0 on this link; 0: not known
-  bool dense_unseen = false;    // it is a prediction: "none" has never run on this link
+  double dense_step_s = 0;    // median, of the fastest plan of loss 0 on this link; 0: not known
+  bool dense_unseen = false;  // it is a prediction: "none" has never run on this link
   double dense_predicted_s = 0;
   double dense_exposed_s = -1;  // of dense_step_s, what waited for exchanges; below 0: not known
   double measured_step_s = 0;   // median of the first window
@@ -79,8 +79,8 @@ struct Pilot::State {
   /// Plans that leave out as much as this have done harm for good, on whatever link.
   double ruled_out = std::numeric_limits<double>::infinity();
 
-  /// A lossier plan that was faster than the chosen one beside it, or is predicted to be: for an older
-  /// job.
+  /// A lossier plan that was faster than the chosen one beside it, or is predicted to be: for an
+  /// older job.
   struct Later {
     PilotPlan plan;
     double step_s = 0;
@@ -88,7 +88,8 @@ struct Pilot::State {
     bool was_timed = true;
   };
   std::vector<Later> later;
-  double replaced_s = 0;  // what the plan took before one that was never timed; 0: it has shown itself
+  double replaced_s =
+      0;  // what the plan took before one that was never timed; 0: it has shown itself
   double chosen_step_s = 0;  // what the chosen one took beside them; 0: not known yet
 
   // Tuning: arms[0] is the chosen plan as it is.
@@ -96,16 +97,16 @@ struct Pilot::State {
   std::vector<double> arms_expected_s;  // as timed_s, of their first turns; 0: had none
   Bandit bandit{0};
   size_t arm = 0, turns_left = 0;
-  /// Plans have one bucket where several gain little by prediction: of who tries more of them, until
-  /// more were better.
+  /// Plans have one bucket where several gain little by prediction: of who tries more of them,
+  /// until more were better.
   bool few_messages = false;
 
   // Cruising: seconds of the exchange (of the step, where that is not known) that are expected.
-  double expected_s = 0;      // 0: the first window will say
-  double timed_s = 0;         // what they took when the plan was timed; 0: it was not
-  bool differed = false;      // the last window's did from that: once may be chance
+  double expected_s = 0;                   // 0: the first window will say
+  double timed_s = 0;                      // what they took when the plan was timed; 0: it was not
+  bool differed = false;                   // the last window's did from that: once may be chance
   std::optional<GuardVerdict> loosen_due;  // what the guard said then
-  bool link_changed = false;  // and nothing was done about it yet
+  bool link_changed = false;               // and nothing was done about it yet
 
   /// A plan that was not faster than "none": once in a while the two are timed anew, in turn.
   struct Retry {

@@ -1,5 +1,5 @@
-// What may have turns on steps of the job. They cost steps, and what they send is what the job learns
-// from: nothing is tried where nothing can be gained, nor what may lose out of curiosity.
+// What may have turns on steps of the job. They cost steps, and what they send is what the job
+// learns from: nothing is tried where nothing can be gained, nor what may lose out of curiosity.
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,14 @@
 namespace gradwire::planner {
 namespace {
 
-/// Of a dense step that was never timed, kNotWorthATurn: predictions are off by a quarter now and then.
+/// Of a dense step that was never timed, kNotWorthATurn: predictions are off by a quarter now and
+/// then.
 constexpr double kUnseenNotWorthATurn = 2;
 
 }  // namespace
 
-/// Of a step of the window, seconds that it waited for exchanges; where that is not known, what they
-/// took, which is no less. Below 0: not known either.
+/// Of a step of the window, seconds that it waited for exchanges; where that is not known, what
+/// they took, which is no less. Below 0: not known either.
 double Pilot::State::exposed_now() const {
   if (exposed_s.empty() && exchange_s.empty()) {
     return -1;
@@ -27,16 +28,16 @@ double Pilot::State::exposed_now() const {
   return typical_of(exposed_s.empty() ? exchange_s : exposed_s);
 }
 
-/// A predicted step, as short as the rest of one was seen to be. Where exchanges take longer than the
-/// link says they weigh more, too.
+/// A predicted step, as short as the rest of one was seen to be. Where exchanges take longer than
+/// the link says they weigh more, too.
 double Pilot::State::lean_s(const PilotPlan& plan) const {
   return plan.predicted_s - (rest_seen_s > 0 ? std::max(0.0, rest_s - rest_seen_s) : 0);
 }
 
 /// What steps waited for exchanges when it was timed; below 0: it was not, or that is not known.
 double Pilot::State::exposed_of(const PilotPlan& plan) const {
-  const auto found = std::ranges::find_if(
-      timed, [&](const Timed& each) { return each.plan.name == plan.name; });
+  const auto found =
+      std::ranges::find_if(timed, [&](const Timed& each) { return each.plan.name == plan.name; });
   if (found != timed.end() && !found->exposed_s.empty()) {
     return typical_of(found->exposed_s);
   }
@@ -50,13 +51,12 @@ bool Pilot::State::may_gain(double exposed, double step) const {
 /// By its prediction, and by what dense steps have shown: no more can be saved than they wait.
 bool Pilot::State::gains_clearly(const PilotPlan& plan, double dense) const {
   const double predicted = dense - plan.predicted_s;
-  const double gain =
-      dense_exposed_s >= 0 ? std::min(predicted, dense_exposed_s) : predicted;
+  const double gain = dense_exposed_s >= 0 ? std::min(predicted, dense_exposed_s) : predicted;
   return gain >= options.least_gain * std::max(dense, dense_step_s);
 }
 
-/// Whether the job has not run for as many steps as gradients wait by the plan, with an optimizer that
-/// makes as much of those that come late as of those that come in time.
+/// Whether the job has not run for as many steps as gradients wait by the plan, with an optimizer
+/// that makes as much of those that come late as of those that come in time.
 bool Pilot::State::is_young_for(const PilotPlan& plan) const {
   const double density = parse_spec(plan.spec).density;  // a plan may send some elements plainly
   const double waits = std::max(late_steps(plan), 1 / density - 1);
@@ -70,9 +70,9 @@ bool Pilot::State::is_choice_by_far(const PilotPlan& plan, std::span<const Pilot
   const double own = effective_s(plan, lean_s(plan));
   const double far = plan.spec == running.spec ? 1 : 1 + kByFar;
   return !is_young_for(plan) && std::ranges::all_of(plans, [&](const PilotPlan& other) {
-           const double theirs = effective_s(other, lean_s(other));
-           return may_lose(other.spec) ? is_young_for(other) || own <= theirs : far * own <= theirs;
-         });
+    const double theirs = effective_s(other, lean_s(other));
+    return may_lose(other.spec) ? is_young_for(other) || own <= theirs : far * own <= theirs;
+  });
 }
 
 bool Pilot::State::may_try(const PilotPlan& plan, std::span<const PilotPlan> plans) const {
@@ -132,7 +132,8 @@ bool Pilot::State::predict(const PilotCosts& costs) {
   }
   const double earliest = tried.front().predicted_s;
   const double earliest_effective = earliest_effective_s(tried);
-  // The one for a young job might have no turn among several that are faster and make gradients wait.
+  // The one for a young job might have no turn among several that are faster and make gradients
+  // wait.
   const PilotPlan& young = *std::ranges::min_element(
       tried, {}, [&](const PilotPlan& plan) { return effective_s(plan, plan.predicted_s); });
   const auto always = [&](const PilotPlan& plan) {
@@ -155,17 +156,16 @@ bool Pilot::State::predict(const PilotCosts& costs) {
     }
   }
   for (const PilotPlan& plan : plans) {
-    const bool may_run = !may_lose(plan.spec) || std::ranges::find(tried, plan.name,
-                                                                   &PilotPlan::name) != tried.end();
+    const bool may_run = !may_lose(plan.spec) ||
+                         std::ranges::find(tried, plan.name, &PilotPlan::name) != tried.end();
     if (may_run && (plan.off() || plan.predicted_s <= dense_predicted_s)) {
       ladder.push_back(plan);
     }
   }
   std::ranges::stable_sort(ladder, {}, &PilotPlan::loss);
   // A job may end with the first of them on trial: what makes gradients wait for later comes later.
-  std::ranges::stable_sort(timed, {}, [&](const Timed& each) {
-    return effective_s(each.plan, each.plan.predicted_s);
-  });
+  std::ranges::stable_sort(
+      timed, {}, [&](const Timed& each) { return effective_s(each.plan, each.plan.predicted_s); });
   phase = Phase::kTime;
   turn = round = 0;
   look = {};

@@ -61,8 +61,8 @@ TEST(PilotAge, AYoungJobTakesWhatSendsEverythingAndAnOlderOneWhatIsFastest) {
   ASSERT_NE(loosened, nullptr) << pilot.log_json_lines();
   const double expected = loosened->numbers.at("expected_s of " + loosened->to);
   EXPECT_NEAR(expected, 0.1075, 0.003) << pilot.log_json_lines();  // by the link
-  // From the step on at which 0.19 is more than 1.2 * expected * (1 + waits / steps), and behind three
-  // quiet windows of 20.
+  // From the step on at which 0.19 is more than 1.2 * expected * (1 + waits / steps), and behind
+  // three quiet windows of 20.
   const double least = kWaits / (0.19 / (1.2 * expected) - 1);
   EXPECT_GE(static_cast<double>(loosened->step), least);
   EXPECT_LT(static_cast<double>(loosened->step), least + 60);
@@ -139,7 +139,7 @@ TEST(PilotAge, WithNoCompressionAsFastAsInAYoungJobItComesLater) {
   EXPECT_EQ(count(pilot, "loosen"), 1u) << pilot.log_json_lines();
   // It is far ahead from step 20 on, but gradients wait for 99.
   EXPECT_GE(loosened->step, 99u);
-  EXPECT_LT(loosened->step, 99u + 60);
+  EXPECT_LT(loosened->step, 99u + 2 * 60);  // 16 bits are timed again meanwhile
 }
 
 TEST(PilotAge, HeavierStepsMakeLessOfWhatWouldBeSaved) {
@@ -200,9 +200,12 @@ TEST(PilotAge, ManyThatMakeGradientsWaitLeaveATurnToOneThatDoesNot) {
               {.specs = {"int4", kSparse, "chunktopk:64/4096", "powersgd:1"}, .tuning_turns = 0});
   Job job = slow_link();
   job.bytes_per_s = 4e7;
-  job.step_s = {{"none", 0.4},  {"bf16", 0.24},
-                {"int4", 0.17}, {kSparse, 0.15},
-                {to_string(parse_spec("chunktopk:64/4096")), 0.15}, {"powersgd:1", 0.15}};
+  job.step_s = {{"none", 0.4},
+                {"bf16", 0.24},
+                {"int4", 0.17},
+                {kSparse, 0.15},
+                {to_string(parse_spec("chunktopk:64/4096")), 0.15},
+                {"powersgd:1", 0.15}};
   job.run_to_cruise(pilot);
   EXPECT_EQ(pilot.plan().spec, "int4") << pilot.log_json_lines();
 }
@@ -223,9 +226,9 @@ TEST(PilotAge, AJobBeginsWithWhatSendsEverything) {
   // By the link alone top-k is the fastest, but not twenty times as fast as int4, as it would
   // have to be in a job of five steps.
   // Where updates are linear three times as fast would do, and it is seven times.
-  for (const auto& [age, updates, spec] :
-       {std::tuple{uint64_t{0}, Updates::kScaled, "int4"}, {1000, Updates::kScaled, kSparse},
-        {0, Updates::kLinear, kSparse}}) {
+  for (const auto& [age, updates, spec] : {std::tuple{uint64_t{0}, Updates::kScaled, "int4"},
+                                           {1000, Updates::kScaled, kSparse},
+                                           {0, Updates::kLinear, kSparse}}) {
     Pilot pilot(pilot_model(), 4, {.updates = updates, .age = age});
     PilotCosts costs = slow_link().costs(pilot);
     costs.alpha_s = 1e-5;

@@ -124,8 +124,7 @@ TEST(PilotBegin, TimesNoCompressionBeforeAPredictionOfItTurnsOff) {
 
 TEST(PilotBegin, APredictionAloneTurnsNothingOff) {
   Job job = slow_link();
-  Pilot pilot =
-      begun(job, {.specs = {"topk:1%,int4"}, .tuning_turns = 0, .most_probing = 0});
+  Pilot pilot = begun(job, {.specs = {"topk:1%,int4"}, .tuning_turns = 0, .most_probing = 0});
   job.run_to_cruise(pilot);
   for (int change = 0; change < 10; ++change) {  // of the link, until no steps are left for trials
     job.step_s["topk:1%,int4"] = change % 2 == 0 ? 0.5 : 0.15;

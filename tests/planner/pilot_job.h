@@ -25,14 +25,14 @@ struct PilotJob {
   double more_s = 0;          ///< that each step takes besides: heavier batches, a busy machine
   double bytes_per_s = 10e6;  ///< that probe_link() would find
   double compute_s = 0.1;
-  double hidden_s = 0;        ///< of an exchange, behind backward
-  double gain = 0.5;          ///< |C(a)| / |a|
+  double hidden_s = 0;  ///< of an exchange, behind backward
+  double gain = 0.5;    ///< |C(a)| / |a|
   double loss = 1;
-  size_t skipped = 0;    ///< steps of each window, for gradients that are not finite
-  bool knows_exchange = true;  ///< seconds of exchanges are told: not of a GPU's
+  size_t skipped = 0;              ///< steps of each window, for gradients that are not finite
+  bool knows_exchange = true;      ///< seconds of exchanges are told: not of a GPU's
   double codec_bytes_per_s = 4e9;  ///< of each compressor, either way
-  double streams_s = 0;  ///< a step's gain by more than one stream
-  double message_s = 0;  ///< that each bucket but the first takes besides
+  double streams_s = 0;            ///< a step's gain by more than one stream
+  double message_s = 0;            ///< that each bucket but the first takes besides
   std::vector<double> ready_s = {0.04, 0.03, 0.02, 0.01};  ///< of each parameter
   int costs_given = 0;
   std::vector<std::string> ran = {};  ///< the spec of each window
@@ -40,10 +40,8 @@ struct PilotJob {
   std::function<double(uint64_t step)> pause = [](uint64_t) { return 0.0; };
 
   planner::PilotCosts costs(const planner::Pilot& pilot) const {
-    planner::PilotCosts of{.ready_s = ready_s,
-                           .alpha_s = 1e-4,
-                           .bytes_per_s = bytes_per_s,
-                           .codecs = {}};
+    planner::PilotCosts of{
+        .ready_s = ready_s, .alpha_s = 1e-4, .bytes_per_s = bytes_per_s, .codecs = {}};
     for (const std::string& spec : pilot.specs()) {
       of.codecs[spec] = {1e-5, codec_bytes_per_s, 1e-5, codec_bytes_per_s};
     }
@@ -124,8 +122,8 @@ inline PilotJob slow_link() {
               {"none", 1.0}, {"bf16", 0.6}, {"int8", 0.4}, {"int4", 0.3}, {"topk:1%,int4", 0.15}}};
 }
 
-/// What exchanges of the model take on such a link, of four ranks, behind 0.1 s of compute: 3/2 of the
-/// 4.8 MB of all gradients, and of top-k 3 of the 25 kB that a rank keeps.
+/// What exchanges of the model take on such a link, of four ranks, behind 0.1 s of compute: 3/2 of
+/// the 4.8 MB of all gradients, and of top-k 3 of the 25 kB that a rank keeps.
 inline PilotJob link_of(double bytes_per_s) {
   const double all_s = 1.5 * 4.8e6 / bytes_per_s;
   return {.step_s = {{"none", 0.1 + all_s},

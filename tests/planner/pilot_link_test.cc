@@ -21,7 +21,7 @@ using Job = test::PilotJob;
 
 TEST(PilotLink, StepsTellOfTheLinkWhereExchangesAreNotTimed) {
   Pilot pilot(pilot_model(), 4, at_any_age({.device = DeviceType::kCuda, .tuning_turns = 0}));
-  Job job = test::link_of(10e6);
+  Job job = test::link_of(30e6);
   job.knows_exchange = false;
   job.run_to_cruise(pilot);
   EXPECT_EQ(pilot.plan().spec, kFastest) << pilot.log_json_lines();

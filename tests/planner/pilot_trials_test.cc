@@ -35,10 +35,11 @@ std::map<std::string, int> windows_of(const Job& job) {
 /// exchange takes 0.07, half of which backward hides; compressors take the cores that compute. The
 /// times are those of such a job, the model is smaller: its link is as much slower.
 Job transformer() {
-  return {.step_s = {{"none", 0.40}, {"bf16", 0.41}, {"int8", 0.44}, {"int4", 0.46}, {kSparse, 0.50}},
-          .bytes_per_s = 70e6,
-          .compute_s = 0.33,
-          .hidden_s = 0.035};
+  return {
+      .step_s = {{"none", 0.40}, {"bf16", 0.41}, {"int8", 0.44}, {"int4", 0.46}, {kSparse, 0.50}},
+      .bytes_per_s = 70e6,
+      .compute_s = 0.33,
+      .hidden_s = 0.035};
 }
 
 TEST(PilotTrials, NothingIsTriedWhereTheExchangeHoldsUpLessThanATenthOfAStep) {
@@ -93,13 +94,14 @@ TEST(PilotTrials, WhereExchangesAreNotTimedPredictionsSaySo) {
 
 TEST(PilotTrials, AYoungJobOfAnAdaptiveOptimizerNeverTriesWhatMakesGradientsWait) {
   // At 0.2 MB/s 4 bits take 4.6 s a step, top-k 0.4.
-  for (const auto& [updates, age, tries] :
-       {std::tuple{Updates::kScaled, uint64_t{0}, false}, {Updates::kLinear, 0, true},
-        {Updates::kScaled, 99, true}}) {
+  for (const auto& [updates, age, tries] : {std::tuple{Updates::kScaled, uint64_t{0}, false},
+                                            {Updates::kLinear, 0, true},
+                                            {Updates::kScaled, 99, true}}) {
     for (const bool begins : {false, true}) {
       Pilot pilot(pilot_model(), 4, {.updates = updates, .age = age, .tuning_turns = 0});
-      Job job{.step_s = {{"none", 36.1}, {"bf16", 18.1}, {"int8", 9.2}, {"int4", 4.7}, {kSparse, 0.4}},
-              .bytes_per_s = 0.2e6};
+      Job job{
+          .step_s = {{"none", 36.1}, {"bf16", 18.1}, {"int8", 9.2}, {"int4", 4.7}, {kSparse, 0.4}},
+          .bytes_per_s = 0.2e6};
       if (begins) {
         pilot.begin(job.costs(pilot));
       }
@@ -113,13 +115,17 @@ TEST(PilotTrials, AYoungJobOfAnAdaptiveOptimizerNeverTriesWhatMakesGradientsWait
 }
 
 TEST(PilotTrials, WhatMayLoseIsTriedOnlyWhereItIsPredictedToBeFarAhead) {
-  // Steps of 0.1 s beside exchanges; 4 bits take 0.009 or 0.09 s of the link, top-k a tenth of that.
+  // Steps of 0.1 s beside exchanges; 4 bits take 0.009 or 0.09 s of the link, top-k a tenth of
+  // that.
   for (const auto& [bytes_per_s, dense_s, tries] :
        {std::tuple{100e6, 0.172, false}, {10e6, 0.82, true}}) {
     Pilot pilot(pilot_model(), 4, at_any_age({.tuning_turns = 0}));
     const double sparse_s = 0.0001;  // whatever it would take
-    Job job{.step_s = {{"none", dense_s}, {"bf16", dense_s - 0.01}, {"int8", dense_s - 0.02},
-                       {"int4", dense_s - 0.03}, {kSparse, 0.1 + sparse_s}},
+    Job job{.step_s = {{"none", dense_s},
+                       {"bf16", dense_s - 0.01},
+                       {"int8", dense_s - 0.02},
+                       {"int4", dense_s - 0.03},
+                       {kSparse, 0.1 + sparse_s}},
             .bytes_per_s = bytes_per_s};
     job.run_to_cruise(pilot);
     EXPECT_EQ(windows_of(job).contains(kSparse), tries) << pilot.log_json_lines();
@@ -154,7 +160,7 @@ TEST(PilotTrials, ItLooksAgainWhenTheExchangeHoldsUpMoreOfAStep) {
   compute_less(0.4);  // 0.035 s of 0.2
   job.run(pilot, 3);
   EXPECT_EQ(job.costs_given, 0) << pilot.log_json_lines();  // 100 steps behind the choice
-  job.run(pilot, 1);  // the second window that says so
+  job.run(pilot, 1);                                        // the second window that says so
   ASSERT_EQ(job.costs_given, 1) << pilot.log_json_lines();
   const Decision& retry = pilot.log()[1];
   EXPECT_EQ(retry.what, "retry");
@@ -204,7 +210,9 @@ TEST(PilotTrials, WhatIsNotWhatItWasPredictedToBeGoesAgain) {
   // By the link top-k is twice as fast as int4; it was not tried, and takes as long.
   for (const double sparse_s : {0.12, 0.21}) {
     Pilot pilot(pilot_model(), 4, {.tuning_turns = 0});
-    Job job{.step_s = {{"none", 0.82}, {"bf16", 0.46}, {"int8", 0.28}, {"int4", 0.2}, {kSparse, sparse_s}}};
+    Job job{
+        .step_s = {
+            {"none", 0.82}, {"bf16", 0.46}, {"int8", 0.28}, {"int4", 0.2}, {kSparse, sparse_s}}};
     job.run(pilot, 60);
     EXPECT_EQ(count(pilot, "loosen"), 1u) << pilot.log_json_lines();
     const bool stays = sparse_s < 0.2;
@@ -220,11 +228,11 @@ TEST(PilotTrials, WhatMayLoseIsSaidByTheTraitsOfACompressor) {
     found[std::string(row.name)] = may_lose(std::string(row.example));
   }
   const std::map<std::string, bool> expected = {
-      {"none", false},      {"fp16", false},     {"bf16", false},     {"int8", false},
-      {"int4", false},      {"e4m3", false},     {"e5m2", false},     {"2bit", true},
-      {"1bit", true},       {"ternary", true},   {"natural", true},   {"qsgd", true},
-      {"topk", true},       {"chunktopk", true}, {"tensortopk", true}, {"blocktopk", true},
-      {"threshold", true},  {"randomk", true},   {"dgc", true},       {"powersgd", true}};
+      {"none", false},     {"fp16", false},     {"bf16", false},      {"int8", false},
+      {"int4", false},     {"e4m3", false},     {"e5m2", false},      {"2bit", true},
+      {"1bit", true},      {"ternary", true},   {"natural", true},    {"qsgd", true},
+      {"topk", true},      {"chunktopk", true}, {"tensortopk", true}, {"blocktopk", true},
+      {"threshold", true}, {"randomk", true},   {"dgc", true},        {"powersgd", true}};
   EXPECT_EQ(found, expected);
   for (const std::string spec : {"int8,noef", "int4,decay=0.9", "int4,ef21", "int8,momentum=0.9"}) {
     EXPECT_TRUE(may_lose(spec)) << spec;

@@ -73,8 +73,7 @@ TEST(PilotWatch, WhatIsSlowerThanNoneHasOneTurn) {
 }
 
 TEST(PilotWatch, WhatIsSlowerThanOneThatSendsMoreHasOneTurn) {
-  Pilot pilot(pilot_model(), 4,
-              at_any_age({.least_gain = 0, .candidates = 5, .tuning_turns = 0}));
+  Pilot pilot(pilot_model(), 4, at_any_age({.least_gain = 0, .candidates = 5, .tuning_turns = 0}));
   Job job = slow_link();
   job.bytes_per_s = 1e9;
   job.step_s = {{"none", 0.5}, {"bf16", 0.5}, {"int8", 0.45}, {"int4", 0.48}};
