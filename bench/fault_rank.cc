@@ -17,6 +17,7 @@
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/store.h"
+#include "gradwire/comm/internal/address.h"
 #include "gradwire/comm/internal/plugin_engine.h"
 #include "gradwire/comm/transport/point_to_point_transport.h"
 
@@ -126,11 +127,14 @@ Group join(const Arguments& arguments) {
   }
   const auto store = make_store(options.store, options.rank, options.timeout,
                                 {options.job_secret, options.log, 16});
-  meet(*store, "plain", options.rank, options.world_size);
+  const std::string& interface = options.network_interface;
+  const std::string address =
+      chosen_address(meet(*store, "address", options.rank, options.world_size,
+                          address_offer(interface, store->local_address())),
+                     options.rank, interface);
   auto engine = std::make_shared<CorruptingEngine>(make_plugin_engine(
       load_plugin("gloo", PluginSymbols::kOwn, options), options,
-      {store.get(), own_address(options.network_interface, store->local_address()),
-       store->deadline()}));
+      {store.get(), address, store->deadline()}));
   meet(*store, "joined", options.rank, options.world_size);
   CorruptingEngine* const broken = engine.get();
   return {make_point_to_point_transport("gloo", std::move(engine), options), broken};
