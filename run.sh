@@ -247,7 +247,7 @@ run_tests() {
   status=0
   # The exit status of the runner, not of tee, decides.
   { code=0; ctest --preset "$preset" --no-tests=error 2>&1 || code=$?; echo $code > "$logs/ctest.status"; } | tee "$logs/ctest.log"
-  { code=0; "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider 2>&1 || code=$?; echo $code > "$logs/pytest.status"; } | tee "$logs/pytest.log"
+  { code=0; "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider -n 2 --dist worksteal --durations 25 2>&1 || code=$?; echo $code > "$logs/pytest.status"; } | tee "$logs/pytest.log"
   echo
   echo "closing lines:"
   grep -E 'tests passed, .* tests failed out of|No tests were found' "$logs/ctest.log" || true
