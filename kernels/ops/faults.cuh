@@ -26,10 +26,14 @@ __device__ __forceinline__ void report_overflow(const SumFaults& to, uint32_t ma
 __device__ __forceinline__ uint32_t largest_of(const float (&x)[kPerThread], size_t first,
                                                size_t numel) {
   uint32_t largest = 0;
+  // One register where sizes would take two for each element.
+  const int count = first + kPerThread <= numel ? kPerThread
+                    : first < numel             ? static_cast<int>(numel - first)
+                                                : 0;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;
-    largest = bits > largest && first + i < numel ? bits : largest;
+    largest = bits > largest && i < count ? bits : largest;
   }
   return largest;
 }

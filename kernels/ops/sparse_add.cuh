@@ -24,7 +24,6 @@ struct AddArguments {
   StepWords* step;
   CodeFormat codes;  // of eight bits
   bool onto;         // the one part is added to what the sum holds
-  SumFaults overflow;
   IndexChoice indices;
   BlockGrid grid;  // what indices say, where they say blocks
 };
@@ -133,15 +132,15 @@ __device__ inline bool blocks_hold(const ChunkOfBlocks& chunk, const std::byte* 
   return __syncthreads_or(bad) == 0;
 }
 
-/// Thread blocks that a multiprocessor is to hold; 0: as the compiler chooses. With offsets in
-/// shared memory no more fit on sm_80, and for more of them the compiler would spill.
+/// Thread blocks that a multiprocessor is to hold: all its threads, in 32 registers each. With
+/// offsets in shared memory no more than 6 fit on sm_80, and for more the compiler would spill.
 template <SparseIndices kIndices>
-inline constexpr unsigned kAddersAtOnce = kIndices == SparseIndices::kBlocks ? 6 : 0;
+inline constexpr unsigned kAddersAtOnce = kIndices == SparseIndices::kBlocks ? 6 : 8;
 
 /// A block owns a chunk of the sum.
 template <class T, SparseStorage kStorage, SparseIndices kIndices>
 __global__ void __launch_bounds__(kSparseThreads, kAddersAtOnce<kIndices>)
-    add_sparse_kernel(AddArguments a) {
+    add_sparse_kernel(AddArguments a, SumFaults overflow) {
   using Layout = SparseLayout<kStorage, kIndices>;
   if (a.indices.excludes<kIndices>(variant_of(a))) {
     return;
@@ -220,16 +219,20 @@ __global__ void __launch_bounds__(kSparseThreads, kAddersAtOnce<kIndices>)
     }
     __syncthreads();
   }
+  uint32_t largest = 0;
+#pragma unroll 1
   for (unsigned mine = threadIdx.x * kPerThread; mine < numel;
        mine += kSparseThreads * kPerThread) {
     float x[kPerThread];
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       x[i] = a.factor == 1.0f ? sum[mine + i] : sum[mine + i] * a.factor;
+      const uint32_t bits = __float_as_uint(x[i]) & 0x7FFFFFFFu;  // zeros behind the end
+      largest = bits > largest ? bits : largest;
     }
-    report_overflow(a.overflow, largest_of(x, mine, numel));
     store_floats<T>(a.sum, blockIdx.x * kSelectChunk + mine, a.numel, x);
   }
+  report_overflow(overflow, largest);
 }
 
 /// Copies the chunks of a slice, placed in the one part: counts, scales, indices and values are one

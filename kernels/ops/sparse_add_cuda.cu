@@ -47,14 +47,14 @@ void add_sparse(const SparseParts& parts, const SparseFormat& format, const Spar
   arguments.factor = output.scale;
   arguments.codes = code_format_of(format.values);
   arguments.onto = output.onto;
-  arguments.overflow = output.overflow;
   arguments.grid = format.blocks;
   dispatch_format(op, format, [&]<SparseStorage kStorage, SparseIndices kIndices>() {
     GRADWIRE_LAUNCH((place_part_kernel<kStorage, kIndices>),
                     (LaunchShape{parts.parts.size(), kPlaceThreads, stream}), arguments);
     dispatch(sum.dtype, [&]<class T>() {
       GRADWIRE_LAUNCH((add_sparse_kernel<T, kStorage, kIndices>),
-                      (LaunchShape{select_chunks(sum.numel), kSparseThreads, stream}), arguments);
+                      (LaunchShape{select_chunks(sum.numel), kSparseThreads, stream}), arguments,
+                      output.overflow);
     });
   });
 }
