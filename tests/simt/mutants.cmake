@@ -169,7 +169,7 @@ gradwire_simt_mutant(zero_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
   FROM "i);\n    }\n  }\n  __syncthreads();" TO "i);\n    }\n  }"
   TESTS "*SparseSums.Add*")
 gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
-  FROM "    __syncthreads();\n  }\n  for (unsigned mine" TO "  }\n  for (unsigned mine"
+  FROM "    __syncthreads();\n  }\n  uint32_t largest" TO "  }\n  uint32_t largest"
   TESTS "*SparseSums.Add*")
 gradwire_simt_mutant(index_order FILE sparse_index.cuh SOURCE sparse_add_cuda.cu
   FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseSums.Add*")
