@@ -158,7 +158,7 @@ TEST_F(Trainer, AutoRefusesWhatIsNoSpecBeforeAnyStep) {
 #if GRADWIRE_WITH_GLOO
 
 TEST_F(Trainer, AutoCompressesWithRanksAsProcesses) {
-  const auto ranks = start_ranks(2, {"--hidden", "128,128", "--pace", "20mbit", "--method",
+  const auto ranks = start_ranks(2, {"--hidden", "128,128", "--pace", "10mbit", "--method",
                                      "auto:window=10", "--epochs", "9"});
   for (const auto& rank : ranks) {
     ASSERT_EQ(rank->wait(kLong), 0) << rank->errors();
