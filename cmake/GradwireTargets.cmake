@@ -34,8 +34,9 @@ function(gradwire_precompile target group)
     add_library(gradwire_${group}_precompiled OBJECT EXCLUDE_FROM_ALL
                 ${PROJECT_BINARY_DIR}/precompiled/${group}.cc)
     gradwire_group_options(gradwire_${group}_precompiled ${group})
-    target_precompile_headers(gradwire_${group}_precompiled PRIVATE
-                              ${PROJECT_SOURCE_DIR}/cmake/precompiled/${group}.h)
+    # By a name that is the same in every checkout: ccache compares what includes it.
+    target_include_directories(gradwire_${group}_precompiled PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+    target_precompile_headers(gradwire_${group}_precompiled PRIVATE <precompiled/${group}.h>)
   endif()
   gradwire_group_options(${target} ${group})
   if(NOT GRADWIRE_FAST_COMPILE)
