@@ -16,7 +16,14 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LABEL = "soak"  # of ctest's tests and pytest's marker
+MARK = "soak"  # of pytest's tests
+# C++ tests that draw a sample (support/sampling.h).
+DRAWING = ("CompressorLaws.NothingIsLost", "CompressorLaws.SumOfRanksIsSumOfParts",
+           "CompressorLaws.SlicesTileThePayload", "CompressorLaws.MergeKeepsWhatItDrops",
+           "CompressorLaws.PayloadNeverExceedsCapacity", "Replay.FollowsTheCommits",
+           "CpuCompressorLaws.InstructionSetsDoNotChangeBytes",
+           "CpuCompressorLaws.AlignmentDoesNotChangeBytes",
+           "AccumulatedLaws.AccumulatedGradientsGiveTheSamePayloadAndResidual")
 LONGEST_S = 1800.0
 
 
@@ -34,14 +41,18 @@ def cases(build):
         name = Path(line.partition("|")[0]).name.removeprefix("simt_mutant_")
         yield (f"mutant {name}", ["ctest", "--test-dir", str(build), "--output-on-failure", "-R",
                                   "simt.a_sample_of_the_mutants"], {"GRADWIRE_MUTANTS": name})
-    shown = json.loads(subprocess.run(
-        ["ctest", "--test-dir", str(build), "-L", f"^{LABEL}$", "--show-only=json-v1"],
-        capture_output=True, check=True).stdout)
-    for test in shown["tests"]:
-        yield (f"ctest {test['name']}", ["ctest", "--test-dir", str(build), "--output-on-failure",
-                                         "-R", f"^{re.escape(test['name'])}$"], {})
+    shown = json.loads(subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"],
+                                      capture_output=True, check=True).stdout)
+    names = [test["name"] for test in shown["tests"]]
+    for drawing in DRAWING:
+        found = [name for name in names if name.partition(".")[2] == drawing]
+        if not found:
+            sys.exit(f"soak: {build} has no test {drawing}")
+        for name in found:
+            yield (f"ctest {name}", ["ctest", "--test-dir", str(build), "--output-on-failure",
+                                     "--timeout", f"{LONGEST_S:.0f}", "-R", f"^{re.escape(name)}$"], {})
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", LABEL, "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARK, "-p", "no:cacheprovider"],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "GRADWIRE_SOAK": "1"})
     if found.returncode not in (0, 5):  # 5: nothing is so marked
         sys.exit(f"soak: pytest cannot collect:\n{found.stdout}{found.stderr}")

@@ -7,6 +7,7 @@
 
 #include "tests/kernels/compress_cases.h"
 #include "tests/support/close.h"
+#include "tests/support/sampling.h"
 
 namespace gradwire::testing {
 namespace {
@@ -47,7 +48,7 @@ void expect_nothing_lost(const std::string& spec, const Sample& s) {
 }
 
 TEST(CompressorLaws, NothingIsLost) {
-  for (const std::string& spec : all_specs()) {
+  for (const std::string& spec : sample_of_each(all_specs())) {
     for (const DType dtype : kDTypes) {
       for (const size_t numel : odd_sizes()) {
         SCOPED_TRACE(concat(spec, " ", to_string(dtype), " ", numel));
@@ -120,7 +121,7 @@ TEST(CompressorLaws, ARoundingFollowsItsParameterIntoAnotherBucket) {
 }
 
 TEST(CompressorLaws, SumOfRanksIsSumOfParts) {
-  for (const std::string& spec : all_specs()) {
+  for (const std::string& spec : sample_of_each(all_specs())) {
     for (const DType dtype : kDTypes) {
       SCOPED_TRACE(concat(spec, " ", to_string(dtype)));
       const size_t numel = 3 * kChunk + 1;
@@ -150,7 +151,7 @@ TEST(CompressorLaws, SumOfRanksIsSumOfParts) {
 }
 
 TEST(CompressorLaws, SlicesTileThePayload) {
-  for (const std::string& spec : all_specs()) {
+  for (const std::string& spec : sample_of_each(all_specs())) {
     for (const size_t numel : odd_sizes()) {
       SCOPED_TRACE(concat(spec, " ", numel));
       Rig rig(spec, {.numel = numel, .seed = kSeed});
@@ -177,7 +178,7 @@ TEST(CompressorLaws, SlicesTileThePayload) {
 }
 
 TEST(CompressorLaws, MergeKeepsWhatItDrops) {
-  for (const std::string& spec : all_specs()) {
+  for (const std::string& spec : sample_of_each(all_specs())) {
     SCOPED_TRACE(spec);
     constexpr int kRanks = 3;
     constexpr float kScale = 1.0f / kRanks;
@@ -229,7 +230,7 @@ TEST(CompressorLaws, MergeOfPartsAlreadyMergedIsPossible) {
 }
 
 TEST(CompressorLaws, PayloadNeverExceedsCapacity) {
-  for (const std::string& spec : all_specs()) {
+  for (const std::string& spec : sample_of_each(all_specs())) {
     for (const size_t numel : odd_sizes()) {
       SCOPED_TRACE(concat(spec, " ", numel));
       Rig rig(spec, {.numel = numel, .seed = kSeed});
