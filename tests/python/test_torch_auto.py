@@ -92,7 +92,7 @@ def _switches(world):
         assert len(step_s) == 4 and all(s > 0 for s in step_s)
         assert len(rest["exchange_s"]) == 4 and all(s > 0 for s in rest["exchange_s"])
         # The last bucket's exchange begins where backward ends.
-        assert len(rest["exposed_s"]) == 4 and all(0 < w < s for w, s in zip(rest["exposed_s"], step_s))
+        assert len(rest["exposed_s"]) == 4 and all(0 <= w < s for w, s in zip(rest["exposed_s"], step_s))
         assert rest["loss"] == 0.5 + 0.5 * world.world_size
         assert rest["skipped"] == 0 and len(rest["norms"]) == 6
     ready, link, codecs = pilot.costs

@@ -211,7 +211,7 @@ class Compressor:
         On a GPU waits, raises what stopped commits, and forgets it: the committed state stands. Call it once in a while. On the CPU calls raise for themselves.
         
         Raises:
-            NonFiniteGradient: a gradient of some rank held NaN or infinity.
+            NonFiniteGradient: a gradient of some rank held NaN or infinity, or the sum of all ranks' overflowed.
             InvalidArgument: a payload that does not belong here, naming which and why.
         """
     def commit(self, stream: typing.Any = None, skip: bool = False) -> None:
@@ -219,7 +219,7 @@ class Compressor:
         Makes what the last compress() drew final: its next_residual is now the committed one. On a GPU it is enqueued (stream None: on the last call's); where the step met NaN or infinity nothing is committed, with skip in this step alone, else until check().
         
         Raises:
-            NonFiniteGradient: the last gradient held NaN or infinity (on the CPU).
+            NonFiniteGradient: the last gradient held NaN or infinity, or the last sum of payloads overflowed (on the CPU).
         """
     def compress(self, gradient: typing.Any, residual: typing.Any = None, next_residual: typing.Any = None, out: typing.Any = None, stream: typing.Any = None) -> typing.Any:
         """
@@ -290,7 +290,9 @@ class Compressor:
         
         Raises:
             InvalidArgument: a payload that does not belong here, naming which and why.
-            NonFiniteGradient: a payload made from a gradient that held NaN or infinity.
+            NonFiniteGradient: a payload made from a gradient that held NaN or infinity; on the CPU also a
+                sum that overflows float32 though all gradients are finite: commit() then refuses too. On a
+                GPU check() raises it.
         """
     def restore(self, payload: typing.Any, values: typing.Any, stream: typing.Any = None) -> None:
         """
