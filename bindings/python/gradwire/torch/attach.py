@@ -99,10 +99,11 @@ class Attached(GradientExchange):
             return
         with torch.no_grad():
             for tensor in tensors:
-                flat = tensor.detach().contiguous().reshape(-1)
+                # A copy: one element counts as contiguous with any stride, and is no view of bytes then.
+                flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)
                 if flat.numel() > 0:
                     # Buffers may stay on the CPU, of which a group of NCCL's takes nothing.
-                    raw = flat.view(torch.uint8).to(self._work.device, copy=True)
+                    raw = flat.view(torch.uint8).to(self._work.device)
                     if self._work.waits:
                         self._transport.broadcast(raw.numpy(), 0)
                     else:  # from Python gradwire's carries a Reducer's memory alone
