@@ -76,6 +76,28 @@ def test_passes_add_up_and_the_optimizer_waits(tmp_path):
     check(2, _accumulates, tmp_path)
 
 
+def _left_out_at_last(world):
+    """The last pass does not reach a layer that one inside no_sync() has reached: on all ranks, or on one."""
+    for unused in ("zero", "error"):
+        for rank_with_both in (None, 1):
+            model, exchange = _attached(spec="none", unused=unused)
+            reference = Net()
+            with exchange.no_sync():
+                loss_of(model, world.rank, 0).backward()
+            loss_of(model, world.rank, 1, use=world.rank == rank_with_both).backward()
+            exchange.wait()
+            for rank in range(2):
+                for part, use in ((0, True), (1, rank == rank_with_both)):
+                    (loss_of(reference, rank, part, use=use) / 2).backward()
+            torch.testing.assert_close(flat(p.grad for p in model.parameters()),
+                                       flat(p.grad for p in reference.parameters()))
+            exchange.close()
+
+
+def test_what_passes_inside_no_sync_reached_is_exchanged_where_the_last_does_not_reach_it(tmp_path):
+    check(2, _left_out_at_last, tmp_path)
+
+
 def _unused(world):
     model, exchange = _attached(unused="zero")
     own, given = torch.zeros(24, 24), torch.zeros(24, 24)

@@ -269,6 +269,64 @@ def test_a_memory_format_may_change_in_the_middle_of_training(tmp_path):
     check(2, _changes, tmp_path)
 
 
+class _Converted(torch.nn.Module if rank_processes.HAS_TORCH else object):
+    """A weight and one in transposed memory, that convert() lays out in other orders."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.bias = torch.nn.Parameter(torch.randn(5))
+        self.image = torch.nn.Parameter(torch.randn(6, 4, 3, 3))
+        self.matrix = torch.nn.Parameter(laid_out(torch.randn(12, 9), "transposed"))
+
+    def forward(self, factors, every):
+        used = list(zip(self.parameters(), factors))
+        return sum((p * c).sum() for p, c in (used if every else used[:1]))
+
+    def convert(self):
+        self.image.data = laid_out(self.image.data, "channels_last")
+        self.matrix.data = self.matrix.data.contiguous()
+
+
+# Spec, find_unused_parameters, gradient_as_bucket_view, and what rank 0 has in the first step.
+CONVERTED = [
+    ("none", False, False, "used"), ("topk:20%", False, False, "zero"), ("none", True, False, "unused"),
+    ("topk:20%", True, False, "zero"), ("none", True, False, "nan"), ("none", True, True, "unused"),
+    ("topk:20%", True, True, "unused"),
+]  # fmt: skip
+
+
+def _converted(world):
+    """DDP itself gives other means then, with .grad apart from its buffers: it writes gradients in the order
+    that parameters had, and reads means in that which they have."""
+    for spec, unused, view, first in CONVERTED:
+        ddp = in_ddp(_Converted(), gradient_as_bucket_view=view, find_unused_parameters=unused)
+        skip = {"on_nonfinite": "skip"} if first == "nan" else {}
+        exchange = gradwire.torch.register(ddp, spec, exempt_1d="never", timeout=30.0, **skip)
+        ddp.module.convert()
+        owed = [torch.zeros(()) for _ in ddp.parameters()]
+        for step in range(4):
+            generator = torch.Generator().manual_seed(10 * step + world.rank)
+            mine = [torch.randn(p.shape, generator=generator) for p in ddp.parameters()]
+            at_first = step == 0 and world.rank == 0 and first != "used"
+            if at_first:  # what rank 0 has tells it no order
+                mine = [c * (float("nan") if first == "nan" else 0.0) for c in mine]
+            ddp.zero_grad()
+            ddp(mine, every=not (at_first and first == "unused")).backward()
+            if step == 0 and first == "nan":
+                assert all(bool(p.grad.isnan().all()) for p in ddp.parameters())
+                continue
+            wanted = [g + e for g, e in zip(sums(mine), owed)]
+            owed = sums(residuals(ddp, exchange))
+            found = [2 * p.grad + e for p, e in zip(ddp.parameters(), owed)]
+            assert_near(found, wanted, 1e-5, (spec, unused, view, first, step))
+        exchange.close()
+
+
+def test_means_are_right_where_ddp_was_made_before_a_memory_format(tmp_path):
+    check(2, _converted, tmp_path)
+
+
 def _refused(world):
     class Shared(torch.nn.Module):
         def __init__(self):

@@ -14,7 +14,13 @@ if rank_processes.HAS_TORCH:
     import torch
     import torch.distributed.checkpoint as dcp
     from sharded_case import OPTIMIZERS, Formula, assert_near, fill, parts, sharded, whole_of, wholes
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_optimizer_state_dict,
+        get_state_dict,
+        set_optimizer_state_dict,
+        set_state_dict,
+    )
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -146,6 +152,40 @@ def test_a_distributed_checkpoint_goes_on_at_another_number_of_ranks(tmp_path, r
     saved = check(ranks, functools.partial(_saved, **how), tmp_path / "a")
     loaded = check(later, functools.partial(_resharded, near=dtype == "float32", **how), tmp_path / "b")
     assert saved[0] == loaded[0]
+
+
+def _whole_state(world):
+    """Three ranks, of which the last has nothing of the last bias."""
+    for dtype in (torch.float16, torch.bfloat16):
+        model = sharded(dtype=dtype)
+        whole = [torch.nn.Parameter(whole_of(p)) for p in model.parameters()]
+        mine, alone = (gt.SGD(ps, lr=0.1, momentum=0.9) for ps in (model.parameters(), whole))
+        for step in range(3):
+            fill(list(model.parameters()), step), fill(whole, step)
+            mine.step(), alone.step()
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        saved = get_optimizer_state_dict(model, mine, options=options)
+        if world.rank == 0:
+            names = [name for name, _ in model.named_parameters()]
+            for name, p in zip(names, whole):
+                assert set(saved["state"][name]) == set(alone.state[p])
+                for key, exact in alone.state[p].items():
+                    assert torch.equal(saved["state"][name][key].to(exact.dtype), exact), (dtype, name, key)
+        other = sharded(dtype=dtype)
+        with torch.no_grad():
+            for p, q in zip(model.parameters(), other.parameters()):
+                q.copy_(p)
+        again = gt.SGD(other.parameters(), lr=0.1, momentum=0.9)
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_optimizer_state_dict(other, again, saved, options=options)
+        for step in range(3, 5):
+            fill(list(other.parameters()), step), fill(whole, step)
+            again.step(), alone.step()
+        assert all(map(torch.equal, wholes(other.parameters()), whole))
+
+
+def test_masters_are_gathered_whole_where_a_rank_has_no_element(tmp_path):
+    check(3, _whole_state, tmp_path)
 
 
 def _codes(world):

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -82,6 +82,7 @@ class Attached(GradientExchange):
         super().__init__(named, spec, **options)
         self._hooks: List[Any] = []
         self._ready_as: Dict[int, Tuple[torch.Tensor, int]] = {}  # .grad as it was, of each
+        self._added: Set[int] = set()  # what passes inside no_sync() have reached
 
     def hook(self, optimizer: Optional[torch.optim.Optimizer]) -> None:
         """Called by attach()."""
@@ -113,7 +114,8 @@ class Attached(GradientExchange):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward passes only add to .grad; the first one after it exchanges the sums."""
+        """Inside, backward passes only add to .grad; the first one after it exchanges the sums, also of
+        parameters that it does not reach."""
         if self._in_step:
             raise InvalidArgument("no_sync: gradients have left already, wait() must come first")
         self._passes += 1
@@ -144,6 +146,10 @@ class Attached(GradientExchange):
             raise InvalidArgument("wait: no gradient has appeared since the last step")
         self._check_unchanged()
         try:
+            for i in sorted(self._added - set(self._ready_as)):
+                gradient = self._named[i][1].grad
+                if gradient is not None:
+                    self._hand_over(i, gradient)
             with self._work.behind_backward():
                 committed = self._reducer.wait() is not False  # None: nobody knows, means may be NaN
         except (NonFiniteGradient, TransportError) as error:
@@ -229,6 +235,7 @@ class Attached(GradientExchange):
     def _end_step(self) -> None:
         self._in_step = False
         self._ready_as.clear()
+        self._added.clear()
 
     def _check_unchanged(self) -> None:
         for i, (gradient, version) in self._ready_as.items():
@@ -240,15 +247,20 @@ class Attached(GradientExchange):
                 )
 
     def _ready(self, parameter: torch.Tensor) -> None:
+        i = self._ids[id(parameter)]
         if self._passes > 0:
+            self._added.add(i)
             return
         if not self._in_step:
             self._begin_plainly()
             self._in_step = True
-        started = time.perf_counter()
         gradient = parameter.grad
-        assert gradient is not None and self._reducer is not None
-        i = self._ids[id(parameter)]
+        assert gradient is not None
+        self._hand_over(i, gradient)
+
+    def _hand_over(self, i: int, gradient: torch.Tensor) -> None:
+        assert self._reducer is not None
+        started = time.perf_counter()
         if gradient.layout != torch.strided or gradient.dtype not in DTYPES:
             raise InvalidArgument(
                 f"parameter '{self._named[i][0]}': its gradient is {gradient.dtype}, "

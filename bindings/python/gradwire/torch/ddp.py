@@ -13,7 +13,15 @@ from torch.nn.parallel import DistributedDataParallel
 from .._core import Plan, parse_spec
 from ..errors import InvalidArgument, NonFiniteGradient
 from .exchange import DTYPES, GradientExchange, RefusedByAll
-from .memory_order import Part, parts_of, to_c_order, to_memory_order
+from .memory_order import (
+    Part,
+    parts_now,
+    parts_of,
+    right_views,
+    shares_memory,
+    to_c_order,
+    to_memory_order,
+)
 from .norms import specs_of
 
 __all__ = ["DDPHook", "after_backward", "register"]
@@ -214,6 +222,9 @@ class DDPHook(GradientExchange):
         if mapped.buffer() is not buffer:
             mapped = self._mapped[index] = self._map(bucket, buffer)
             self._mapped_anew = True
+        elif not all(part.certain for part in mapped.parts):
+            parts = parts_of(buffer, self._parameters_of(mapped), mapped.parts)
+            mapped = self._mapped[index] = mapped._replace(parts=parts)
         to_c_order(buffer, mapped.parts)  # nobody reads it until _end_step()
         if self._auto is not None:
             self._auto.sees(mapped.parameters, buffer)
@@ -289,8 +300,10 @@ class DDPHook(GradientExchange):
                     self._scale.value,
                     self._scale.address,
                 )
-        if committed and self._may_leave_out():
-            means = [(each.buffer, each.mapped) for each in waiting]
+        means = [self._as_read(each) for each in waiting] if committed else []
+        if means and self._gradients_are_views():
+            after_backward(lambda: self._right_views(means))
+        if means and self._may_leave_out():
             after_backward(lambda: self._give_to_unused(means))
         if self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
             self._mapped_anew = False
@@ -301,8 +314,25 @@ class DDPHook(GradientExchange):
             for each in waiting:
                 self._auto.sees_means(each.mapped.parameters, each.buffer)
             self._auto.end_step(committed)
-        for each in waiting if committed else []:
-            to_memory_order(each.buffer, each.mapped.parts)
+        for buffer, mapped in means:
+            to_memory_order(buffer, mapped.parts)
+
+    def _gradients_are_views(self) -> bool:
+        return bool(getattr(self._ddp(), "gradient_as_bucket_view", False))
+
+    def _parameters_of(self, mapped: _Mapped) -> List[torch.Tensor]:
+        return [self._named[i][1] for i in mapped.parameters]
+
+    def _as_read(self, each: _Waiting) -> Tuple[torch.Tensor, _Mapped]:
+        """A buffer, and its parts as DDP reads means from it."""
+        if self._gradients_are_views():
+            return each.buffer, each.mapped
+        parts = parts_now(each.mapped.parts, self._parameters_of(each.mapped))
+        return each.buffer, each.mapped._replace(parts=parts)
+
+    def _right_views(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
+        for buffer, mapped in means:
+            right_views(buffer, mapped.parts, self._parameters_of(mapped))
 
     def _give_to_unused(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
         # DDP leaves a parameter alone that no rank has reached. But what ranks still owed it has been
@@ -318,7 +348,7 @@ class DDPHook(GradientExchange):
                 if parameter.grad is None:
                     if bool(mean.any()):
                         parameter.grad = mean.clone()
-                elif not torch.equal(parameter.grad, mean):
+                elif not shares_memory(parameter.grad, buffer) and not torch.equal(parameter.grad, mean):
                     parameter.grad.copy_(mean)
 
 

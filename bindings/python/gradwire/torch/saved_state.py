@@ -16,6 +16,7 @@ __all__ = [
     "checked_state",
     "codes_as_floats",
     "is_dense",
+    "masters_of_nothing",
     "with_codes_as_floats",
     "with_full_state",
 ]
@@ -64,7 +65,8 @@ def checked_state(
                 f"{what}: is {shape}, must have its parameter's shape {tuple(parameter.shape)}"
             )
         if key == "remainder":
-            check_dtype(what, value, torch.uint16)
+            check_dtype(what, value, torch.uint16, torch.int32)
+            value = value.detach().to(torch.uint16)
         elif f"{key}.scale" in saved or value.dtype == torch.uint8:
             state.update(_from_codes(key, value, saved, parameter, coded))
             continue
@@ -82,6 +84,16 @@ def checked_state(
             f"state['{missing[0]}']: is missing, must be there; there are {', '.join(saved)}"
         )
     return state
+
+
+def masters_of_nothing(spec: str, part: torch.Tensor) -> Dict[str, torch.Tensor]:
+    """What ranks with elements of a parameter of 16 bits keep beside them, of a part without any: collectives
+    of torch's that gather state want it of all ranks."""
+    if part.numel() > 0 or part.dtype == torch.float32:
+        return {}
+    if part.dtype == torch.float16 or "master=float32" in spec:
+        return {"master": torch.empty_like(part, dtype=torch.float32)}
+    return {"remainder": torch.empty_like(part, dtype=torch.uint16)}
 
 
 def with_full_state(

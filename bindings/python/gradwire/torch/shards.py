@@ -163,7 +163,8 @@ def unsharded_state(
     packed: Dict[str, Any], parameters: List[torch.Tensor]
 ) -> Dict[str, Any]:
     """A state_dict whose codes of 8 bits of DTensors are DTensors of float32: blocks that share a scale
-    begin with a rank's part, so that codes would not follow to other parts."""
+    begin with a rank's part, so that codes would not follow to other parts. And of int32 where they are of
+    uint16, which gloo does not carry."""
     order = [i for group in packed["param_groups"] for i in group["params"]]
     state = dict(packed["state"])
     for i, parameter in zip(order, parameters):
@@ -172,6 +173,8 @@ def unsharded_state(
         state[i] = {
             key: as_parameter(parameter, codes_as_floats(key, local_of(key, value), scale))
             if (scale := state[i].get(f"{key}.scale")) is not None
+            else as_parameter(parameter, local_of(key, value).to(torch.int32))
+            if key == "remainder"
             else value
             for key, value in state[i].items()
             if not key.endswith(".scale")

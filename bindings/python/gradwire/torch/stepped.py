@@ -10,7 +10,7 @@ from ..errors import InvalidArgument
 from .devices import check_device, current_stream, gpu_of, number_at, tensor_over
 from .group_rows import refuse_misspelt, row_of_group
 from .mesh_ranks import MeshRanks
-from .saved_state import DTYPES, check_dtype, check_order, is_dense, with_full_state
+from .saved_state import DTYPES, check_dtype, check_order, is_dense, masters_of_nothing, with_full_state
 from .shards import EMPTY, loaded_states, local_gradient, local_of, place_of, shared, unsharded_state
 
 __all__ = ["Optimizer", "Params"]
@@ -336,6 +336,7 @@ class Optimizer(torch.optim.Optimizer):
                     # In the parameter's order of elements, which is the core's.
                     view = torch.as_strided(view, part.shape, part.stride())
                 views[_TORCH_NAMES.get(key, key)] = view
+            views.update(masters_of_nothing(self._spec, part))
             for key, value in self.state.get(parameter, {}).items():
                 if key not in views:
                     continue
