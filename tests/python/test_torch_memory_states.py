@@ -130,3 +130,15 @@ def test_optimizers_refuse_what_is_not_dense_by_its_name():
     assert SHAPES["gaps"] == tuple(model.first.shape)
     with pytest.raises(gradwire.InvalidArgument, match="'first'.*do not fill one piece of memory"):
         gradwire.torch.SGD(model.named_parameters(), lr=0.1)
+
+
+def test_optimizers_see_values_whose_memory_holds_their_negatives():
+    """As torch has the imaginary part of a conjugate."""
+    negative = torch.conj(torch.complex(torch.zeros(1), torch.tensor([3.0]))).imag
+    assert negative.is_neg()
+    p = torch.nn.Parameter(torch.ones(1))
+    p.grad = negative
+    gradwire.torch.SGD([p], lr=1.0).step()
+    assert p.item() == 4.0
+    with pytest.raises(gradwire.InvalidArgument, match=r"its memory holds negatives"):
+        gradwire.torch.SGD([torch.nn.Parameter(negative)], lr=1.0)

@@ -370,6 +370,8 @@ def _check_parameter(
         raise InvalidArgument(
             f"{what}: its elements do not fill one piece of memory, must be a dense tensor"
         )
+    if parameter.is_neg():
+        raise InvalidArgument(f"{what}: its memory holds negatives, must its values: resolve_neg()")
 
 
 def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -384,6 +386,7 @@ def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Ten
             f"gradient of a parameter of shape {tuple(parameter.shape)}: is {gradient.dtype} on "
             f"{gradient.device}, must be float32, float16 or bfloat16 on {parameter.device}"
         )
+    gradient = gradient.resolve_neg()
     same = all(
         n == 1 or a == b
         for a, b, n in zip(gradient.stride(), parameter.stride(), parameter.shape)
