@@ -51,9 +51,10 @@ double rate_that_goes_as_far(double rate, uint64_t before, uint64_t total) {
 
 /// Above it a step moves layers farther than any that was published as good.
 double largest_rate(const OptimizerSpec& spec) {
-  return spec.name == "lamb"   ? kLargestLamb
-         : spec.name == "lars" ? kLargestLars * (1.0 - spec.momentum) / spec.trust_coefficient
-                               : std::numeric_limits<double>::infinity();
+  return spec.name == "lamb" ? kLargestLamb
+         : spec.name == "lars"
+             ? kLargestLars * (1.0 - spec.momentum) / spec.trust_coefficient.value()
+             : std::numeric_limits<double>::infinity();
 }
 
 /// Of a run, at least one.
@@ -76,7 +77,9 @@ double farther_from_one(double beta, double times) {
 
 }  // namespace
 
-LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
+LargeBatch large_batch(const SmallBatch& given, uint64_t batch) {
+  SmallBatch small = given;
+  small.optimizer = filled(given.optimizer);
   check_small(small, batch);
   const double times = static_cast<double>(batch) / static_cast<double>(small.batch);
   const uint64_t before = steps_of(small, small.batch);
@@ -127,7 +130,7 @@ LargeBatch large_batch(const SmallBatch& small, uint64_t batch) {
   }
   if (name == "adamw") {
     large.optimizer.beta2 = farther_from_one(small.optimizer.beta2, times);
-    large.optimizer.epsilon = small.optimizer.epsilon / root;
+    large.optimizer.epsilon = small.optimizer.epsilon.value() / root;
     large.why +=
         " 1 - beta2 grows as the batch, at most to 1/2, and epsilon falls as the rate grows.";
   }

@@ -18,7 +18,7 @@ inline OneBitRule onebit_rule(const OptimizerSpec& spec) {
         ", must be at most factor_max, ", spec.factor_max);
   check(spec.max_ratio == 0.0 || spec.min_ratio <= spec.max_ratio, spec.name, ": min_ratio is ",
         spec.min_ratio, ", must be at most max_ratio, ", spec.max_ratio);
-  return {spec.freeze_step, spec.bias_correction, spec.variance_floor,  spec.coeff_beta,
+  return {spec.freeze_step, spec.bias_correction, spec.variance_floor.value(), spec.coeff_beta,
           spec.factor_min,  spec.factor_max,      spec.factor_threshold};
 }
 

@@ -94,41 +94,47 @@ enum class StateBits : uint8_t {
 };
 
 /// A validated request. parse_optimizer() reads "sgd", "sgd:momentum=0.9,nesterov=1",
-/// "lamb:weight_decay=0.01", "lamb:preset=apex,weight_decay=0.01". Filled by hand, fields are as
-/// here whatever the optimizer; default_spec() has the row's.
+/// "lamb:weight_decay=0.01", "lamb:preset=apex,weight_decay=0.01". Filled by hand, a field that is
+/// not set is what the optimizer's row says: AdamW's epsilon is 1e-8 either way. filled() writes
+/// them.
 struct OptimizerSpec {
   std::string name = "sgd";
-  double momentum = 0.9;      ///< sgd, lars, larc; in [0, 1)
-  bool nesterov = false;      ///< sgd, lars, larc
-  double beta1 = 0.9;         ///< adamw, lamb; in [0, 1)
-  double beta2 = 0.999;       ///< adamw, lamb; in [0, 1)
-  double epsilon = 1e-6;      ///< > 0; adamw, lamb: outside the root; lars: in the denominator
-  double weight_decay = 0.0;  ///< >= 0
-  double trust_coefficient = 1e-3;  ///< eta of lars, larc; > 0
+  double momentum = 0.9;                        ///< sgd, lars, larc; in [0, 1)
+  std::optional<bool> nesterov = std::nullopt;  ///< sgd, lars, larc
+  double beta1 = 0.9;                           ///< adamw, lamb; in [0, 1)
+  double beta2 = 0.999;                         ///< adamw, lamb; in [0, 1)
+  std::optional<double> epsilon =
+      std::nullopt;  ///< > 0; adamw, lamb: outside the root; lars: in the denominator
+  std::optional<double> weight_decay = std::nullopt;       ///< >= 0
+  std::optional<double> trust_coefficient = std::nullopt;  ///< eta of lars, larc; > 0
   MasterWeights master = MasterWeights::kRemainder;
   StateBits state = StateBits::kFloat32;
   size_t min_8bit_size = 4096;  ///< parameters with fewer elements have state of float32
   double max_grad_norm = 0.0;   ///< all gradients together are scaled down to it; 0: never
   // What implementations of lars and lamb differ in; as here they are their papers'.
-  bool adapt_undecayed = true;   ///< parameters without weight decay are adapted as well
-  double max_ratio = 0.0;        ///< lamb: the ratio is at most this; 0: unbounded
-  double min_norm = 0.0;         ///< lamb: ||w|| counts as at least this,
-  double max_norm = 0.0;         ///< lamb: and at most this; 0: unbounded
-  bool rate_in_momentum = true;  ///< lars: the momentum holds steps, not directions
-  bool clip_rate = false;        ///< lars: a layer's rate is min(eta ||w|| / .., learning rate)
-  bool decayed_norm = false;     ///< lars: the denominator is ||g + wd w|| + eps
-  bool decay_at_zero = true;     ///< lars: weights decay even where ||g|| is 0
+  bool adapt_undecayed = true;  ///< parameters without weight decay are adapted as well
+  double max_ratio = 0.0;       ///< lamb: the ratio is at most this; 0: unbounded
+  double min_norm = 0.0;        ///< lamb: ||w|| counts as at least this,
+  double max_norm = 0.0;        ///< lamb: and at most this; 0: unbounded
+  std::optional<bool> rate_in_momentum =
+      std::nullopt;  ///< lars: the momentum holds steps, not directions
+  std::optional<bool> clip_rate =
+      std::nullopt;           ///< lars: a layer's rate is min(eta ||w|| / .., learning rate)
+  bool decayed_norm = false;  ///< lars: the denominator is ||g + wd w|| + eps
+  std::optional<bool> decay_at_zero = std::nullopt;  ///< lars: weights decay even where ||g|| is 0
   // onebit-adam and onebit-lamb, the last five of onebit-lamb.
   uint64_t freeze_step = 100000;  ///< steps of adamw or lamb before v stays; from 1 to 2^53
   bool bias_correction = true;    ///< of m and v, and of onebit-lamb's average ratio
-  double variance_floor = 0.0;    ///< sqrt v stays at least this part of its layer's; in [0, 1]
+  std::optional<double> variance_floor =
+      std::nullopt;               ///< sqrt v stays at least this part of its layer's; in [0, 1]
   double min_ratio = 0.0;         ///< the ratio is at least this, before max_ratio
   double coeff_beta = 0.9;        ///< of the average of a layer's ratios; in [0, 1)
   double factor_min = 0.5;        ///< > 0; that average's factor afterwards is at least this,
   double factor_max = 4.0;        ///< > 0; at most this,
   double factor_threshold = 0.1;  ///< and this part from the last one at the most; in [0, 1)
 
-  bool operator==(const OptimizerSpec&) const = default;
+  /// Whether both ask for the same: a field that is not set is the row's.
+  bool operator==(const OptimizerSpec& other) const;
 };
 
 /// @throws InvalidArgument: an unknown name, key or preset lists the known ones; a value out of
@@ -136,6 +142,8 @@ struct OptimizerSpec {
 OptimizerSpec parse_optimizer(std::string_view text);
 /// What the optimizer `name` is without any key. @throws InvalidArgument listing the known names.
 OptimizerSpec default_spec(std::string_view name);
+/// The spec with every field set. @throws InvalidArgument listing the known names.
+OptimizerSpec filled(OptimizerSpec spec);
 /// parse_optimizer() reads it back; a preset is written as the keys it stands for.
 std::string to_string(const OptimizerSpec& spec);
 

@@ -68,8 +68,8 @@ class Outer final : public SteppedOptimizer {
   void update(const ParameterSet::Block& block, const MomentumFactors& factors) const {
     block.update([&](const ParameterSet::Piece& piece) {
       const std::span<float> anchor = state(*block.item, piece, 0);
-      cpu::descend({anchor, momentum(*block.item, piece, 1), piece.gradient}, spec().nesterov,
-                   factors);
+      cpu::descend({anchor, momentum(*block.item, piece, 1), piece.gradient},
+                   spec().nesterov.value(), factors);
       std::copy(anchor.begin(), anchor.end(), piece.value.begin());
     });
   }

@@ -102,14 +102,14 @@ void ParameterSet::set_groups(const OptimizerSpec& spec, const std::vector<Param
   }
   for (Item& item : items_) {
     const ParamGroup& group = groups[item.group];
-    const double decay = group.weight_decay.value_or(spec.weight_decay);
+    const double decay = group.weight_decay.value_or(spec.weight_decay.value());
     item.weight_decay = to_rate(decay);
     item.momentum = static_cast<float>(group.momentum.value_or(spec.momentum));
     item.learning_rate_scale = group.learning_rate_scale;
     item.adapt = group.adapt && (spec.adapt_undecayed || decay > 0.0);
     item.beta1 = group.beta1.value_or(spec.beta1);
     item.beta2 = group.beta2.value_or(spec.beta2);
-    item.epsilon = group.epsilon.value_or(spec.epsilon);
+    item.epsilon = group.epsilon.value_or(spec.epsilon.value());
   }
 }
 

@@ -171,10 +171,11 @@ constexpr OptimizerRow kRows[] = {
 
 std::span<const OptimizerRow> optimizer_registry() { return kRows; }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& given,
                                           std::vector<Parameter> parameters,
                                           std::vector<ParamGroup> groups) {
-  const OptimizerRow& row = optimizer_row(spec.name);
+  const OptimizerRow& row = optimizer_row(given.name);
+  const OptimizerSpec spec = filled(given);
   check_spec(spec);
   if (groups.empty()) {
     groups.emplace_back();

@@ -31,7 +31,8 @@ struct Field {
   std::string_view key;
   std::string_view range;
   bool (*accepts)(double);
-  double (*get)(const OptimizerSpec&);
+  bool (*is_set)(const OptimizerSpec&);
+  double (*get)(const OptimizerSpec&);  // of one that is set
   void (*set)(OptimizerSpec&, double);
   std::span<const std::string_view> names = {};  // of the values 0, 1, ..: written in their place
 };
@@ -39,15 +40,39 @@ struct Field {
 constexpr std::string_view kMasterNames[] = {"remainder", "float32"};
 constexpr std::string_view kStateNames[] = {"float32", "8bit"};
 
+template <class T>
+struct ValueOf {
+  using Type = T;
+};
+template <class T>
+struct ValueOf<std::optional<T>> {
+  using Type = T;
+};
+
 template <auto Member>
 constexpr Field field(std::string_view key, std::string_view range, bool (*accepts)(double),
                       std::span<const std::string_view> names = {}) {
+  using Kept = std::remove_cvref_t<decltype(std::declval<OptimizerSpec>().*Member)>;
+  using Value = typename ValueOf<Kept>::Type;
+  constexpr bool kMayBeUnset = !std::is_same_v<Kept, Value>;
   return {key,
           range,
           accepts,
-          [](const OptimizerSpec& spec) { return static_cast<double>(spec.*Member); },
+          [](const OptimizerSpec& spec) {
+            if constexpr (kMayBeUnset) {
+              return (spec.*Member).has_value();
+            } else {
+              return true;
+            }
+          },
+          [](const OptimizerSpec& spec) {
+            if constexpr (kMayBeUnset) {
+              return static_cast<double>((spec.*Member).value());
+            } else {
+              return static_cast<double>(spec.*Member);
+            }
+          },
           [](OptimizerSpec& spec, double value) {
-            using Value = std::remove_reference_t<decltype(spec.*Member)>;
             if constexpr (std::is_enum_v<Value>) {
               spec.*Member = static_cast<Value>(static_cast<uint8_t>(value));
             } else {
@@ -191,6 +216,7 @@ const OptimizerRow& optimizer_row(std::string_view name) {
 void check_spec(const OptimizerSpec& spec) {
   for (std::string_view key : optimizer_row(spec.name).keys) {
     const Field& which = field_of(key);
+    check(which.is_set(spec), spec.name, ": ", key, " is not set, expected a filled() spec");
     check_range(spec.name, which, which.get(spec));
   }
 }
@@ -199,8 +225,35 @@ OptimizerSpec default_spec(std::string_view name) {
   const OptimizerRow& row = optimizer_row(name);
   OptimizerSpec spec;
   spec.name = row.name;
+  spec.nesterov = false;
+  spec.epsilon = 1e-6;
+  spec.weight_decay = 0.0;
+  spec.trust_coefficient = 1e-3;
+  spec.rate_in_momentum = true;
+  spec.clip_rate = false;
+  spec.decay_at_zero = true;
+  spec.variance_floor = 0.0;
   set_keys(row, row.defaults, spec);
   return spec;
+}
+
+OptimizerSpec filled(OptimizerSpec spec) {
+  const OptimizerSpec defaults = default_spec(spec.name);
+  for (const Field& which : kFields) {
+    if (!which.is_set(spec)) {
+      which.set(spec, which.get(defaults));
+    }
+  }
+  return spec;
+}
+
+bool OptimizerSpec::operator==(const OptimizerSpec& other) const {
+  if (name != other.name) {
+    return false;
+  }
+  const OptimizerSpec own = filled(*this), others = filled(other);
+  return std::ranges::all_of(
+      kFields, [&](const Field& which) { return which.get(own) == which.get(others); });
 }
 
 OptimizerSpec parse_optimizer(std::string_view text) {
@@ -239,7 +292,8 @@ OptimizerSpec parse_optimizer(std::string_view text) {
   return spec;
 }
 
-std::vector<std::pair<std::string_view, std::string>> settings_of(const OptimizerSpec& spec) {
+std::vector<std::pair<std::string_view, std::string>> settings_of(const OptimizerSpec& given) {
+  const OptimizerSpec spec = filled(given);
   std::vector<std::pair<std::string_view, std::string>> settings;
   for (std::string_view key : optimizer_row(spec.name).keys) {
     const Field& which = field_of(key);
@@ -248,7 +302,8 @@ std::vector<std::pair<std::string_view, std::string>> settings_of(const Optimize
   return settings;
 }
 
-std::string to_string(const OptimizerSpec& spec) {
+std::string to_string(const OptimizerSpec& given) {
+  const OptimizerSpec spec = filled(given);
   const OptimizerSpec defaults = default_spec(spec.name);
   std::string text = spec.name;
   for (std::string_view key : optimizer_row(spec.name).keys) {

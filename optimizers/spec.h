@@ -13,7 +13,7 @@ namespace gradwire {
 /// @throws InvalidArgument listing the known names.
 const OptimizerRow& optimizer_row(std::string_view name);
 
-/// @throws InvalidArgument unless every field that the optimizer reads is within its range.
+/// @throws InvalidArgument unless every field that the optimizer reads is set and within its range.
 void check_spec(const OptimizerSpec& spec);
 
 /// Every key of the optimizer and its value, as parse_optimizer() reads them: presets and defaults

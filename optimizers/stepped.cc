@@ -109,12 +109,12 @@ double SteppedOptimizer::sum_of_gradient_squares(ThreadPool& pool, bool slices) 
 void SteppedOptimizer::descend(const ParameterSet::Item& item, const ParameterSet::Piece& piece,
                                bool has_momentum, const MomentumFactors& factors) const {
   if (!has_momentum) {
-    cpu::descend({piece.value, {}, piece.gradient}, spec_.nesterov, factors);
+    cpu::descend({piece.value, {}, piece.gradient}, spec_.nesterov.value(), factors);
     return;
   }
   alignas(64) std::array<float, kStepPiece> scratch;
   const std::span<float> momentum = states_.load(item, piece, 0, scratch);
-  cpu::descend({piece.value, momentum, piece.gradient}, spec_.nesterov, factors);
+  cpu::descend({piece.value, momentum, piece.gradient}, spec_.nesterov.value(), factors);
   states_.store(item, piece, {momentum});
 }
 

@@ -336,7 +336,7 @@ ParameterGroups parameter_groups(const Options& options) {
     groups.matrices.momentum = 0.0;
   }
   if (options.optimizer.name == "lars") {
-    groups.vectors.learning_rate_scale = options.optimizer.trust_coefficient;
+    groups.vectors.learning_rate_scale = options.optimizer.trust_coefficient.value();
   }
   return groups;
 }

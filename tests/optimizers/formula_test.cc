@@ -76,8 +76,8 @@ TEST(OptimizerFormula, SgdFollowsHeavyBallAndNesterov) {
       reference::sgd(x.w, x.a, g,
                      {.learning_rate = kLearningRate * group.learning_rate_scale,
                       .momentum = spec.momentum,
-                      .weight_decay = group.weight_decay.value_or(spec.weight_decay),
-                      .nesterov = spec.nesterov});
+                      .weight_decay = group.weight_decay.value_or(spec.weight_decay.value()),
+                      .nesterov = spec.nesterov.value()});
     };
     expect_formula(spec, formula, spec.momentum == 0.0 ? "" : "momentum");
   }
@@ -91,9 +91,9 @@ TEST(OptimizerFormula, LarsFollowsThePaper) {
       reference::lars(x.w, x.a, g,
                       {.learning_rate = kLearningRate * group.learning_rate_scale,
                        .momentum = spec.momentum,
-                       .weight_decay = group.weight_decay.value_or(spec.weight_decay),
-                       .trust_coefficient = spec.trust_coefficient,
-                       .epsilon = spec.epsilon,
+                       .weight_decay = group.weight_decay.value_or(spec.weight_decay.value()),
+                       .trust_coefficient = spec.trust_coefficient.value(),
+                       .epsilon = spec.epsilon.value(),
                        .adapt = group.adapt});
     };
     expect_formula(spec, formula, "momentum");
@@ -109,8 +109,8 @@ TEST(OptimizerFormula, LambFollowsThePaper) {
                       {.learning_rate = kLearningRate * group.learning_rate_scale,
                        .beta1 = spec.beta1,
                        .beta2 = spec.beta2,
-                       .epsilon = spec.epsilon,
-                       .weight_decay = group.weight_decay.value_or(spec.weight_decay),
+                       .epsilon = spec.epsilon.value(),
+                       .weight_decay = group.weight_decay.value_or(spec.weight_decay.value()),
                        .adapt = group.adapt});
     };
     expect_formula(spec, formula, "exp_avg", "exp_avg_sq");

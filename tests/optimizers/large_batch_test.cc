@@ -49,7 +49,7 @@ TEST(LargeBatchRecipe, LarsLambAndAdamwFollowTheRoot) {
   const OptimizerSpec adamw = large_batch(small("adamw", 1e-3), 1024).optimizer;
   EXPECT_EQ(adamw.beta1, 0.9);
   EXPECT_NEAR(adamw.beta2, 0.996, 1e-12);
-  EXPECT_NEAR(adamw.epsilon, 5e-9, 1e-20);
+  EXPECT_NEAR(adamw.epsilon.value(), 5e-9, 1e-20);
   EXPECT_EQ(large_batch(small("adamw:beta2=0.98", 1e-3), 16384).optimizer.beta2, 0.5);
   // What is farther from 1 already stays.
   EXPECT_NEAR(large_batch(small("adamw:beta2=0.2", 1e-3), 1024).optimizer.beta2, 0.2, 1e-12);
@@ -109,7 +109,7 @@ TEST(LargeBatchRecipe, ANoiseScaleSaysWhereRatesStopGrowing) {
   run.optimizer = parse_optimizer("adamw");
   EXPECT_DOUBLE_EQ(large_batch(run, 3072).schedule.base, 0.1 * std::sqrt(3.2));
   EXPECT_NEAR(large_batch(run, 3072).optimizer.beta2, 1 - 0.012, 1e-12);  // of the batch's 12
-  EXPECT_NEAR(large_batch(run, 3072).optimizer.epsilon, 1e-8 / std::sqrt(3.2), 1e-20);
+  EXPECT_NEAR(large_batch(run, 3072).optimizer.epsilon.value(), 1e-8 / std::sqrt(3.2), 1e-20);
   run.noise_scale = 1e12;
   EXPECT_NEAR(large_batch(run, 3072).schedule.base, 0.1 * std::sqrt(12.0), 1e-9);
   run.noise_scale = 0;

@@ -21,11 +21,11 @@ constexpr int kFreeze = 20, kSteps = 60;
   return {.learning_rate = 1e-3,
           .beta1 = spec.beta1,
           .beta2 = spec.beta2,
-          .epsilon = spec.epsilon,
-          .weight_decay = spec.weight_decay,
+          .epsilon = spec.epsilon.value(),
+          .weight_decay = spec.weight_decay.value(),
           .freeze_step = kFreeze,
           .bias_correction = spec.bias_correction,
-          .variance_floor = spec.variance_floor,
+          .variance_floor = spec.variance_floor.value(),
           .adapt = spec.name == "onebit-lamb"};
 }
 

@@ -161,8 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
       std::string name = concat(row.param.spec, " ", to_string(row.param.value), " ",
                                 to_string(row.param.gradient), " ",
                                 row.param.master == MasterWeights::kFloat32 ? "master" : "default");
-      std::replace_if(
-          name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+      std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
       return name;
     });
 
@@ -289,7 +288,7 @@ TEST_P(OptimizerPrecision, WhatOthersWriteIsSteppedAsInFloat32Parameters) {
 
 TEST_P(OptimizerPrecision, WhatOthersWriteStaysWhereAStepDoesNotMoveIt) {
   OptimizerSpec spec = parse_optimizer(GetParam().spec);
-  if (spec.name == "lars" && spec.rate_in_momentum) {
+  if (spec.name == "lars" && spec.rate_in_momentum.value()) {
     GTEST_SKIP() << "its momentum moves values at a rate of 0 as well";
   }
   Model model;

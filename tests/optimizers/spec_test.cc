@@ -107,9 +107,39 @@ TEST(OptimizerSpecText, DefaultsAreTheRows) {
   EXPECT_EQ(default_spec("adamw").epsilon, 1e-8);
   EXPECT_EQ(default_spec("adamw").weight_decay, 0.01);
   EXPECT_EQ(to_string(default_spec("adamw")), "adamw");
-  EXPECT_EQ(to_string(OptimizerSpec{.name = "adamw"}), "adamw:epsilon=1e-06,weight_decay=0");
-  EXPECT_TRUE(parse_optimizer("larc").clip_rate);
+  EXPECT_TRUE(parse_optimizer("larc").clip_rate.value());
   EXPECT_EQ(to_string(parse_optimizer("larc:clip_rate=0")), "larc:clip_rate=0");
+}
+
+TEST(OptimizerSpecText, FieldsThatNobodyFilledAreTheRows) {
+  const OptimizerSpec adamw = filled({.name = "adamw"});
+  EXPECT_EQ(adamw.epsilon, 1e-8);
+  EXPECT_EQ(adamw.weight_decay, 0.01);
+  const OptimizerSpec larc = filled({.name = "larc", .epsilon = 0.5});
+  EXPECT_EQ(larc.epsilon, 0.5);
+  EXPECT_EQ(larc.trust_coefficient, 0.02);
+  EXPECT_EQ(larc.rate_in_momentum, false);
+  EXPECT_EQ(larc.clip_rate, true);
+  EXPECT_EQ(larc.decay_at_zero, false);
+  EXPECT_EQ(filled({.name = "onebit-lamb"}).variance_floor, 0.01);
+  EXPECT_EQ(filled({.name = "diloco"}).nesterov, true);
+  for (const OptimizerRow& row : optimizer_registry()) {
+    SCOPED_TRACE(std::string(row.name));
+    const OptimizerSpec by_hand{.name = std::string(row.name)};
+    EXPECT_EQ(to_string(by_hand), row.name);
+    EXPECT_EQ(by_hand, parse_optimizer(row.name));
+  }
+  EXPECT_EQ(to_string(OptimizerSpec{.name = "adamw", .weight_decay = 0.0}), "adamw:weight_decay=0");
+  EXPECT_FALSE((OptimizerSpec{.name = "adamw", .weight_decay = 0.0} == parse_optimizer("adamw")));
+}
+
+// A gradient of 0: AdamW's step is its decay, w -= lr wd w, alone.
+TEST(OptimizerSpecText, AnOptimizerFilledByHandStepsAsTheRowSays) {
+  std::vector<float> w{2.0f}, g{0.0f};
+  const auto optimizer =
+      make_optimizer({.name = "adamw"}, {{"w", view_of(std::span(w)), view_of(std::span(g))}});
+  apply(*optimizer, 0.5);
+  EXPECT_FLOAT_EQ(w[0], 2.0f - 0.5f * 0.01f * 2.0f);
 }
 
 TEST(OptimizerSpecText, ValuesOutOfRangeNameTheRange) {

@@ -47,18 +47,19 @@ TEST(StateCodes, OfEveryStepAreThoseOfATableThatIsSearched) {
                           {.learning_rate = kRate,
                            .beta1 = spec.beta1,
                            .beta2 = spec.beta2,
-                           .epsilon = spec.epsilon,
-                           .weight_decay = spec.weight_decay,
+                           .epsilon = spec.epsilon.value(),
+                           .weight_decay = spec.weight_decay.value(),
                            .adapt = spec.name == "lamb"});
       } else if (spec.name == "sgd") {
-        ::reference::sgd(w, m, g, {kRate, spec.momentum, spec.weight_decay, spec.nesterov});
+        ::reference::sgd(w, m, g,
+                         {kRate, spec.momentum, spec.weight_decay.value(), spec.nesterov.value()});
       } else {
         ::reference::lars(w, m, g,
                           {.learning_rate = kRate,
                            .momentum = spec.momentum,
-                           .weight_decay = spec.weight_decay,
-                           .trust_coefficient = spec.trust_coefficient,
-                           .epsilon = spec.epsilon,
+                           .weight_decay = spec.weight_decay.value(),
+                           .trust_coefficient = spec.trust_coefficient.value(),
+                           .epsilon = spec.epsilon.value(),
                            .adapt = true});
       }
       step(*optimizer, kRate, 2);
@@ -263,9 +264,7 @@ TEST(StateCodes, AGroupMayHaveFullStateButNotFromAStepOn) {
   EXPECT_EQ(state.bytes.at("layer0/exp_avg_sq").size(), 5000u);
   EXPECT_EQ(state.tensors.at("layer0/exp_avg.scale").size(), 20u);
   EXPECT_EQ(state.tensors.at("layer1/exp_avg").size(), 5000u);
-  EXPECT_EQ(message_of<InvalidArgument>([&] {
-              optimizer->set_groups({{}, {}});
-            }),
+  EXPECT_EQ(message_of<InvalidArgument>([&] { optimizer->set_groups({{}, {}}); }),
             "group 1: full_state is 0, expected 1 as before: parameter 'layer1' has state of 32 "
             "bits");
   optimizer->set_groups({{.weight_decay = 0.5}, {.full_state = true}});
