@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import statistics
 import struct
 import time
@@ -53,6 +54,9 @@ def parse_auto(spec: str) -> Optional[AutoOptions]:
         InvalidArgument: an unknown or malformed option, or a build without the planner.
     """
     name, _, words = spec.strip().partition(":")
+    if re.match(r"\s*auto\s*,", spec):
+        raise InvalidArgument(
+            f"spec: is '{spec}', options of 'auto' must follow a ':', as in 'auto:{_EXAMPLES['specs']}'")
     if name.strip() != "auto":
         return None
     if _core.planner_unavailable_reason:

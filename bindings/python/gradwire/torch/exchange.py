@@ -21,9 +21,11 @@ from .joining import join
 from .live import live, refuse_exchanged
 from .loading import load_states
 from .meeting import check_group
+from .norms import specs_of
 from .ordering import Scale, work_on
 from .refused import RefusedByAll
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled
+from .updates import warns_of_two_momenta
 from .writers import write_scalars
 
 __all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
@@ -89,6 +91,7 @@ class GradientExchange:
         # One that is not enabled scales nothing, and skips nothing.
         self._scaler: Any = scaler if is_enabled(scaler) else None
         self._look_for_scalers = scaler is None
+        self._warned = False  # of two momenta
         self._scale = Scale(1.0)  # of the gradients of the step in progress
         self._begun_steps = 0
         self._steps_before = 0  # as far as a checkpoint of 'auto' says
@@ -337,6 +340,9 @@ class GradientExchange:
             refuse_steps_in_backward(self._named)
             if self._look_for_scalers:
                 find_scaler()
+            if not self._warned:
+                specs = dict.fromkeys(specs_of(self.plan).values())
+                self._warned = warns_of_two_momenta(specs, self._ids)
         self._set_waiting_plan()
         self._scale = self._work.scale_of(self._scaler)
         self.seconds = 0.0

@@ -18,7 +18,8 @@ __all__ = ["InCOrder", "StreamOrder", "check_left_out", "check_parameters"]
 
 def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
     """Raises InvalidArgument unless all are plain, of torch.float32 and where the reducer's gradients are,
-    DeviceError for a GPU that gradwire cannot use."""
+    DeviceError for a GPU that gradwire cannot use; and for a plan of other parameters."""
+    _check_planned(parameters, reducer)
     for i, parameter in enumerate(parameters):
         check_plain(f"parameters[{i}]", parameter)
         if parameter.dtype != torch.float32:
@@ -31,6 +32,27 @@ def check_parameters(parameters: Sequence[torch.Tensor], reducer: Reducer) -> No
             raise InvalidArgument(
                 f"parameters[{i}]: is on {parameter.device}, must be on {reducer.device}, where the "
                 "reducer has its gradients"
+            )
+
+
+def _check_planned(parameters: Sequence[torch.Tensor], reducer: Reducer) -> None:
+    names = reducer.plan.parameters
+    if len(parameters) != len(names):
+        first = min(len(parameters), len(names))
+        wrong = (
+            f"parameters[{first}] of shape {tuple(parameters[first].shape)} is in no plan"
+            if len(parameters) > first
+            else f"'{names[first]}' is not among them"
+        )
+        raise InvalidArgument(
+            f"parameters: are {len(parameters)}, must be the plan's {len(names)} in its order: {wrong}"
+        )
+    for i, (parameter, name) in enumerate(zip(parameters, names)):
+        shape = tuple(reducer.gradient(i).shape)
+        if tuple(parameter.shape) != shape:
+            raise InvalidArgument(
+                f"parameters[{i}]: has the shape {tuple(parameter.shape)}, must have {shape}, as the "
+                f"plan's '{name}'"
             )
 
 

@@ -1,6 +1,7 @@
 """Gradients of FSDP2 (fully_shard) through gradwire: a reduce-scatter of compressed slices."""
 
 import logging
+import re
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -19,6 +20,7 @@ from .meeting import check_group
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled
 from .sharded_checkpoint import compare, load_slices, state_of
 from .sharded_groups import Group, checked_mesh, groups_of, share_of, viewed
+from .updates import warns_of_two_momenta
 from .writers import write_scalars
 
 __all__ = ["FSDPExchange", "register_fsdp"]
@@ -91,6 +93,8 @@ class FSDPExchange:
         check_scaler(scaler, [p.sharded_param for g in self._groups for p in g.group.fsdp_params])
         self._check_dtypes(self._scaler is not None)
         self._look_for_scalers = scaler is None
+        self._sharded = {id(p.sharded_param) for g in self._groups for p in g.group.fsdp_params}
+        self._warned = False  # of two momenta
         self._scale = 1.0  # of the gradients of the step in progress
         self._pending: List[Group] = []  # reduced in this backward
         self._backward: Optional[int] = None  # torch's number of that at whose end _end() is called
@@ -251,8 +255,10 @@ class FSDPExchange:
         if self._pending:
             return
         self._begun_steps += 1
-        if self._look_for_scalers and self._begun_steps <= _LOOK_FOR_SCALERS:
-            find_scaler()
+        if self._begun_steps <= _LOOK_FOR_SCALERS:
+            if self._look_for_scalers:
+                find_scaler()
+            self._warned = self._warned or warns_of_two_momenta([self._spec], self._sharded)
         self._scale = self._scaler.get_scale() if self._scaler else 1.0
         self._stats = {"step": float(self.step), "exposed_us": 0.0, "dense_bytes": 0.0}
         self._counted = self._counters()
@@ -359,6 +365,11 @@ def _words(pending: List[Group]) -> bytes:
 
 
 def _checked_spec(spec: str) -> str:
+    if isinstance(spec, str) and re.match(r"\s*auto\s*([:,]|$)", spec):
+        raise InvalidArgument(
+            f"spec: is '{spec}', must be a compressor by name, such as 'int8': 'auto' is of register() and "
+            "attach(), whose Reducer changes its plan; slices of FSDP2 have none"
+        )
     parsed = parse_spec(spec)
     if parsed.ef21 or parsed.rank > 0 or parsed.rounds > 1:
         raise InvalidArgument(

@@ -18,22 +18,12 @@ from .plain_state import as_arrays, as_tensors
 __all__ = ["OneBitAdam", "OneBitLAMB"]
 
 
-def _check_plans(parameters: List[torch.Tensor], reducer: Reducer, plan: Plan) -> None:
+def _check_plans(reducer: Reducer, plan: Plan) -> None:
     """Before a step is made: what does not fit would be found in the middle of one, or at the freeze."""
     if not isinstance(plan, Plan):
         raise InvalidArgument(f"plan: is a {type(plan).__name__}, must be a Plan, from make_plan()")
-    names = reducer.plan.parameters
-    if plan.parameters != names or _numel_of(plan) != _numel_of(reducer.plan):
+    if plan.parameters != reducer.plan.parameters or _numel_of(plan) != _numel_of(reducer.plan):
         raise InvalidArgument("plan: is of other parameters than the reducer's, must be of the same")
-    if len(parameters) != len(names):
-        raise InvalidArgument(f"parameters: are {len(parameters)}, must be the plan's {len(names)}")
-    for i, parameter in enumerate(parameters):
-        shape = tuple(reducer.gradient(i).shape)
-        if tuple(parameter.shape) != shape:
-            raise InvalidArgument(
-                f"parameters[{i}]: has the shape {tuple(parameter.shape)}, must have {shape}, as the "
-                f"plan's '{names[i]}'"
-            )
 
 
 def _numel_of(plan: Plan) -> int:
@@ -57,7 +47,7 @@ class _OneBit:
         check_parameters(values, reducer)
         refuse_exchanged(values, "which the optimizer does by itself: expected no register() or attach()")
         check_left_out(reducer)
-        _check_plans(values, reducer, plan)
+        _check_plans(reducer, plan)
         self._parameters = values
         self._reducer = reducer
         self._plans = {"gradients": reducer.plan, "momentum": plan}

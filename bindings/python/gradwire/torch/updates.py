@@ -1,19 +1,21 @@
-"""What the optimizer makes of gradients that come late, as far as this process shows it."""
+"""What the optimizer makes of gradients, as far as this process shows it: of those that come late, and of
+those that have a momentum already."""
 
 import gc
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Container, List
+from typing import TYPE_CHECKING, Any, Container, Iterable, List
 
 import torch
 
 from .. import _core
+from .._core import parse_spec
 from .optim import SGD
 
 if TYPE_CHECKING:
     from .exchange import GradientExchange
 
-__all__ = ["agreed_updates", "updates_of"]
+__all__ = ["agreed_updates", "updates_of", "warns_of_two_momenta"]
 
 _log = logging.getLogger("gradwire")
 
@@ -41,6 +43,32 @@ def agreed_updates(exchange: "GradientExchange", transport: "_core.Transport") -
     own = updates_of(exchange._ids)
     told = transport.all_gather(own[:1].encode(), what="auto: optimizers")
     return "linear" if all(bytes(each) == b"l" for each in told) else "scaled"
+
+
+def warns_of_two_momenta(specs: Iterable[str], parameters: Container[int]) -> bool:
+    """Warns, and returns True, where a compressor keeps a velocity and an optimizer of these parameters has
+    a momentum as well: gradients then pass through both.
+
+    Args:
+        specs: of the compressors.
+        parameters: their id().
+    """
+    twice = [spec for spec in specs if parse_spec(spec).momentum > 0]
+    if not twice:
+        return False
+    for optimizer in _optimizers():
+        for group in getattr(optimizer, "param_groups", None) or ():
+            momentum = group.get("momentum")
+            has_one = isinstance(momentum, (int, float)) and momentum > 0
+            if has_one and any(id(p) in parameters for p in group["params"]):
+                _log.warning(
+                    "'%s' keeps a velocity with momentum %g, and %s has momentum %g, expected 0 there: "
+                    "gradients pass through both, so that steps are about %.3g times too long",
+                    twice[0], parse_spec(twice[0]).momentum, type(optimizer).__name__, momentum,
+                    1 / (1 - momentum),
+                )  # fmt: skip
+                return True
+    return False
 
 
 def _optimizers() -> List[Any]:
