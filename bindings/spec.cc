@@ -3,10 +3,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
 
 #include "gradwire/bindings/layers.h"
 #include "gradwire/kernels/compress/spec.h"
+#include "gradwire/kernels/compress/warmup.h"
 
 namespace gradwire::bindings {
 
@@ -70,7 +72,28 @@ void bind_spec(py::module_& module) {
           "dgc: the largest norm of a gradient, over the root of the world size; 0: none.")
       .def_property_readonly(
           "warmup", [](const CompressorSpec& s) { return s.warmup; },
-          "dgc: steps of each stage of the warm-up; 0: none.")
+          "Selectors: steps of each stage of the warm-up; 0: none.")
+      .def_property_readonly(
+          "start", [](const CompressorSpec& s) { return s.start; },
+          "The first steps, which send every element; 0: none.")
+      .def(
+          "in_step",
+          [](const CompressorSpec& s, uint64_t committed) { return spec_in_step(s, committed); },
+          py::arg("committed"),
+          "The spec without start and warm-up of the step behind so many committed ones. dgc without "
+          "a start stays as it is: its compressor counts the steps of its warm-up.")
+      .def_property_readonly(
+          "lasting", [](const CompressorSpec& s) { return lasting_spec(s); },
+          "in_step() of all steps from some step on.")
+      .def(
+          "next_change",
+          [](const CompressorSpec& s, uint64_t committed) -> std::optional<uint64_t> {
+            const uint64_t at = next_change(s, committed);
+            return at == kNeverChanges ? std::nullopt : std::optional(at);
+          },
+          py::arg("committed"),
+          "The fewest committed steps above these behind which in_step() is another one; None: it "
+          "stays.")
       .def_property_readonly(
           "fingerprint", [](const CompressorSpec& s) { return fingerprint(s); },
           "FNV-1a over the canonical text, as in every payload's header.")

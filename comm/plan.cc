@@ -7,6 +7,7 @@
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/kernels/compress/segments.h"
+#include "gradwire/kernels/compress/warmup.h"
 
 namespace gradwire {
 namespace {
@@ -16,8 +17,11 @@ bool narrower_than_16_bits(const CompressorSpec& spec, DType dtype) {
 }
 
 // Exempt parameters travel in 16 bits: a 16-bit gradient is then sent as it is.
-CompressorSpec exempt_spec(DType dtype) {
-  return parse_spec(dtype == DType::kFloat32 ? "bf16" : "none");
+// In the steps in which all others are dense, they are too.
+CompressorSpec exempt_spec(const CompressorSpec& asked, DType dtype) {
+  CompressorSpec exempt = parse_spec(dtype == DType::kFloat32 ? "bf16" : "none");
+  exempt.start = asked.start_values == ValueCodec::kRaw && exempt.name == "bf16" ? asked.start : 0;
+  return exempt;
 }
 
 std::string shape_text(const ParamInfo& parameter) {
@@ -176,7 +180,7 @@ void add_group(const CompressorSpec& spec, std::span<const ParamId> members, Buc
 
 // make_exchange() would say so too, but only when every rank has joined.
 bool carries(const ExchangeRow& row, const Plan& plan, const PlanGroup& group) {
-  return row.accepts(*make_compressor(group.spec, shape_of(plan, group)));
+  return row.accepts(*make_compressor(lasting_spec(group.spec), shape_of(plan, group)));
 }
 
 bool carries_all(const ExchangeRow& row, const Plan& plan, const PlanBucket& bucket) {
@@ -259,7 +263,7 @@ KeptBytes kept_bytes(const Plan& plan) {
       for (int rank = 0; rank < sharing; ++rank) {
         const size_t share = node_share(group.numel, rank, sharing).numel();
         const auto compressor = make_compressor(
-            group.spec, sharing == 1 ? shape_of(plan, group) : CompressorShape{.numel = share});
+            lasting_spec(group.spec), sharing == 1 ? shape_of(plan, group) : CompressorShape{.numel = share});
         most = std::max(most, compressor->kept_bytes());
       }
       kept.compressors += most;
@@ -270,9 +274,15 @@ KeptBytes kept_bytes(const Plan& plan) {
 }
 
 void describe_group(const Plan& plan, const PlanGroup& group, size_t index, std::ostream& out) {
-  const auto compressor = make_compressor(group.spec, shape_of(plan, group));
+  const auto compressor = make_compressor(lasting_spec(group.spec), shape_of(plan, group));
   out << "  group " << index << ": " << to_string(group.spec) << ", " << group.numel
-      << " elements, capacity " << compressor->capacity_bytes() << " bytes\n";
+      << " elements, capacity " << compressor->capacity_bytes() << " bytes";
+  if (changes_by_step(group.spec)) {
+    const CompressorSpec first = spec_in_step(group.spec, 0);
+    out << ", in the first step " << to_string(first) << " of "
+        << make_compressor(first, shape_of(plan, group))->capacity_bytes() << " bytes";
+  }
+  out << "\n";
   for (const Segment& segment : group.segments) {
     const ParamInfo& parameter = plan.parameters[segment.parameter];
     out << "    parameter " << segment.parameter << ": " << parameter.name << " "
@@ -351,7 +361,7 @@ Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options
         options.exchanges.size(), " exchanges for ", options.buckets.size(),
         " buckets, expected one for each or none");
   // The groups of a bucket in their order, those of fixed length first where nobody rules.
-  std::vector<CompressorSpec> specs{exempt_spec(options.dtype)};
+  std::vector<CompressorSpec> specs{exempt_spec(options.spec, options.dtype)};
   for (const SpecRule& rule : options.rules) {
     specs.push_back(rule.spec);
   }

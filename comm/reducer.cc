@@ -113,6 +113,9 @@ Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
     s.begun = true;
     return {.bucket = bucket, .step = s.step};
   }
+  if (!s.any_ready) {
+    s.begin_stage();
+  }
   p.gradient = gradient;
   p.missing = 0;
   const int64_t now = s.now_us();
@@ -183,7 +186,7 @@ void Reducer::deliver(BucketId bucket, Delivery delivery) {
         s.buckets.size(), " buckets");
   check(!s.begun, "deliver: step ", s.step,
         " has begun, expected a call between wait() and the next grad_ready()");
-  s.buckets[bucket].deliver(delivery);
+  s.buckets[bucket].deliver(delivery, s.plan.buckets[bucket].groups);
 }
 
 std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {

@@ -109,6 +109,11 @@ struct ReplanOptions {
 /// accumulate(), mark_unused(), UnusedParameters::kZero, LaunchOrder::kAgreed, deliver(), replan(),
 /// rebuild(), and the exchanges other than dense, gather and two_shot.
 ///
+/// Specs with start= or warmup= are others in their first steps (plan_in_step() in stages.h), counted
+/// as steps that were committed: the reducer goes from one to the next by itself, with residuals and
+/// velocities, before the first bucket of a step leaves. gradient() stays valid. On a GPU it waits
+/// once for each, and the steps before the last one cannot be captured.
+///
 /// Of parameters with ef21 what gradient() gives is the estimate A_next = A + mean of what all ranks
 /// send, which is kept and committed with the residuals: A is the mean of the ranks' sums. A changed
 /// plan takes both along, from ef21 to ef21; a rank that comes later, and all after another number

@@ -5,6 +5,7 @@
 
 #include "gradwire/comm/choose.h"
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/error.h"
 
 namespace gradwire::planner {
@@ -85,7 +86,8 @@ SpecTraffic spec_traffic(const std::string& text, int world_size, DeviceType dev
   const CompressorSpec spec = parse_spec(text);
   check(spec.rank == 0, "bucket options: what '", text,
         "' sends depends on the shapes of parameters, expected a spec that does not");
-  const auto compressor = make_compressor(spec, {.numel = kSampleNumel, .world_size = world_size});
+  const auto compressor =
+      make_compressor(lasting_spec(spec), {.numel = kSampleNumel, .world_size = world_size});
   return {.spec = to_string(spec),
           .bytes_per_element =
               static_cast<double>(compressor->capacity_bytes()) / static_cast<double>(kSampleNumel),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/internal/bandit.h"
 #include "gradwire/planner/internal/candidates.h"
@@ -36,7 +37,9 @@ Updates parse_updates(std::string_view text) {
 
 void validate(const PilotOptions& options) {
   for (const std::string& text : options.specs) {
-    parse_spec(text);  // throws
+    check(!changes_by_step(parse_spec(text)), "pilot: '", text,
+          "' is another spec in its first steps, expected one without start= or warmup=: what those "
+          "send is the pilot's to choose");
   }
   check(!options.streams.empty(), "pilot: 0 numbers of streams, expected at least 1");
   for (const int streams : options.streams) {

@@ -239,16 +239,16 @@ double Bucket::union_density(size_t offset) const {
              : static_cast<double>(sample.sent) / static_cast<double>(sample.elements);
 }
 
-void Bucket::deliver(Delivery delivery) {
+void Bucket::deliver(Delivery delivery, std::span<const PlanGroup> planned) {
   check(!by_node_ || delivery == Delivery::kMean, "deliver: ", label_,
         " adds up by node, payloads cannot be handed on");
   const bool estimates =
-      std::ranges::any_of(groups_, [](const PlanGroup& group) { return group.spec.ef21; });
+      std::ranges::any_of(planned, [](const PlanGroup& group) { return group.spec.ef21; });
   check(!estimates || delivery == Delivery::kMean, "deliver: ", label_,
         " has a group with ef21, whose payloads are no gradient, expected to hand on the mean");
   check(
       delivery == Delivery::kMean ||
-          std::ranges::none_of(groups_, [](const PlanGroup& group) { return is_low_rank(group); }),
+          std::ranges::none_of(planned, [](const PlanGroup& group) { return is_low_rank(group); }),
       "deliver: ", label_, " has a compressor that learns from the mean, which every rank decodes");
   delivery_ = delivery;
 }
@@ -287,7 +287,8 @@ void Bucket::set_states(std::span<const std::vector<uint64_t>> states) {
 void Bucket::learn_from(const Bucket& other, Learnt learnt) {
   for (size_t g = 0; g < compressors_.size(); ++g) {
     const bool known = learnt == Learnt::kByAllRanks || !is_low_rank(groups_[g]);
-    if (known && shares_[g] == other.shares_[g]) {
+    const bool same = groups_[g].spec == other.groups_[g].spec && shares_[g] == other.shares_[g];
+    if (known && same) {
       compressors_[g]->set_state(other.compressors_[g]->state());
     }
   }
@@ -304,6 +305,12 @@ void Bucket::learn_from(std::span<const std::vector<uint64_t>> states) {
 void Bucket::take_gradient(Bucket& from) {
   std::swap(gradient_memory_, from.gradient_memory_);
   std::swap(gradient_, from.gradient_);
+}
+
+void Bucket::take_over(Bucket& from) {
+  take_gradient(from);
+  delivery_ = from.delivery_;
+  payloads_ = from.payloads_;
 }
 
 size_t Bucket::group_at(size_t offset) const {

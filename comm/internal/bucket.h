@@ -67,8 +67,9 @@ class Bucket {
   void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate, size_t parity);
 
   /// What the next exchanges leave: the mean, or payloads().
+  /// `planned`: the groups as they are in the plan, also of later steps.
   /// @throws InvalidArgument where the exchange leaves no payloads of the whole, or with ef21.
-  void deliver(Delivery delivery);
+  void deliver(Delivery delivery, std::span<const PlanGroup> planned);
   void keep_payloads();
   /// Of the last committed step; empty when it left a mean.
   std::span<const GroupPayloads> payloads() const { return payloads_; }
@@ -114,6 +115,8 @@ class Bucket {
 
   /// Takes over the gradient's memory of a bucket of the same shape, so that views stay valid.
   void take_gradient(Bucket& from);
+  /// The same, and how its results are handed on, the last ones included, which lie in `from`.
+  void take_over(Bucket& from);
 
   /// Adds `values` to these elements: to their residual, or, in a group without feedback or with
   /// ef21, to the gradient of the next step that commits.

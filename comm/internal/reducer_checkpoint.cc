@@ -142,9 +142,12 @@ void read_states(Sources& sources, std::deque<Bucket>& buckets, StatesOf whose) 
 }  // namespace
 
 void Reducer::save(std::ostream& out) const {
-  const State& s = *state_;
+  State& s = *state_;
   check(!s.begun || s.finished, "save: step ", s.step,
         " has begun, expected a call between wait() and the next grad_ready()");
+  if (!s.begun) {
+    s.begin_stage();  // what is learned is of the specs of the next step, as in load()
+  }
   const State::Counts counts = s.counts();
   CheckpointWriter writer(out, {.rank = static_cast<uint32_t>(s.transport->rank()),
                                 .world_size = static_cast<uint32_t>(s.transport->world_size()),
@@ -243,7 +246,7 @@ void Reducer::load(const OpenCheckpoint& open) {
   s.committed = header.committed;
   s.skipped = header.skipped;
   s.step = s.committed + s.skipped;
-  s.begin_plan();
+  s.begin_plan(s.committed);
 }
 
 }  // namespace gradwire

@@ -24,6 +24,9 @@ void Reducer::State::check_not_ready(std::string_view call, ParamId p) const {
 }
 
 void Reducer::State::set_ready(ParamId p) {
+  if (!any_ready) {
+    begin_stage();
+  }
   given[p] = Given::kReady;
   ready_us[p] = now_us();
   const BucketId bucket = plan.places[p].bucket;

@@ -6,6 +6,8 @@
 #include "gradwire/comm/choose.h"
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/comm/internal/reducer_state.h"
+#include "gradwire/comm/stages.h"
+#include "gradwire/kernels/compress/warmup.h"
 
 namespace gradwire {
 namespace {
@@ -43,7 +45,7 @@ BucketLoad load_of(const PlanBucket& bucket, DType dtype, const LinkCosts& link,
   double entries = 0, together = 0;
   for (const PlanGroup& group : bucket.groups) {
     made.compressors.push_back(make_compressor(
-        group.spec, {.numel = group.numel, .dtype = dtype, .segments = group.segments}));
+        lasting_spec(group.spec), {.numel = group.numel, .dtype = dtype, .segments = group.segments}));
     const Compressor& compressor = *made.compressors.back();
     made.load.payload_bytes += compressor.first_bytes() + compressor.capacity_bytes();
     made.load.rounds = std::max(made.load.rounds, compressor.rounds());
@@ -106,7 +108,8 @@ std::vector<std::vector<ParamId>> unflatten(std::span<const Decided> decided) {
 
 }  // namespace
 
-void Reducer::State::begin_plan() {
+void Reducer::State::begin_plan(uint64_t committed_steps) {
+  changes_at = next_change(plan, committed_steps);
   measured = {.ready_us = std::vector<double>(plan.parameters.size(), 0.0),
               .times = std::vector<uint32_t>(plan.parameters.size(), 0),
               .frames_before = frames_sent()};
@@ -277,47 +280,19 @@ void Reducer::set_plan(Plan plan) {
       "set_plan: the new plan's parameters or dtype differ from the old one's, expected the same");
   s.check_everywhere(plan, *s.transport);
   const State::Counts now = s.counts();
-  std::shared_ptr<DeviceState> device_state;  // in which the first buffer is the committed one
-  const size_t parity = s.gpu == nullptr ? s.parity : 0;
+  std::shared_ptr<DeviceState> device_state;
   if (s.gpu != nullptr) {
     synchronize();
     device_state = s.gpu->make_state(now.committed, now.skipped);
   }
   std::deque<Bucket> buckets = s.make_buckets(plan, s.lanes, now.committed, device_state);
-  for (size_t p = 0; p < plan.places.size(); ++p) {
-    const size_t numel = plan.parameters[p].numel();
-    const auto [old_bucket, old_offset] = s.plan.places[p];
-    const auto [bucket, offset] = plan.places[p];
-    const Bucket& from = s.buckets[old_bucket];
-    const std::vector<float> residual = from.residual(old_offset, numel, now.parity);
-    const std::vector<float> estimate = from.estimate(old_offset, numel, now.parity);
-    const std::vector<float> velocity = from.velocity(old_offset, numel);
-    if (estimate.empty()) {
-      buckets[bucket].carry_over(offset, residual, parity);
-      buckets[bucket].set_velocity(offset, velocity);
-    } else if (buckets[bucket].has_estimate(offset)) {
-      buckets[bucket].set_estimate(offset, residual, estimate, parity);
-      buckets[bucket].set_average(offset, numel, velocity, parity);
-    }
-    buckets[bucket].carry_over(offset, from.carried(old_offset, numel), parity);
-  }
-  for (Bucket& bucket : buckets) {
-    if (s.gpu != nullptr) {
-      bucket.place_carried();
-    }
-  }
-  for (const Bucket& from : s.buckets) {
-    const auto states = from.states();
-    for (Bucket& bucket : buckets) {
-      bucket.learn_from(states);
-    }
-  }
+  s.carry_over(buckets, plan, now);
   s.plan = std::move(plan);
   s.buckets = std::move(buckets);
   if (s.gpu != nullptr) {
     s.gpu->replace_state(std::move(device_state), s.buckets.size());
   }
-  s.begin_plan();
+  s.begin_plan(now.committed);
 }
 
 }  // namespace gradwire

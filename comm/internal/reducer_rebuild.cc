@@ -6,6 +6,7 @@
 
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/comm/internal/reducer_state.h"
+#include "gradwire/comm/stages.h"
 
 namespace gradwire {
 namespace {
@@ -95,7 +96,9 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   const auto stays_behind = [&target](const Progressed& p) {
     return p.committed < target.committed;
   };
-  for (const PlanBucket& bucket : s.plan.buckets) {
+  // As the plan was in the step that they are behind.
+  const Plan of_step = plan_in_step(s.plan, std::max<uint64_t>(target.committed, 1) - 1);
+  for (const PlanBucket& bucket : of_step.buckets) {
     check(find_exchange(bucket.exchange).complete_on_commit ||
               std::none_of(progress.begin(), progress.end(), stays_behind),
           "rebuild: a rank is a step behind, and with exchange '", bucket.exchange,
@@ -135,7 +138,7 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   s.finished.reset();
   s.failed = false;
   s.unused_everywhere.clear();  // made for as many ranks
-  s.begin_plan();
+  s.begin_plan(s.committed);
   const bool any_behind = std::any_of(progress.begin(), progress.end(), is_behind);
   return {.committed_steps = s.committed,
           .source = any_behind ? static_cast<int>(newest) : -1,

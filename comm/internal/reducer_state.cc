@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "gradwire/comm/stages.h"
+#include "gradwire/kernels/compress/warmup.h"
+
 namespace gradwire {
 namespace {
 
@@ -55,7 +58,7 @@ Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions th
     gpu = std::make_unique<DevicePipeline>(*options.stream, plan.buckets.size(), lanes.size());
   }
   buckets = make_buckets(plan, lanes, committed, gpu == nullptr ? nullptr : gpu->state());
-  begin_plan();
+  begin_plan(committed);
 }
 
 Reducer::State::~State() {
@@ -104,13 +107,19 @@ std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<cons
                                                 const std::shared_ptr<DeviceState>& device_state)
     const {
   std::deque<Bucket> made_buckets;
-  const uint64_t fingerprint = from.fingerprint();
+  const BucketStart start{.committed_step = static_cast<uint32_t>(committed_steps),
+                          .device = device,
+                          .state = device_state,
+                          .stream = options.stream};
+  const Plan now = plan_in_step(from, committed_steps);
+  const uint64_t fingerprint = now.fingerprint();
   for (BucketId b = 0; b < from.buckets.size(); ++b) {
-    made_buckets.emplace_back(from, fingerprint, b, *over[b % over.size()].groups,
-                              BucketStart{.committed_step = static_cast<uint32_t>(committed_steps),
-                                          .device = device,
-                                          .state = device_state,
-                                          .stream = options.stream});
+    SubGroups& groups = *over[b % over.size()].groups;
+    made_buckets.emplace_back(now, fingerprint, b, groups, start);
+    if (now.buckets[b].exchange != from.buckets[b].exchange && device_state == nullptr) {
+      // What parts of the group its exchange will want are made now, by all ranks.
+      Bucket(plan_in_step(from, kNeverChanges), fingerprint, b, groups, start);
+    }
   }
   return made_buckets;
 }
@@ -124,6 +133,7 @@ void Reducer::State::replace_buckets(std::deque<Bucket> by) {
 
 void Reducer::State::begin_step() {
   launched = 0;
+  retired.clear();
   any_ready = false;
   begun = false;
   given.assign(plan.parameters.size(), Given::kNothing);

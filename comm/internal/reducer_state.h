@@ -51,6 +51,7 @@ struct Reducer::State {
   std::vector<Lane> make_lanes(Transport& over);
   /// Collective: where buckets leave as ranks agree; null in plan order.
   std::unique_ptr<ReadyRounds> make_rounds(Transport& over);
+  /// As the plan is behind so many steps. Collective where the plan is a new one.
   /// `device_state`: of all of them on a GPU, null on the CPU.
   std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
                                   uint64_t committed_steps,
@@ -64,7 +65,14 @@ struct Reducer::State {
   Lane& lane_of(size_t b) { return lanes[b % lanes.size()]; }
 
   int64_t now_us() const;
-  void begin_plan();
+  void begin_plan(uint64_t committed_steps);
+  /// Before the first bucket of a step leaves: where as many steps are committed as the plan's specs
+  /// stay what they are for, buckets become those of the next ones. Ranks say nothing to each other:
+  /// all have committed the same. On a GPU it waits from the first step on that may be the one.
+  void begin_stage();
+  /// Residuals, velocities, estimates and what was learned, by parameter.
+  struct Counts;
+  void carry_over(std::deque<Bucket>& into, const Plan& by, const Counts& now) const;
   void begin_step();
   uint64_t frames_sent() const;
   void measure();
@@ -161,6 +169,8 @@ struct Reducer::State {
   } measured;
   Messages reached_bits{0, 0};  // of all ranks, a bit each
   std::deque<Bucket> buckets;
+  std::deque<Bucket> retired;  // of the stage before, as long as their payloads may be read
+  uint64_t changes_at = 0;     // committed steps behind which the plan's specs are others
   std::vector<Progress> progress;
 
   // After all that their tasks use, and the first to enqueue last.

@@ -267,8 +267,8 @@ struct CompressorRow {
   /// only, and a merge may be told how many to send (MergeInput::most_entries).
   bool among_all = false;
   bool shared_choice = false;  ///< all ranks choose the same elements: values alone travel
-  /// Whatever the spec says; takes "clip=" and "warmup=". The other rows keep one where the spec
-  /// has a momentum or an eta.
+  /// Whatever the spec says; takes "clip=", and its compressor counts the steps of its warm-up. The
+  /// other rows keep one where the spec has a momentum or an eta.
   bool keeps_velocity = false;
   ValueCodec default_values;
   bool default_error_feedback;

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/factories.h"
+#include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/near_name.h"
 
 namespace gradwire {
@@ -257,6 +260,19 @@ void check_shape(const CompressorShape& shape) {
         " elements, must cover all ", shape.numel);
 }
 
+/// "auto" stands in the place of a compressor where plans are chosen, and is none.
+void check_for_auto(std::string_view name, std::span<const std::string_view> known) {
+  std::vector<std::string_view> with_auto(known.begin(), known.end());
+  with_auto.emplace_back("auto");
+  std::string names;
+  for (const std::string_view each : known) {
+    names.append(names.empty() ? "" : ", ").append(each);
+  }
+  check(near_name(name, with_auto) != "auto", "compressor: unknown name '", name,
+        "', expected a compressor: ", names, "; or, where plans are chosen (register(), attach(), ",
+        "gradwire bench), 'auto', whose options follow a ':'");
+}
+
 }  // namespace
 
 std::span<const CompressorRow> compressor_registry() { return kRows; }
@@ -266,6 +282,7 @@ const CompressorRow& find_compressor(std::string_view name) {
   if (row == kRows.end()) {
     std::array<std::string_view, kRows.size()> known;
     std::ranges::transform(kRows, known.begin(), &CompressorRow::name);
+    check_for_auto(name, known);
     throw_unknown("compressor: unknown name", name, known);
   }
   return *row;
@@ -273,6 +290,10 @@ const CompressorRow& find_compressor(std::string_view name) {
 
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape) {
   validate(spec);
+  check(!changes_by_step(spec), "compressor: '", to_string(spec), "' is '",
+        to_string(spec_in_step(spec, 0)), "' in its first step and '",
+        to_string(lasting_spec(spec)),
+        "' in the end, expected one of them: a Reducer goes from one to the other");
   check_shape(shape);
   if (shape.segments.empty()) {
     shape.segments.push_back({.parameter = 0, .offset_in_parameter = 0, .numel = shape.numel});

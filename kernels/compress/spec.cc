@@ -14,26 +14,21 @@
 namespace gradwire {
 namespace {
 
-constexpr std::array<std::string_view, 11> kCodecNames = {
-    "fp32", "fp16", "bf16", "int8", "int4", "raw", "2bit", "1bit", "e4m3", "e5m2", "natural"};
-constexpr std::array<std::string_view, 26> kOptions = {
+constexpr std::array<std::string_view, 27> kOptions = {
     "fp32",     "fp16",       "bf16",    "int8",      "int4",        "2bit",    "1bit",
     "e4m3",     "e5m2",       "natural", "ternary",   "qsgd:S",      "nearest", "stochastic",
     "block=N",  "width=W",    "ef",      "noef",      "ef21",        "decay=B", "residual=DTYPE",
-    "rounds=N", "momentum=M", "eta=H",   "clip=NORM", "warmup=STEPS"};
+    "rounds=N", "momentum=M", "eta=H",   "clip=NORM", "warmup=STEPS", "start=STEPS"};
 constexpr uint32_t kDefaultWidth = 64;  // divides the rows of most embeddings
 
 double default_momentum(const CompressorRow& row) { return row.keeps_velocity ? 0.9 : 0; }
 
-/// What selectors take.
-bool is_of_selectors(ValueCodec codec) {
-  return static_cast<size_t>(codec) < kCodecNames.size() && codec != ValueCodec::kRaw;
-}
-
+/// Of those that selectors take.
 std::optional<ValueCodec> find_codec(std::string_view text) {
-  for (size_t i = 0; i < kCodecNames.size(); ++i) {
-    if (kCodecNames[i] == text && is_of_selectors(static_cast<ValueCodec>(i))) {
-      return static_cast<ValueCodec>(i);
+  for (uint8_t i = 0; i <= static_cast<uint8_t>(ValueCodec::kPowerOfTwo); ++i) {
+    const auto codec = static_cast<ValueCodec>(i);
+    if (codec != ValueCodec::kRaw && to_string(codec) == text) {
+      return codec;
     }
   }
   return std::nullopt;
@@ -105,9 +100,10 @@ enum class Aspect {
   kMomentum,
   kEta,
   kClip,
-  kWarmup
+  kWarmup,
+  kStart
 };
-constexpr size_t kAspects = static_cast<size_t>(Aspect::kWarmup) + 1;
+constexpr size_t kAspects = static_cast<size_t>(Aspect::kStart) + 1;
 
 Aspect apply_option(CompressorSpec& spec, std::string_view option) {
   if (option.starts_with("qsgd:")) {
@@ -174,6 +170,16 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
     spec.warmup = parse_number<uint32_t>(spec.name, "warmup", option.substr(7));
     return Aspect::kWarmup;
   }
+  if (option.starts_with("start=")) {
+    const std::string_view steps = option.substr(6, option.find(':') - 6);
+    spec.start = parse_number<uint32_t>(spec.name, "start", steps);
+    if (const std::string_view sent = option.substr(6 + steps.size()); !sent.empty()) {
+      check(sent == ":bf16", spec.name, ": option is '", option, "', must be start=", steps,
+            " or start=", steps, ":bf16");
+      spec.start_values = ValueCodec::kBFloat16;
+    }
+    return Aspect::kStart;
+  }
   throw_unknown(concat(spec.name, ": unknown option"), option, kOptions);
 }
 
@@ -189,8 +195,11 @@ void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view op
         "', but it does not send blocks; ", names_of_rows(&CompressorRow::takes_width), " does");
   check(aspect != Aspect::kRounds || row.low_rank, row.name, ": option is '", option,
         "', but it has one round; powersgd has one or two");
-  check(aspect < Aspect::kClip || row.keeps_velocity, row.name, ": option is '", option,
+  check(aspect != Aspect::kClip || row.keeps_velocity, row.name, ": option is '", option,
         "', but only ", names_of_rows(&CompressorRow::keeps_velocity), " takes it");
+  check(aspect != Aspect::kWarmup || row.selector, row.name, ": option is '", option,
+        "', but it has no density that could fall; ", names_of_rows(&CompressorRow::selector),
+        " have one");
 }
 
 /// A '+' that is not of an exponent, as in 1e+02: what joins the parts on the command line.
@@ -208,49 +217,6 @@ void refuse_joined_by_plus(std::string_view text) {
 }
 
 }  // namespace
-
-int value_bits(ValueCodec codec, DType dtype) {
-  switch (codec) {
-    case ValueCodec::kFloat32:
-      return 32;
-    case ValueCodec::kFloat16:
-    case ValueCodec::kBFloat16:
-      return 16;
-    case ValueCodec::kInt8:
-    case ValueCodec::kE4M3:
-    case ValueCodec::kE5M2:
-    case ValueCodec::kPowerOfTwo:
-      return 8;
-    case ValueCodec::kInt4:
-      return 4;
-    case ValueCodec::kInt2:
-      return 2;
-    case ValueCodec::kSign:
-      return 1;
-    case ValueCodec::kRaw:
-      return static_cast<int>(8 * size_of(dtype));
-  }
-  throw InvalidArgument(concat("value codec: code is ", static_cast<int>(codec), ", must be 0 to ",
-                               kCodecNames.size() - 1));
-}
-
-std::string_view to_string(ValueCodec codec) {
-  const auto code = static_cast<size_t>(codec);
-  check(code < kCodecNames.size(), "value codec: code is ", code, ", must be 0 to ",
-        kCodecNames.size() - 1);
-  return kCodecNames[code];
-}
-
-CodeFormat code_format(ValueCodec codec) {
-  return codec == ValueCodec::kE4M3         ? CodeFormat::kE4M3
-         : codec == ValueCodec::kE5M2       ? CodeFormat::kE5M2
-         : codec == ValueCodec::kPowerOfTwo ? CodeFormat::kPowerOfTwo
-                                            : CodeFormat::kInteger;
-}
-
-ValueCodec codec_of_levels(uint32_t levels) {
-  return levels == 1 ? ValueCodec::kInt2 : levels <= 7 ? ValueCodec::kInt4 : ValueCodec::kInt8;
-}
 
 CompressorSpec parse_spec(std::string_view text) {
   refuse_joined_by_plus(text);
@@ -368,6 +334,10 @@ std::string to_string(const CompressorSpec& spec) {
   }
   if (spec.warmup != defaults.warmup) {
     text.append(",warmup=").append(std::to_string(spec.warmup));
+  }
+  if (spec.start != defaults.start) {
+    text.append(",start=").append(std::to_string(spec.start));
+    text.append(spec.start_values == ValueCodec::kBFloat16 ? ":bf16" : "");
   }
   return text;
 }

@@ -27,7 +27,9 @@
 //                                                          gradients (EF21-SGDM), in (0, 1]
 //           | "clip=" NUMBER                               dgc: largest norm of a gradient, over
 //                                                          the root of the world size
-//           | "warmup=" STEPS                              dgc: of each stage (warmup.h)
+//           | "warmup=" STEPS                              selectors: of each stage (warmup.h)
+//           | "start=" STEPS [":bf16"]                     the first steps send everything, as
+//                                                          the gradient is or as bf16
 
 #include <cstdint>
 #include <string>
@@ -77,9 +79,13 @@ struct CompressorSpec {
   bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s
   double eta = 1;               ///< of v = (1 - eta) v + eta g; 1 without ef21: no such velocity
   double momentum = 0;          ///< M of u = M u + g; 0: no velocity, but in dgc
-  // Of dgc; all others have 0.
-  double clip = 0;      ///< 0: none
-  uint32_t warmup = 0;  ///< steps of each stage; 0: no warm-up
+  double clip = 0;      ///< of dgc; all others have 0. 0: none
+  /// Of selectors: steps of each stage, behind those of start; 0: no warm-up. With it, but for dgc
+  /// without a start, or with a start a spec is another one from step to step (spec_in_step() in
+  /// warmup.h), which a Reducer sees to: one compressor is of one of them.
+  uint32_t warmup = 0;
+  uint32_t start = 0;  ///< steps that send every element; 0: none
+  ValueCodec start_values = ValueCodec::kRaw;  ///< in those: kRaw or kBFloat16
 
   bool operator==(const CompressorSpec&) const = default;
 };

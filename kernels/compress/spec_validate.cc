@@ -68,12 +68,23 @@ void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
   check(spec.momentum == 0 || !spec.ef21, spec.name, ": momentum is ", spec.momentum,
         ", must be 0 with ef21, whose velocity has an eta");
   if (!row.keeps_velocity) {
-    check(spec.clip == 0 && spec.warmup == 0, spec.name, ": clip is ", spec.clip, ", warmup is ",
-          spec.warmup, ", must both be 0: only dgc has them");
+    check(spec.clip == 0, spec.name, ": clip is ", spec.clip, ", must be 0: only dgc has one");
     return;
   }
   check(spec.clip >= 0 && std::isfinite(spec.clip), spec.name, ": clip is ", spec.clip,
         ", must be finite and not negative");
+}
+
+void validate_first_steps(const CompressorSpec& spec, const CompressorRow& row) {
+  check(spec.warmup == 0 || row.selector, spec.name, ": warmup is ", spec.warmup,
+        ", must be 0: only selectors have a density that could fall");
+  check(spec.start_values == ValueCodec::kRaw || spec.start_values == ValueCodec::kBFloat16,
+        spec.name, ": start_values is ", static_cast<int>(spec.start_values),
+        ", must be raw or bf16");
+  check(spec.start > 0 || spec.start_values == ValueCodec::kRaw, spec.name,
+        ": start is 0, must be positive where its steps send bf16");
+  check(spec.start == 0 || spec.clip == 0, spec.name, ": start is ", spec.start, " and clip is ",
+        spec.clip, ", must not both be there: steps that send everything clip nothing");
 }
 
 void validate_levels(const CompressorSpec& spec, bool has_levels) {
@@ -149,6 +160,7 @@ void validate(const CompressorSpec& spec) {
         row.takes_width ? "1 to 4096" : "0: it does not send blocks");
   validate_feedback(spec, row);
   validate_velocity(spec, row);
+  validate_first_steps(spec, row);
   validate_as_float(spec);
 }
 

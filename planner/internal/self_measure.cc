@@ -7,6 +7,7 @@
 
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/kernels/compress/warmup.h"
 
 namespace gradwire::planner {
 namespace {
@@ -38,7 +39,7 @@ class TimedCodec {
  public:
   TimedCodec(const CompressorSpec& spec, size_t numel, size_t rows = 0)
       : compressor_(make_compressor(
-            spec, {.numel = numel, .segments = {{.parameter = 0, .numel = numel, .rows = rows}}})),
+            lasting_spec(spec), {.numel = numel, .segments = {{.parameter = 0, .numel = numel, .rows = rows}}})),
         payload_(std::max(compressor_->capacity_bytes(), compressor_->first_bytes())),
         residual_(spec.error_feedback ? numel : 0),
         next_(residual_.size()),

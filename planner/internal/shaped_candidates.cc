@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gradwire/comm/choose.h"
+#include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/internal/bucket_prices.h"
 
@@ -93,7 +94,7 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
     for (const Segment& segment : group.segments) {
       made.ready_s = std::max(made.ready_s, job.costs.ready_s[segment.parameter]);
     }
-    const auto compressor = make_compressor(group.spec, shape_of(group, job.world_size));
+    const auto compressor = make_compressor(lasting_spec(group.spec), shape_of(group, job.world_size));
     const GroupBytes bytes = bytes_of(group, compressor.get(), job.world_size);
     made.bytes += bytes.mean;
     made.factors = made.factors || (bytes.factors && to_string(group.spec) == spec);

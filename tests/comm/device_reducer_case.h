@@ -136,7 +136,11 @@ inline std::vector<DeviceCase> device_cases() {
                                    {"fp16,ef,decay=0.5,residual=bf16", "dense", 3},
                                    {"topk:5%,ef21", "gather", 4},
                                    {"int8,ef21", "two_shot", 4},
-                                   {"topk:5%,ef21,eta=0.5", "gather", 4}};
+                                   {"topk:5%,ef21,eta=0.5", "gather", 4},
+                                   {"topk:5%,int4,start=1,warmup=1", "gather", 4},
+                                   {"int8,momentum=0.8,start=1:bf16", "two_shot", 3},
+                                   {"powersgd:2,start=2", "dense", 4},
+                                   {"topk:5%,ef21,start=1", "gather", 3}};
   for (const DeviceCase& what : {DeviceCase{"topk:1%", "gather", 3},
                                  {"topk:1%,residual=bf16", "gather", 3},
                                  {"int4,momentum=0.8", "two_shot", 3},

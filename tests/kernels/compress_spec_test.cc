@@ -64,6 +64,9 @@ TEST(Spec, PrintsTheCanonicalText) {
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,momentum=0.9,clip=0,warmup=0")), "dgc:0.1%");
   EXPECT_EQ(to_string(parse_spec("dgc:0.1%,warmup=100,clip=2.5,momentum=0,fp16")),
             "dgc:0.1%,fp16,momentum=0,clip=2.5,warmup=100");
+  EXPECT_EQ(to_string(parse_spec("topk:1%,start=0010,warmup=3")), "topk:1%,warmup=3,start=10");
+  EXPECT_EQ(to_string(parse_spec("powersgd:4,start=100:bf16")), "powersgd:4,start=100:bf16");
+  EXPECT_EQ(to_string(parse_spec("int8,start=0")), "int8");
   EXPECT_EQ(to_string(parse_spec("blocktopk:1%,width=64,ef")), "blocktopk:1%");
   EXPECT_EQ(to_string(parse_spec("blocktopk:1%,noef,width=0100,int4")), "blocktopk:1%,int4,width=100,noef");
 }
@@ -72,6 +75,10 @@ TEST(Spec, RoundTripsThroughText) {
   std::vector<std::string> specs = all_specs();
   for (const char* density : {"1", "0.3", "1e-5", "0.0123456789012345", "33.3%", "100%", "7%"}) {
     specs.push_back(std::string("topk:") + density);
+  }
+  for (const CompressorRow& row : compressor_registry()) {
+    specs.push_back(concat(row.example, ",start=7"));
+    specs.push_back(concat(row.example, ",start=7:bf16", row.selector ? ",warmup=2" : ""));
   }
   for (const std::string& text : specs) {
     const CompressorSpec spec = parse_spec(text);
@@ -162,7 +169,19 @@ TEST(Spec, EveryErrorSaysWhatWasExpected) {
   EXPECT_EQ(parse_error("topk:1%,momentum=0.9"),
             "no error");
   EXPECT_EQ(parse_error("topk:1%,clip=2"), "topk: option is 'clip=2', but only dgc takes it");
-  EXPECT_EQ(parse_error("topk:1%,warmup=2"), "topk: option is 'warmup=2', but only dgc takes it");
+  EXPECT_EQ(parse_error("int8,warmup=2"),
+            "int8: option is 'warmup=2', but it has no density that could fall; topk, chunktopk, "
+            "tensortopk, blocktopk, threshold, randomk and dgc have one");
+  EXPECT_EQ(parse_error("int8,start=-1"), "int8: start is '-1', must be a number");
+  EXPECT_EQ(parse_error("int8,start=9:fp16"),
+            "int8: option is 'start=9:fp16', must be start=9 or start=9:bf16");
+  EXPECT_EQ(parse_error("int8,start=0:bf16"),
+            "int8: start is 0, must be positive where its steps send bf16");
+  EXPECT_EQ(parse_error("int8,start=2,start=3"),
+            "int8: option 'start=3' decides again what an earlier option decided");
+  EXPECT_EQ(parse_error("dgc:1%,clip=2,start=3"),
+            "dgc: start is 3 and clip is 2, must not both be there: steps that send everything clip "
+            "nothing");
   EXPECT_EQ(parse_error("dgc:1%,warmup=5,warmup=6"),
             "dgc: option 'warmup=6' decides again what an earlier option decided");
   EXPECT_EQ(parse_error("int8,nearest,stochastic"),
@@ -221,9 +240,12 @@ TEST(Spec, FieldsFilledByHandAreValidated) {
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "int8: number of levels is 3, must be 0: only qsgd has levels");
   spec = parse_spec("topk:1%");
+  spec.clip = 3;
+  EXPECT_EQ(message_of([&] { validate(spec); }), "topk: clip is 3, must be 0: only dgc has one");
+  spec = parse_spec("int8");
   spec.warmup = 3;
   EXPECT_EQ(message_of([&] { validate(spec); }),
-            "topk: clip is 0, warmup is 3, must both be 0: only dgc has them");
+            "int8: warmup is 3, must be 0: only selectors have a density that could fall");
   spec = parse_spec("none");
   spec.density = 0.5;
   EXPECT_EQ(message_of([&] { validate(spec); }),

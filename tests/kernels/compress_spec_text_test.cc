@@ -32,6 +32,12 @@ TEST(SpecText, IsAnsweredByWhatWasMeant) {
       "compressor: unknown name 'tpok' (did you mean 'topk'?), known: none, fp16"));
   EXPECT_TRUE(refusal("TopK:1%").starts_with(
       "compressor: unknown name 'TopK' (did you mean 'topk'?), known: none"));
+  for (const char* text : {"auto", "Auto", "auto,int8"}) {
+    const std::string message = refusal(text);
+    EXPECT_TRUE(message.ends_with("powersgd; or, where plans are chosen (register(), attach(), "
+                                  "gradwire bench), 'auto', whose options follow a ':'"))
+        << message;
+  }
   // As near to int4 as to int8.
   EXPECT_TRUE(refusal("int3").starts_with("compressor: unknown name 'int3', known: none"));
   EXPECT_TRUE(refusal("int8,stochastc")
@@ -39,7 +45,7 @@ TEST(SpecText, IsAnsweredByWhatWasMeant) {
   EXPECT_TRUE(refusal("int8,blok=128")
                   .starts_with("int8: unknown option 'blok=128' (did you mean 'block=N'?), known"));
   EXPECT_TRUE(refusal("int8,quick").starts_with("int8: unknown option 'quick', known: fp32"));
-  EXPECT_TRUE(refusal("int8,quick").ends_with(", eta=H, clip=NORM, warmup=STEPS"));
+  EXPECT_TRUE(refusal("int8,quick").ends_with(", eta=H, clip=NORM, warmup=STEPS, start=STEPS"));
 }
 
 }  // namespace

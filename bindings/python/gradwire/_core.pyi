@@ -73,6 +73,14 @@ class CompressorSpec:
         ...
     def __str__(self) -> str:
         ...
+    def in_step(self, committed: typing.SupportsInt | typing.SupportsIndex) -> CompressorSpec:
+        """
+        The spec without start and warm-up of the step behind so many committed ones. dgc without a start stays as it is: its compressor counts the steps of its warm-up.
+        """
+    def next_change(self, committed: typing.SupportsInt | typing.SupportsIndex) -> int | None:
+        """
+        The fewest committed steps above these behind which in_step() is another one; None: it stays.
+        """
     @property
     def block(self) -> int:
         """
@@ -119,6 +127,11 @@ class CompressorSpec:
         Whether a velocity takes the gradient's place.
         """
     @property
+    def lasting(self) -> CompressorSpec:
+        """
+        in_step() of all steps from some step on.
+        """
+    @property
     def levels(self) -> int:
         """
         S of qsgd; 0 of all others.
@@ -154,6 +167,11 @@ class CompressorSpec:
         Exchanges in a step.
         """
     @property
+    def start(self) -> int:
+        """
+        The first steps, which send every element; 0: none.
+        """
+    @property
     def values(self) -> str:
         """
         How values travel: 'fp32', 'fp16', 'bf16', 'int8', 'int4', '2bit', '1bit', 'e4m3', 'e5m2', 'natural' or 'raw' (the gradient's own dtype).
@@ -161,7 +179,7 @@ class CompressorSpec:
     @property
     def warmup(self) -> int:
         """
-        dgc: steps of each stage of the warm-up; 0: none.
+        Selectors: steps of each stage of the warm-up; 0: none.
         """
     @property
     def width(self) -> int:

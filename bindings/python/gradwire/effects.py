@@ -3,7 +3,9 @@
 import argparse
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
-__all__ = ["Rule", "remember_given", "without_effect"]
+from . import _core
+
+__all__ = ["Rule", "notes_of_first_steps", "remember_given", "without_effect"]
 
 Rule = Tuple[str, bool, str]  #: an option, whether it has no effect here, and why
 
@@ -38,3 +40,18 @@ def without_effect(args: argparse.Namespace, rules: Iterable[Rule]) -> List[str]
 def of_all(options: Sequence[str], idle: bool, why: str) -> List[Rule]:
     """One rule for several options."""
     return [(option, idle, why) for option in options]
+
+
+def notes_of_first_steps(specs: Sequence[str]) -> List[str]:
+    """Of specs with start= or warmup=: which of their steps predictions are of."""
+    notes = []
+    for text in specs:
+        spec, changes, at = _core.parse_spec(text), 0, 0
+        while (later := spec.next_change(at)) is not None:
+            changes, at = changes + 1, later
+        if changes:
+            notes.append(
+                f"'{spec}': times are those of '{spec.lasting}', from step {at} on; the first step sends "
+                f"'{spec.in_step(0)}'"
+            )
+    return notes

@@ -29,6 +29,9 @@ class Feedback:
     next step begins with. With rounds=2 a step is compress(), take_first(), compress_second(),
     decompress(), commit().
 
+    With start= or warmup= the compressor is another one in the first steps, from commit to commit, and
+    residual, velocity and estimate go from one to the next; on a GPU compress() waits in those steps.
+
     With device "cuda" all arrays and the residuals are in the memory of that GPU, and calls are
     enqueued on the `stream` they are given, as Compressor's; commit() decides there, and check() says
     what stopped it: with ef21 also an estimate that overflowed.
@@ -50,23 +53,27 @@ class Feedback:
         shapes: Optional[Sequence[Sequence[int]]] = None,
         device: str = "cpu",
     ) -> None:
-        if parse_spec(spec).residual != "float32":
+        self._spec = parse_spec(spec)
+        if self._spec.residual != "float32":
             raise InvalidArgument(
                 f"spec: is '{spec}', must be one with float32 residuals, all that Feedback keeps")
-        self.compressor = Compressor(
-            spec, numel, dtype, seed, rank, threads, world_size, shapes=shapes, device=device)
+        self._arguments = (numel, dtype, seed, rank, threads, world_size)
+        self._options: Dict[str, Any] = {"shapes": shapes, "device": device}
+        self._changes_at = self._spec.next_change(0)
+        now = str(self._spec.in_step(0))
+        self.compressor = Compressor(now, *self._arguments, **self._options)
         self._on_gpu = self.compressor.device != "cpu"
         # On a GPU they keep their places, and its parity says which is the committed one.
         self._committed, self._next = self._new_residual(), self._new_residual()
         self._pending = False
         # Of powersgd: whether what the next step begins with is known.
-        self._learns = shapes is not None and parse_spec(spec).rank > 0
+        self._learns = shapes is not None and parse_spec(now).rank > 0
         self._learned = False
         # Of ef21: the committed estimate, and what the last decompress() made of it, as the residuals.
         self._estimate: Any = None
         self._next_estimate: Any = None
         self._estimated = False  # in the step that is pending
-        if parse_spec(spec).ef21:
+        if self._spec.ef21:
             if self.compressor.dtype != "float32":
                 raise InvalidArgument(
                     f"dtype: is {self.compressor.dtype}, must be float32 with ef21")
@@ -99,6 +106,7 @@ class Feedback:
             InvalidArgument: for an array of another dtype or size, or one that is not contiguous.
         """
         self.rollback()
+        self._begin_stage()
         payload = self.compressor.compress(
             gradient, self._committed, self._next, out, stream)
         self._pending = self.compressor.rounds == 1
@@ -180,7 +188,9 @@ class Feedback:
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint needs: the identity, the committed step, what the compressor learned in
         such steps, and copies of the residual, the velocity and, with ef21, the estimate."""
+        self._begin_stage()
         state: Dict[str, Any] = {name: getattr(self.compressor, name) for name in _IDENTITY}
+        state["spec"] = str(self._spec)
         if self.compressor.shapes is not None:
             state["shapes"] = self.compressor.shapes
         state["step"] = self.step
@@ -200,6 +210,9 @@ class Feedback:
             InvalidArgument: the state is of another spec, size, dtype, seed or rank, of other shapes,
                 or is cut short; nothing was changed.
         """
+        if self._spec.next_change(0) is not None:
+            self._load_in_stage(state)
+            return
         velocity = self.compressor.velocity
         options = (("estimate", self._estimate), ("velocity", velocity))
         more = [name for name, mine in options if mine is not None]
@@ -249,6 +262,44 @@ class Feedback:
             c.velocity = kept["velocity"]
         self.rollback()
 
+    def _load_in_stage(self, state: Dict[str, Any]) -> None:
+        """load_state_dict() of a spec that is another one in its first steps."""
+        if state.get("spec") != str(self._spec):
+            raise InvalidArgument(f"state['spec']: is {state.get('spec')!r}, must be {str(self._spec)!r}")
+        step = state.get("step")
+        if not isinstance(step, int) or not 0 <= step < 1 << 32:
+            raise InvalidArgument(f"state['step']: is {step!r}, must be a number of steps from 0")
+        stage = self._stage(step)
+        stage.load_state_dict({**state, "spec": stage.compressor.spec})
+        self._adopt(stage, step)
+
+    def _begin_stage(self) -> None:
+        """Between steps: where as many are committed as the compressor stays the same for, the next one."""
+        if self._changes_at is None or self.step < self._changes_at:
+            return
+        step, stage = self.step, self._stage(self.step)
+        state = {**stage.state_dict(), "step": step}
+        kept = {
+            "residual": _copy(self.residual),
+            "velocity": self.compressor.velocity,
+            "estimate": _copy(self._of_parity(self._estimate, self._next_estimate)),
+        }
+        state.update((name, mine) for name, mine in kept.items()
+                     if mine is not None and state.get(name) is not None)  # fmt: skip
+        stage.load_state_dict(state)
+        self._adopt(stage, step)
+
+    def _stage(self, step: int) -> "Feedback":
+        """What compresses behind so many commits, with nothing kept yet."""
+        return Feedback(str(self._spec.in_step(step)), *self._arguments, **self._options)
+
+    def _adopt(self, stage: "Feedback", step: int) -> None:
+        self.compressor, self._learns = stage.compressor, stage._learns
+        self._committed, self._next = stage._committed, stage._next
+        self._estimate, self._next_estimate = stage._estimate, stage._next_estimate
+        self._changes_at = self._spec.next_change(step)
+        self.rollback()
+
     def _new_residual(self) -> Any:
         return self._new_floats() if self.compressor.keeps_residual else None
 
@@ -262,7 +313,7 @@ class Feedback:
 
     def __repr__(self) -> str:
         c = self.compressor
-        return f"Feedback('{c.spec}', {c.numel}, '{c.dtype}')"
+        return f"Feedback('{self._spec}', {c.numel}, '{c.dtype}')"
 
 
 def _copy(kept: Any) -> Any:

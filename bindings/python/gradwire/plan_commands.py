@@ -147,7 +147,7 @@ def _plan(args: argparse.Namespace) -> int:
         "link": link.name, "workers": args.workers, "end_s": plan.end_s,
         "backward_end_s": plan.backward_end_s, "encode_s": plan.encode_s, "exact": plan.exact,
         "buckets": plan.buckets, "candidates": plan.candidates, "chosen": plan.chosen,
-        "codecs": codecs}
+        "codecs": codecs, "notes": effects.notes_of_first_steps(specs)}
     full = link.effective_bytes_per_s(1) >= link.effective_bytes_per_s(max(streams))
     document["without_effect"] = effects.without_effect(args, [
         *effects.of_all(("--link", "--alpha", "--stream-bandwidth", "--streams"), args.workers == 1,
@@ -157,7 +157,8 @@ def _plan(args: argparse.Namespace) -> int:
         ("--batch", args.format not in ("chakra", "pipedream"), f"the format {args.format} says its own"),
         ("--step", args.format != "kineto", "it is of the format kineto"),
     ])
-    return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}", planner_plots.plot_plan)
+    notes = "".join(f"\n{note}" for note in document["notes"])
+    return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}{notes}", planner_plots.plot_plan)
 
 
 def _stream_rules(link: planner.PlannedLink) -> List[effects.Rule]:

@@ -105,7 +105,8 @@ def fit_codec(
 def _times(spec: str, threads: int, repeats: int, numel: int, shapes: Shapes) -> Times:
     gradient = np.random.default_rng(numel).standard_normal(numel).astype(np.float32)
     out = np.empty(numel, np.float32)
-    feedback = Feedback(spec, numel, threads=threads, shapes=shapes)
+    lasting = str(_core.parse_spec(spec).lasting)
+    feedback = Feedback(lasting, numel, threads=threads, shapes=shapes)
     encoding: List[float] = []
     decoding: List[float] = []
     for _ in range(repeats + 1):

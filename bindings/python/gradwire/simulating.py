@@ -125,7 +125,10 @@ def run(args: argparse.Namespace) -> int:
         "compression": cluster.compression,
         "codec": cluster.codec,
         "without_effect": effects.without_effect(args, _rules(args, cluster)),
-        "notes": _alone(args, profile, cluster, answers),
+        "notes": [
+            *_alone(args, profile, cluster, answers),
+            *effects.notes_of_first_steps([_spec_and_rates(args.codec)[0]] if args.codec else []),
+        ],
         "predictions": answers,
         "simulated_in_s": time.perf_counter() - began,
     }
@@ -229,9 +232,7 @@ def _compressor(args: argparse.Namespace) -> Tuple[str, float, Optional[Tuple[fl
     """The exchange, dense bytes over sent ones, and what coding takes."""
     if args.codec is None:
         return args.exchange or "ring", args.compression, None
-    spec, equals, rates = args.codec.rpartition("=")
-    if not equals or "/s" not in rates and "bit" not in rates:  # specs have options with = themselves
-        spec, equals, rates = args.codec, "", ""
+    spec, rates = _spec_and_rates(args.codec)
     ratio, carriers = planner.spec_traffic(spec, max(args.workers, 2))
     if "compression" in getattr(args, "given", ()):
         ratio = args.compression
@@ -244,7 +245,7 @@ def _compressor(args: argparse.Namespace) -> Tuple[str, float, Optional[Tuple[fl
     if exchange in planner.EXCHANGES and exchange not in fits:
         raise InvalidArgument(f"--exchange: {exchange} does not carry '{spec}', "
                               f"expected one of {', '.join(e for e in planner.EXCHANGES if e in fits)}")
-    if not equals:
+    if not rates:
         from .codec_cache import needed_codecs  # there is none in a build without the planner
 
         return exchange, ratio, needed_codecs([spec])[spec]
@@ -253,6 +254,12 @@ def _compressor(args: argparse.Namespace) -> Tuple[str, float, Optional[Tuple[fl
         raise InvalidArgument(f"--codec: '{args.codec}', expected rates of encoding and of decoding, such "
                               "as topk:1%=2GB/s,8GB/s")
     return exchange, ratio, (0.0, planner.parse_rate(encode), 0.0, planner.parse_rate(decode))
+
+
+def _spec_and_rates(codec: str) -> Tuple[str, str]:
+    """Of --codec: specs have options with = themselves."""
+    spec, _, rates = codec.rpartition("=")
+    return (spec, rates) if "/s" in rates or "bit" in rates else (codec, "")
 
 
 def _rules(args: argparse.Namespace, cluster: planner.Cluster) -> List[effects.Rule]:
