@@ -118,3 +118,17 @@ def test_a_profile_that_cannot_be_right_names_the_place(tmp_path, capsys):
     path.write_text(one_layer(batch=0))
     assert cli.main(["simulate", "--profile", str(path)]) == 2
     assert f"{path}: batch: 0, must be at least 1 sample" in capsys.readouterr().err
+
+
+def test_predictions_are_of_the_steps_behind_the_first_ones(capsys):
+    def said(codec):
+        assert cli.main(["simulate", "--model", "resnet50", "--workers", "8", "--link", "1gbit", "--schedule",
+                         "bsp", "--codec", f"{codec}=2GB/s,8GB/s", "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    lasting, warmed = said("topk:1%"), said("topk:1%,warmup=50,start=100")
+    assert warmed["predictions"] == lasting["predictions"] and warmed["compression"] == lasting["compression"]
+    # 100 dense steps, then 50 each at 25%, 6.25% and 1.5625%.
+    note = ("'topk:1%,warmup=50,start=100': times are those of 'topk:1%', from step 250 on; the first step "
+            "sends 'none'")
+    assert note in warmed["notes"] and note not in lasting["notes"]

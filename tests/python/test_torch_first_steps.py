@@ -149,6 +149,8 @@ def _of_auto(world):
             register("Auto")
     with pytest.raises(gradwire.InvalidArgument, match=re.escape("must follow a ':', as in 'auto:specs=")):
         registered("auto,int8")
+    with pytest.raises(gradwire.InvalidArgument, match="'int8,start=5' is another spec in its first steps"):
+        registered("auto:specs=int8,start=5")
 
 
 def _fsdp_and_words(world):

@@ -130,6 +130,27 @@ TEST_F(DeviceReducers, FollowTheirCommitsWhereACapturedStepIsReplayed) {
   expect_the_cpus_bits_replayed({.spec = "topk:5%,ef21", .exchange = "gather", .steps = 6});
 }
 
+// A replayed step would send what the captured one did.
+TEST_F(DeviceReducers, RefuseToBeCapturedBeforeTheirSpecsAreWhatTheyStay) {
+  const DeviceCase what{.spec = "topk:5%,start=2", .exchange = "gather"};
+  on_every_gpu(2, [&](NcclRank self) {
+    OnRank rank(self, what);
+    const auto captured = [&] {
+      self.stream().wait();
+      self.stream().begin_capture();
+      const std::string message =
+          message_of<InvalidArgument>([&] { rank.reducer->grad_ready(backward_order()[0]); });
+      self.stream().end_capture();
+      return message;
+    };
+    rank.enqueue(0);
+    EXPECT_TRUE(contains(captured(), "which change behind 2 committed steps")) << captured();
+    rank.enqueue(1);
+    rank.enqueue(2);
+    EXPECT_EQ(captured(), "");
+  });
+}
+
 TEST_F(DeviceReducers, TakeABucketFromMemoryOfTheCaller) {
   const DeviceCase what{.spec = "none", .exchange = "dense", .steps = 1};
   on_every_gpu(2, [&](NcclRank self) {
