@@ -58,7 +58,9 @@ enum class Rounding : uint8_t { kNearest = 0, kStochastic = 1 };
 /// Nearest-even bits per value on the wire, scales not counted (kRaw: those of `dtype`).
 int value_bits(ValueCodec codec, DType dtype);
 
-/// A validated request. Build it with parse_spec(), or fill it and call validate().
+/// A validated request. Build it with parse_spec(), which takes what its text leaves out from the
+/// row, or fill all of it, fields being as here whatever the row (no error feedback, no velocity),
+/// and call validate().
 struct CompressorSpec {
   std::string name = "none";  ///< a row of the registry
   double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector;

@@ -12,6 +12,7 @@
 
 #include "gradwire/comm/internal/agree.h"
 #include "gradwire/comm/reducer.h"
+#include "gradwire/comm/stages.h"
 #include "gradwire/comm/transport/gloo.h"
 #include "gradwire/comm/transport/in_process.h"
 #include "gradwire/comm/transport/point_to_point_transport.h"
@@ -26,8 +27,7 @@ constexpr int kRanks = 4, kVictim = 3;
 constexpr int kLastStep = 5;  // of the whole group: rank 0 commits it, ranks 1 and 2 do not
 
 struct Case {
-  const char* spec;
-  const char* exchange;
+  const char *spec, *exchange;
   size_t collectives;  ///< of one exchange
   int streams;
 };
@@ -37,7 +37,7 @@ Plan plan_of_case(const Case& c) { return plan_of(c.spec, 16384, c.exchange); }
 /// The victim's message that reaches only rank 0: the first one of the step's last bucket's last
 /// collective. Its payload must fit into it.
 LastMessage last_message(const Case& c) {
-  const Plan plan = plan_of_case(c);
+  const Plan plan = plan_in_step(plan_of_case(c), kLastStep);
   const size_t buckets = plan.buckets.size(), streams = static_cast<size_t>(c.streams);
   const size_t stream = (buckets - 1) % streams;
   size_t exchanges = 0;
@@ -59,7 +59,6 @@ struct Training {
   Values parameters = gradients(99, 0);
   int rank;  ///< in the first group: says whose gradients these are
   bool narrow;  ///< residuals are kept in bfloat16
-
   Training(const Case& c, Transport& transport)
       : reducer(plan_of_case(c), transport, {.streams = c.streams}), rank(transport.rank()),
         narrow(parse_spec(c.spec).residual == DType::kBFloat16) {}
@@ -163,7 +162,8 @@ TEST(ReducerRebuild, GoesOnFromTheNewestStepWithTheBitsOfAllRanks) {
                         Case{"int8", "gather", 1, 4}, Case{"none", "dense", 2, 2},
                         Case{"powersgd:3", "dense", 2, 1}, Case{"int4,residual=bf16", "two_shot", 2, 2},
                         Case{"powersgd:3,rounds=2,residual=bf16", "dense", 2, 1},
-                        Case{"powersgd:3,rounds=2", "dense", 2, 1}}) {
+                        Case{"powersgd:3,rounds=2", "dense", 2, 1},
+                        Case{"topk:5%,start=6:bf16", "gather", 2, 1}}) {  // bf16 until that step
     SCOPED_TRACE(concat(c.spec, " ", c.exchange, " ", c.streams));
     const auto expected = undisturbed(c);
     std::atomic<bool> left{false};
