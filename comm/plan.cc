@@ -263,7 +263,8 @@ KeptBytes kept_bytes(const Plan& plan) {
       for (int rank = 0; rank < sharing; ++rank) {
         const size_t share = node_share(group.numel, rank, sharing).numel();
         const auto compressor = make_compressor(
-            lasting_spec(group.spec), sharing == 1 ? shape_of(plan, group) : CompressorShape{.numel = share});
+            lasting_spec(group.spec),
+            sharing == 1 ? shape_of(plan, group) : CompressorShape{.numel = share});
         most = std::max(most, compressor->kept_bytes());
       }
       kept.compressors += most;

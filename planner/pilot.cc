@@ -38,8 +38,8 @@ Updates parse_updates(std::string_view text) {
 void validate(const PilotOptions& options) {
   for (const std::string& text : options.specs) {
     check(!changes_by_step(parse_spec(text)), "pilot: '", text,
-          "' is another spec in its first steps, expected one without start= or warmup=: what those "
-          "send is the pilot's to choose");
+          "' is another spec in its first steps, expected one without start= or warmup=: what ",
+          "those send is the pilot's to choose");
   }
   check(!options.streams.empty(), "pilot: 0 numbers of streams, expected at least 1");
   for (const int streams : options.streams) {
