@@ -163,7 +163,7 @@ TEST(ReducerRebuild, GoesOnFromTheNewestStepWithTheBitsOfAllRanks) {
                         Case{"powersgd:3", "dense", 2, 1}, Case{"int4,residual=bf16", "two_shot", 2, 2},
                         Case{"powersgd:3,rounds=2,residual=bf16", "dense", 2, 1},
                         Case{"powersgd:3,rounds=2", "dense", 2, 1},
-                        Case{"topk:5%,start=6:bf16", "gather", 2, 1}}) {  // bf16 until that step
+                        Case{"topk:5%,start=6:bf16", "two_shot", 2, 1}}) {  // bf16 until that step
     SCOPED_TRACE(concat(c.spec, " ", c.exchange, " ", c.streams));
     const auto expected = undisturbed(c);
     std::atomic<bool> left{false};
