@@ -165,6 +165,7 @@ void Reducer::State::note_ready(BucketId b, int64_t now) {
     }
   }
 }
+  process.check_here("reducer");
 
 // The order of leaving is the plan's on every rank, whatever the order of readiness.
 void Reducer::State::launch_full_buckets() {

@@ -19,6 +19,7 @@
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
 
+#include "gradwire/kernels/core/of_process.h"
 namespace gradwire {
 
 /// What has become of a parameter's gradient in the current step.
@@ -125,6 +126,7 @@ struct Reducer::State {
   Plan plan;
   Transport* transport;
   const ReducerOptions options;
+  const OfProcess process;
   const Device device;  // of gradients, payloads and residuals
   const std::chrono::steady_clock::time_point made = std::chrono::steady_clock::now();
   Trace trace;

@@ -30,6 +30,10 @@ Server::Server(Socket listener, ServerOptions options, Callbacks callbacks)
       thread_([this] { run(); }) {}
 
 Server::~Server() {
+  if (!process_.here()) {
+    process_.let_go(thread_);
+    return;
+  }
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
