@@ -22,7 +22,7 @@ using BucketId = uint32_t;
 struct ParamInfo {
   std::string name;
   std::vector<size_t> shape;  ///< empty: a scalar
-  size_t numel() const;
+  size_t numel() const;       ///< the largest number there is where the product does not fit
 };
 
 /// Elements of a bucket that share a compressor; its segments follow one another in the bucket.
@@ -112,7 +112,8 @@ struct Plan {
   uint64_t fingerprint() const;
 };
 
-/// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements,
+/// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements
+/// or with more than 2^31,
 /// an exchange that cannot carry a group, a rule that nothing could fit, buckets that do not hold
 /// every parameter once.
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options);
