@@ -121,6 +121,9 @@ class Reducer {
   /// uses it; streams beyond the first travel over groups split from it.
   /// @throws InvalidArgument naming the first line in which a rank's plan differs from rank 0's.
   Reducer(Plan plan, Transport& transport, ReducerOptions options = {});
+  /// In the middle of a step, behind the first gradient that was accumulated or made ready and
+  /// before wait() has ended it, the others cannot finish: it ends the group with a reason that
+  /// says so, and whether an exception is on its way or what the one was that is being handled.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
