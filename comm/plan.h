@@ -49,7 +49,7 @@ struct PlanBucket {
 struct SpecRule {
   static constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
-  CompressorSpec spec{};
+  CompressorSpec spec = no_compression();
   std::string name = "*";  ///< each `*` stands for any characters, or none
   size_t least_ndim = 0, most_ndim = kAny;    ///< extents of the shape; a scalar has none
   size_t least_numel = 0, most_numel = kAny;  ///< elements
@@ -58,7 +58,7 @@ struct SpecRule {
 };
 
 struct PlanOptions {
-  CompressorSpec spec{};
+  CompressorSpec spec = no_compression();
   /// The first rule that fits a parameter decides its spec; of those that fit none, `spec` and
   /// `exempt_1d` do. Parameters of one bucket and one spec are one group.
   std::vector<SpecRule> rules = {};

@@ -252,6 +252,8 @@ ValueCodec codec_of_levels(uint32_t levels) {
   return levels == 1 ? ValueCodec::kInt2 : levels <= 7 ? ValueCodec::kInt4 : ValueCodec::kInt8;
 }
 
+CompressorSpec no_compression() { return {}; }
+
 CompressorSpec parse_spec(std::string_view text) {
   refuse_joined_by_plus(text);
   std::string_view head = text.substr(0, text.find(','));
