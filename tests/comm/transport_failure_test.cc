@@ -339,7 +339,12 @@ TEST(TransportRegistry, SaysWhereItLookedForThePlugIn) {
     make_transport("gloo", options);
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "plug-in: not found, looked for /nowhere/libgradwire_gloo.so");
+    EXPECT_STREQ(
+        error.what(),
+        "plug-in: not found, looked for /nowhere/libgradwire_gloo.so; expected what the "
+        "target gradwire_gloo makes: where it lies elsewhere, as beside a program that links "
+        "gradwire statically, give its path or folder as plugin_path (find_package's "
+        "gradwire_PLUGIN_DIR)");
   }
 }
 
