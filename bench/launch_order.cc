@@ -53,7 +53,7 @@ Plan plan_of_buckets() {
   PlanOptions options;
   std::vector<ParamInfo> parameters;
   for (int p = 0; p < kBuckets; ++p) {
-    parameters.push_back({"p" + std::to_string(p), {kNumel}});
+    parameters.push_back({concat("p", p), {kNumel}});
     options.buckets.push_back({static_cast<ParamId>(p)});
   }
   return make_plan(parameters, options);

@@ -5,12 +5,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/extents.h"
 
 namespace gradwire::bindings {
 
@@ -21,7 +23,7 @@ using Bytes = py::typing::List<py::array_t<uint8_t>>;
 /// Parts of equal capacity, one after another, and their lengths.
 struct Area {
   Area(size_t parts, size_t capacity)
-      : stride(capacity), memory(static_cast<py::ssize_t>(parts * capacity)), lengths(parts) {}
+      : stride(capacity), memory(bytes_of(parts, capacity)), lengths(parts) {}
   Parts parts() {
     return {
         {reinterpret_cast<std::byte*>(memory.mutable_data()), static_cast<size_t>(memory.size())},
@@ -36,6 +38,12 @@ struct Area {
                                        memory.mutable_data() + r * stride, memory));
     }
     return list;
+  }
+  static py::ssize_t bytes_of(size_t parts, size_t capacity) {
+    const size_t bytes = product_of(parts, capacity);
+    check(bytes <= PTRDIFF_MAX, "capacity: is ", capacity, " bytes for each of ", parts,
+          " ranks, more than any machine has");
+    return static_cast<py::ssize_t>(bytes);
   }
   size_t stride;
   py::array_t<uint8_t> memory;

@@ -6,8 +6,6 @@
 #include <pybind11/typing.h>
 
 #include <charconv>
-#include <functional>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "gradwire/bindings/layers.h"
 #include "gradwire/bindings/layout.h"
 #include "gradwire/bindings/stream_order.h"
+#include "gradwire/kernels/core/extents.h"
 
 namespace gradwire::bindings {
 namespace {
@@ -149,9 +148,7 @@ DeviceArray::~DeviceArray() {
   }
 }
 
-size_t DeviceArray::numel() const {
-  return std::accumulate(shape_.begin(), shape_.end(), size_t{1}, std::multiplies<>());
-}
+size_t DeviceArray::numel() const { return product_of(shape_); }
 
 size_t DeviceArray::size_bytes() const { return numel() * type_of(dtype_).bits / 8; }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradwire/bindings/tensor.h"
+#include "gradwire/kernels/core/extents.h"
 
 namespace gradwire::bindings {
 
@@ -24,13 +25,7 @@ struct Layout {
   py::object owner;
   py::buffer_info buffer;
 
-  size_t numel() const {
-    size_t product = 1;
-    for (const py::ssize_t extent : shape) {
-      product *= static_cast<size_t>(extent);
-    }
-    return product;
-  }
+  size_t numel() const { return product_of(shape); }
 
   bool contiguous() const {
     if (numel() == 0) {

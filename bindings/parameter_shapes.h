@@ -12,9 +12,6 @@ namespace gradwire::bindings {
 /// Of parameters, one behind another in a group.
 using Shapes = std::vector<std::vector<int64_t>>;
 
-/// The most elements that a group may have.
-inline constexpr size_t kMostNumel = size_t{1} << 31;
-
 /// By place: parameter i is shapes[i]. @throws InvalidArgument for extents below 1, and for more
 /// than kMostNumel elements in one.
 std::vector<Segment> segments_of(const Shapes& shapes);

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "gradwire/bindings/interruptible.h"
-#include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/core/external_stream.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire::bindings {
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "gradwire/bindings/interruptible.h"
-#include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/worker.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/device_name.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire::bindings {
 

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 
-#include "gradwire/bindings/of_process.h"
 #include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/bindings/stream_order.h"
 #include "gradwire/kernels/core/memory.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire::bindings {
 

@@ -77,9 +77,9 @@ function(gradwire_include_link layer)
 endfunction()
 
 # gradwire_layer(<name> SOURCES ... [DEPENDS layer ...] [LIBRARIES target ...])
-# Defines gradwire_<name> (shared, installed, alias gradwire::<name>) and gradwire_<name>_static
-# (for the Python module and the trainer in the package) from the same objects. In a wheel build
-# (SKBUILD) the shared one is made only where something links it.
+# Defines gradwire_<name> (shared, alias gradwire::<name>) and gradwire_<name>_static (alias
+# gradwire::<name>_static) from the same objects, both installed. In a wheel build (SKBUILD), which
+# links the static ones, each is made only where something links it.
 function(gradwire_layer name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   gradwire_include_link(${name})
@@ -88,15 +88,16 @@ function(gradwire_layer name)
   target_link_libraries(gradwire_${name}_objects PRIVATE ${arg_LIBRARIES})
   gradwire_precompile(gradwire_${name}_objects standard)
 
-  set(shared_only_on_demand)
+  set(only_on_demand)
   if(SKBUILD)
-    set(shared_only_on_demand EXCLUDE_FROM_ALL)
+    set(only_on_demand EXCLUDE_FROM_ALL)
   endif()
-  add_library(gradwire_${name} SHARED ${shared_only_on_demand}
-              $<TARGET_OBJECTS:gradwire_${name}_objects>)
-  add_library(gradwire_${name}_static STATIC EXCLUDE_FROM_ALL
+  add_library(gradwire_${name} SHARED ${only_on_demand} $<TARGET_OBJECTS:gradwire_${name}_objects>)
+  add_library(gradwire_${name}_static STATIC ${only_on_demand}
               $<TARGET_OBJECTS:gradwire_${name}_objects>)
   add_library(gradwire::${name} ALIAS gradwire_${name})
+  add_library(gradwire::${name}_static ALIAS gradwire_${name}_static)
+  set_target_properties(gradwire_${name}_static PROPERTIES EXPORT_NAME ${name}_static)
   set_target_properties(gradwire_${name} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                         INSTALL_RPATH "$ORIGIN")
@@ -120,6 +121,7 @@ function(gradwire_layer name)
     target_link_libraries(gradwire_${name}_static PUBLIC gradwire_${dependency}_static)
   endforeach()
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_LAYERS ${name})
+  set_property(TARGET gradwire_${name} PROPERTY GRADWIRE_DEPENDS ${arg_DEPENDS})
 endfunction()
 
 # gradwire_test(<name> SOURCES ... [LIBRARIES target ...] [TIMEOUT seconds]): a GoogleTest program,

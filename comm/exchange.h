@@ -174,7 +174,7 @@ class CompressedReduceScatter {
   Region region(size_t group, int rank) const;
 
   /// Enqueues. Each group's `mean` has the region's elements and becomes their mean; e_next is not
-  /// touched. Errors as of Exchange::run().
+  /// touched. Errors as of Exchange::run(); whichever it is, it ends the group with its words.
   void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
 
  private:

@@ -98,6 +98,9 @@ void check_parameters(std::span<const ParamInfo> parameters, const PlanOptions& 
   for (const ParamInfo& parameter : parameters) {
     check(parameter.numel() > 0, "plan: parameter '", parameter.name, "' of shape ",
           shape_text(parameter), " has no elements, expected at least one");
+    check(parameter.numel() <= kMostNumel, "plan: parameter '", parameter.name, "' of shape ",
+          shape_text(parameter), " has more than ", kMostNumel,
+          " elements, expected at most so many");
     check(parameter.name.find('\n') == std::string::npos, "plan: the name of a parameter, '",
           parameter.name, "', has a line break, expected one line");
     check(names.insert(parameter.name).second, "plan: two parameters are named '", parameter.name,

@@ -22,7 +22,7 @@ using BucketId = uint32_t;
 struct ParamInfo {
   std::string name;
   std::vector<size_t> shape;  ///< empty: a scalar
-  size_t numel() const;
+  size_t numel() const;       ///< the largest number there is where the product does not fit
 };
 
 /// Elements of a bucket that share a compressor; its segments follow one another in the bucket.
@@ -49,7 +49,7 @@ struct PlanBucket {
 struct SpecRule {
   static constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
-  CompressorSpec spec{};
+  CompressorSpec spec = no_compression();
   std::string name = "*";  ///< each `*` stands for any characters, or none
   size_t least_ndim = 0, most_ndim = kAny;    ///< extents of the shape; a scalar has none
   size_t least_numel = 0, most_numel = kAny;  ///< elements
@@ -58,7 +58,7 @@ struct SpecRule {
 };
 
 struct PlanOptions {
-  CompressorSpec spec{};
+  CompressorSpec spec = no_compression();
   /// The first rule that fits a parameter decides its spec; of those that fit none, `spec` and
   /// `exempt_1d` do. Parameters of one bucket and one spec are one group.
   std::vector<SpecRule> rules = {};
@@ -112,7 +112,8 @@ struct Plan {
   uint64_t fingerprint() const;
 };
 
-/// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements,
+/// @throws InvalidArgument for no parameters, two of the same name, a parameter without elements
+/// or with more than 2^31,
 /// an exchange that cannot carry a group, a rule that nothing could fit, buckets that do not hold
 /// every parameter once.
 Plan make_plan(std::span<const ParamInfo> parameters, const PlanOptions& options);

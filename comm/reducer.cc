@@ -26,7 +26,10 @@ void add_to(Gradient sum, ConstGradient values) {
 Reducer::Reducer(Plan plan, Transport& transport, ReducerOptions options)
     : state_(std::make_unique<State>(std::move(plan), transport, options)) {}
 
-Reducer::~Reducer() = default;
+Reducer::~Reducer() {
+  const OfProcess process = state_->process;
+  process.let_go(state_);
+}
 
 const Plan& Reducer::plan() const { return state_->plan; }
 

@@ -98,8 +98,9 @@ struct ReplanOptions {
 
 /// Compresses, exchanges and decompresses the buckets of a plan on threads of its own, while the
 /// caller goes on with backward: a bucket is compressed while those before it travel. Not
-/// thread-safe: one caller. Residuals are two buffers and one parity: a step that fails or is
-/// skipped leaves them as they were.
+/// thread-safe: one caller. In a process that was forked since, calls of a step and between steps
+/// throw InvalidArgument, and the destructor does nothing. Residuals are two buffers and one
+/// parity: a step that fails or is skipped leaves them as they were.
 ///
 /// Over a transport of GPU memory (TransportTraits::device) gradients and payloads lie there, and
 /// residuals there or on the host (Plan::residual_memory). No call of a step waits for the GPU:
@@ -125,6 +126,9 @@ class Reducer {
   /// uses it; streams beyond the first travel over groups split from it.
   /// @throws InvalidArgument naming the first line in which a rank's plan differs from rank 0's.
   Reducer(Plan plan, Transport& transport, ReducerOptions options = {});
+  /// In the middle of a step, behind the first gradient that was accumulated or made ready and
+  /// before wait() has ended it, the others cannot finish: it ends the group with a reason that
+  /// says so, and whether an exception is on its way or what the one was that is being handled.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;

@@ -42,8 +42,8 @@ struct StepTrace {
   int64_t wait_begin_us = 0;
   int64_t wait_end_us = 0;
   bool committed = false;  ///< on a GPU false: nobody knows yet
-  std::vector<BucketTrace> buckets;
-  RoundTrace agreement;
+  std::vector<BucketTrace> buckets{};
+  RoundTrace agreement{};
 
   int64_t exposed_us() const { return wait_end_us - wait_begin_us; }
   int64_t codec_us() const;

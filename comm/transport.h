@@ -89,7 +89,8 @@ struct TransportTraits {
 /// Each enqueues on the context's stream; its buffers stay valid until the stream has passed it,
 /// and failures surface from the stream's wait(). Every failure is a TransportError that names a
 /// rank (by its number in the whole world, also in groups made by split()); after it the group, and
-/// all that share its world, are finished: later calls throw the same reason.
+/// all that share its world, are finished: later calls throw the same reason. In a process that was
+/// forked since, calls throw InvalidArgument, and abort() and the destructor do nothing.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/comm/exchange.h"
+#include "gradwire/kernels/core/extents.h"
 #include "gradwire/kernels/core/memory.h"
 
 namespace gradwire {
@@ -16,7 +17,7 @@ namespace gradwire {
 class Messages {
  public:
   Messages(int world_size, size_t stride, Device device = {})
-      : buffer_(static_cast<size_t>(world_size) * stride, device),
+      : buffer_(product_of(static_cast<size_t>(world_size), stride), device),
         lengths_(static_cast<size_t>(world_size)),
         stride_(stride) {}
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <exception>
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/exchange/slices.h"
@@ -95,8 +96,15 @@ void CompressedReduceScatter::run(std::span<const GroupSlot> groups, ExchangeRep
   }
   context.stream.enqueue([this, groups, &report, context]() mutable {
     report = {};
-    counted([this] { return state_->transport.counters(); }, report,
-            [&] { state_->run(groups, report, context); });
+    try {
+      counted([this] { return state_->transport.counters(); }, report,
+              [&] { state_->run(groups, report, context); });
+    } catch (const std::exception& error) {
+      // Of this rank alone, such as a payload that does not decode: the others wait for its messages.
+      state_->transport.abort(concat("rank ", state_->transport.rank(), ": ", state_->what, ": ",
+                                     error.what()));
+      throw;
+    }
   });
 }
 

@@ -50,7 +50,8 @@ std::vector<std::string> plugin_candidates(std::string_view file,
   return candidates;
 }
 
-void* open_plugin(const std::vector<std::string>& candidates, PluginSymbols symbols) {
+void* open_plugin(std::string_view target, const std::vector<std::string>& candidates,
+                  PluginSymbols symbols) {
   const int flags = RTLD_NOW | RTLD_LOCAL | (symbols == PluginSymbols::kOwn ? kOwnSymbols : 0);
   std::string list;
   for (const std::string& path : candidates) {
@@ -64,7 +65,10 @@ void* open_plugin(const std::vector<std::string>& candidates, PluginSymbols symb
     }
     list += (list.empty() ? "" : ", ") + path;
   }
-  throw InvalidArgument(concat("plug-in: not found, looked for ", list));
+  throw InvalidArgument(
+      concat("plug-in: not found, looked for ", list, "; expected what the target ", target,
+             " makes: where it lies elsewhere, as beside a program that links gradwire statically, "
+             "give its path or folder as plugin_path (find_package's gradwire_PLUGIN_DIR)"));
 }
 
 void* plugin_symbol(void* plugin, const char* name) {

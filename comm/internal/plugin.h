@@ -18,9 +18,10 @@ enum class PluginSymbols {
   kShared  ///< the process's: MPI's, whose objects an application shares with it
 };
 
-/// Opens the first candidate that exists. Stays open until the process ends.
+/// Opens the first candidate that exists. Stays open until the process ends. `target` makes it.
 /// @throws InvalidArgument listing the candidates, or why the loader refused.
-void* open_plugin(const std::vector<std::string>& candidates, PluginSymbols symbols);
+void* open_plugin(std::string_view target, const std::vector<std::string>& candidates,
+                  PluginSymbols symbols);
 
 /// @throws InvalidArgument when the object has no such symbol.
 void* plugin_symbol(void* plugin, const char* name);

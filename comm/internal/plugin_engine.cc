@@ -160,8 +160,9 @@ class PluginEngine final : public PointToPoint {
 
 const gradwire_plugin_table& load_plugin(std::string_view transport, PluginSymbols symbols,
                                          const TransportOptions& options) {
-  const std::string file = concat("libgradwire_", transport, ".so");
-  void* const plugin = open_plugin(plugin_candidates(file, options.plugin_path), symbols);
+  const std::string target = concat("gradwire_", transport);
+  void* const plugin =
+      open_plugin(target, plugin_candidates("lib" + target + ".so", options.plugin_path), symbols);
   const auto entry = reinterpret_cast<gradwire_plugin_entry_function>(
       plugin_symbol(plugin, GRADWIRE_PLUGIN_ENTRY));
   const gradwire_plugin_table* const table = entry(GRADWIRE_PLUGIN_ABI_VERSION);

@@ -83,6 +83,7 @@ size_t newest_of(const std::vector<Progressed>& progress) {
 
 Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   State& s = *state_;
+  s.process.check_here("reducer");
   s.refuse_on_gpu("rebuild");
   if (s.launched > 0 && !s.failed) {
     s.fail_step(concat("rank ", s.transport->rank(), "'s reducer is rebuilt in step ", s.step), -1);

@@ -1,6 +1,7 @@
 #include "gradwire/comm/internal/reducer_state.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 
 #include "gradwire/comm/stages.h"
@@ -61,12 +62,31 @@ Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions th
   begin_plan(committed);
 }
 
+// Peers cannot finish a step that this rank has left, also one of which nothing is on its way yet:
+// better they hear of it now than at their deadline.
 Reducer::State::~State() {
-  // Peers cannot finish a step this rank has left; better they hear of it now.
-  if (launched > 0) {
-    transport->abort(
-        concat("rank ", transport->rank(), "'s reducer ended in the middle of step ", step));
+  if (begun && !finished) {
+    transport->abort(reason_of_leaving());
   }
+}
+
+std::string Reducer::State::reason_of_leaving() const {
+  const auto ready = std::ranges::count(given, Given::kReady);
+  std::string reason = concat("rank ", transport->rank(), "'s reducer ended in the middle of step ",
+                              step, ", with ", ready, " of ", given.size(), " gradients ready");
+  if (std::uncaught_exceptions() > exceptions_before) {
+    return reason + ", while an exception left the code that was using it";
+  }
+  if (const std::exception_ptr caught = std::current_exception()) {
+    try {
+      std::rethrow_exception(caught);
+    } catch (const std::exception& error) {
+      return concat(reason, ", behind an exception: ", error.what());
+    } catch (...) {
+      return reason + ", behind an exception";
+    }
+  }
+  return reason + ", before wait()";
 }
 
 void Reducer::State::check_everywhere(const Plan& candidate, Transport& over) {
@@ -155,6 +175,7 @@ void Reducer::State::begin_step() {
 }
 
 void Reducer::State::throw_if_finished() const {
+  process.check_here("reducer");
   if (finished) {
     throw *finished;
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "gradwire/comm/internal/worker.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire {
 
@@ -81,6 +83,8 @@ struct Reducer::State {
   uint32_t choose_row(const Plan& next, const PlanBucket& bucket,
                       const ReplanOptions& how) const;
   void throw_if_finished() const;
+  /// What peers are told where this ends in a step.
+  std::string reason_of_leaving() const;
   void note_ready(BucketId b, int64_t now);
   void launch_full_buckets();
   /// On the caller's thread, or on that of the rounds.
@@ -130,6 +134,7 @@ struct Reducer::State {
   void fail_step(std::string reason, int peer);
   void exchange_unused();
 
+  const OfProcess process;
   Plan plan;
   Transport* transport;
   const ReducerOptions options;
@@ -148,6 +153,7 @@ struct Reducer::State {
   std::optional<TransportError> failure;   // of this step
   std::optional<TransportError> finished;  // as reported to the caller
 
+  const int exceptions_before = std::uncaught_exceptions();  // on their way when this was made
   uint64_t step = 0;
   size_t launched = 0;  // buckets on their way or done, or told of to the other ranks
   bool compresses_first = true;  // some bucket of the plan

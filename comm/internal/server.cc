@@ -30,6 +30,10 @@ Server::Server(Socket listener, ServerOptions options, Callbacks callbacks)
       thread_([this] { run(); }) {}
 
 Server::~Server() {
+  if (!process_.here()) {
+    process_.let_go(thread_);
+    return;
+  }
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -58,6 +62,9 @@ void Server::send(Client client, std::string_view bytes) {
 }
 
 void Server::drain(milliseconds at_most) {
+  if (!process_.here()) {
+    return;  // the clients are the other process's
+  }
   const Deadline end = steady_clock::now() + at_most;
   for (;;) {
     {

@@ -10,6 +10,7 @@
 
 #include "gradwire/comm/internal/handshake.h"
 #include "gradwire/comm/internal/socket.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire {
 
@@ -64,6 +65,7 @@ class Server {
   void refuse(const Connection& connection, std::string_view why) const;
   void wake();
 
+  const OfProcess process_;
   Socket listener_, bell_;
   ServerOptions options_;
   Callbacks callbacks_;

@@ -2,11 +2,14 @@
 // What transports share whatever carries their bytes: verbs checked, enqueued on streams and run one
 // at a time, and the first failure of a world kept for good.
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "gradwire/comm/transport.h"
+#include "gradwire/kernels/core/extents.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire {
 
@@ -51,11 +54,17 @@ class StreamTransport : public Transport {
  public:
   template <class... Arguments>
   StreamTransport(std::string_view name, std::shared_ptr<World> world, Arguments&&... arguments)
-      : name_(name), world_(std::move(world)), verbs_(std::forward<Arguments>(arguments)...) {}
+      : name_(name),
+        world_(std::move(world)),
+        verbs_(std::make_unique<Verbs>(std::forward<Arguments>(arguments)...)) {}
+  ~StreamTransport() override {
+    process_.let_go(verbs_);
+    process_.let_go(world_);
+  }
 
   std::string_view name() const override { return name_; }
-  int rank() const override { return verbs_.rank(); }
-  int world_size() const override { return verbs_.world_size(); }
+  int rank() const override { return verbs_->rank(); }
+  int world_size() const override { return verbs_->world_size(); }
 
   void all_gather(const size_t& length, std::span<const std::byte> mine, Parts all, CallTag tag,
                   Context& context) override {
@@ -63,13 +72,13 @@ class StreamTransport : public Transport {
     enqueue(context, [this, length = &length, mine, all, tag] {
       check(*length <= mine.size(), "all_gather: length is ", *length, ", the buffer has ",
             mine.size(), " bytes");
-      verbs_.all_gather(mine.first(*length), all, tag);
+      verbs_->all_gather(mine.first(*length), all, tag);
     });
   }
   void all_to_all(Parts send, Parts receive, CallTag tag, Context& context) override {
     check_parts("all_to_all", send);
     check_parts("all_to_all", receive);
-    enqueue(context, [this, send, receive, tag] { verbs_.all_to_all(send, receive, tag); });
+    enqueue(context, [this, send, receive, tag] { verbs_->all_to_all(send, receive, tag); });
   }
   void reduce_scatter(std::span<const float> values, std::span<float> out, CallTag tag,
                       Context& context) override {
@@ -80,25 +89,28 @@ class StreamTransport : public Transport {
     enqueue(context,
             [this, values, out, tag, workspace = &context.workspace, stream = &context.stream] {
               Context inner{*stream, *workspace};
-              verbs_.reduce_scatter(values, out, tag, inner);
+              verbs_->reduce_scatter(values, out, tag, inner);
             });
   }
   void all_reduce_sum(std::span<float> values, CallTag tag, Context& context) override {
     enqueue(context, [this, values, tag, workspace = &context.workspace, stream = &context.stream] {
       Context inner{*stream, *workspace};
-      verbs_.all_reduce_sum(values, tag, inner);
+      verbs_->all_reduce_sum(values, tag, inner);
     });
   }
   void broadcast(std::span<std::byte> bytes, int root, CallTag tag, Context& context) override {
     check(root >= 0 && root < world_size(), "broadcast: root is ", root, ", must be 0 to ",
           world_size() - 1);
-    enqueue(context, [this, bytes, root, tag] { verbs_.broadcast(bytes, root, tag); });
+    enqueue(context, [this, bytes, root, tag] { verbs_->broadcast(bytes, root, tag); });
   }
   void barrier(CallTag tag, Context& context) override {
-    enqueue(context, [this, tag] { verbs_.barrier(tag); });
+    enqueue(context, [this, tag] { verbs_->barrier(tag); });
   }
 
   void abort(std::string_view reason) noexcept override {
+    if (!process_.here()) {
+      return;  // the group is the other process's
+    }
     try {
       const TransportError error{std::string(reason)};
       world_->keep(error);
@@ -108,19 +120,22 @@ class StreamTransport : public Transport {
     }
   }
 
-  TrafficCounters counters() const override { return verbs_.counters(); }
+  TrafficCounters counters() const override { return verbs_->counters(); }
 
  protected:
   const std::shared_ptr<World>& world() const { return world_; }
-  Verbs& verbs() { return verbs_; }
+  Verbs& verbs() { return *verbs_; }
 
   /// Held: no call runs.
-  std::unique_lock<std::mutex> between_calls() { return std::unique_lock(calls_); }
+  std::unique_lock<std::mutex> between_calls() {
+    process_.check_here(name_);
+    return std::unique_lock(calls_);
+  }
 
   /// Runs a call while no other runs; a failure of it ends the world.
   template <class F>
   void run(const F& call) {
-    std::lock_guard lock(calls_);
+    const auto lock = between_calls();
     world_->throw_if_failed();
     try {
       call();
@@ -138,20 +153,22 @@ class StreamTransport : public Transport {
  private:
   void check_parts(std::string_view verb, const Parts& parts) const {
     const auto size = static_cast<size_t>(world_size());
-    check(parts.lengths.size() == size && parts.bytes.size() >= parts.stride * size, verb, ": ",
-          parts.bytes.size(), " bytes and ", parts.lengths.size(), " lengths for ", size,
-          " parts of ", parts.stride, " bytes");
+    check(parts.lengths.size() == size && parts.bytes.size() >= product_of(parts.stride, size),
+          verb, ": ", parts.bytes.size(), " bytes and ", parts.lengths.size(), " lengths for ",
+          size, " parts of ", parts.stride, " bytes");
   }
 
   template <class F>
   void enqueue(Context& context, F call) {
+    process_.check_here(name_);
     context.stream.enqueue([this, call] { run(call); });
   }
 
+  const OfProcess process_;
   std::string_view name_;
   std::shared_ptr<World> world_;
   std::mutex calls_;  // one at a time: split() runs in its caller, verbs on streams
-  Verbs verbs_;
+  std::unique_ptr<Verbs> verbs_;
 };
 
 }  // namespace gradwire

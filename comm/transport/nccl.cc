@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 
 #include "gradwire/comm/fingerprint.h"
 #include "gradwire/comm/internal/address.h"
@@ -12,6 +13,8 @@
 #include "gradwire/comm/internal/nccl_calls.h"
 #include "gradwire/comm/internal/nccl_world.h"
 #include "gradwire/comm/store.h"
+#include "gradwire/kernels/core/extents.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire {
 namespace {
@@ -34,6 +37,12 @@ class NcclTransport final : public Transport {
 
   // An orderly end where all calls have passed; otherwise the communicator is aborted.
   ~NcclTransport() override {
+    if (!process_.here()) {
+      process_.let_go(communicator_);
+      process_.let_go(words_);
+      process_.let_go(world_);
+      return;
+    }
     const bool drained = world_->drain(communicator_.get(), world_->timeout());
     const bool failed = world_->failure().has_value();
     if (failed || !drained || !communicator_->close(world_->timeout())) {
@@ -127,7 +136,7 @@ class NcclTransport final : public Transport {
 
   std::unique_ptr<Transport> split(int color) override {
     check(color >= 0, "split: color is ", color, ", must be at least 0");
-    std::lock_guard lock(calls_);
+    const auto lock = one_at_a_time();
     return guarded([&]() -> std::unique_ptr<Transport> {
       const auto colors = world_->gather(
           *members_, {reinterpret_cast<const char*>(&color), sizeof(color)}, "nccl: split");
@@ -143,24 +152,26 @@ class NcclTransport final : public Transport {
   }
 
   void abort(std::string_view reason) noexcept override {
-    world_->close(TransportError(std::string(reason)));
+    if (process_.here()) {  // else the group is the other process's
+      world_->close(TransportError(std::string(reason)));
+    }
   }
   void throw_if_failed() const override { world_->check(); }
 
   void agree(std::string_view what, std::string_view text, Context&) override {
-    std::lock_guard lock(calls_);
+    const auto lock = one_at_a_time();
     check_same_text(
         what, guarded([&] { return gather_different_texts(text, rank_, rounds_about(what)); }));
   }
 
   std::vector<std::string> gather_words(std::string_view mine, size_t capacity, CallTag tag,
                                         Context&) override {
-    std::lock_guard lock(calls_);
+    const auto lock = one_at_a_time();
     return guarded([&] { return gather_host_words(mine, capacity, tag, rounds_about(tag.what)); });
   }
 
   std::shared_ptr<void> register_buffer(std::span<std::byte> bytes) override {
-    std::lock_guard lock(calls_);
+    const auto lock = one_at_a_time();
     void* const handle = guarded([&] { return communicator_->register_buffer(bytes); });
     const auto release = [communicator = communicator_](void* registered) {
       communicator->unregister_buffer(registered);
@@ -178,6 +189,11 @@ class NcclTransport final : public Transport {
     size_t size = 0;  ///< nothing is called where it is 0, on any rank
   };
 
+  std::unique_lock<std::mutex> one_at_a_time() {
+    process_.check_here(name());
+    return std::unique_lock(calls_);
+  }
+
   uint64_t peers() const { return members_->ranks.size() - 1; }
   size_t own_shard(size_t count) const {
     return shard_begin(count, world_size(), rank_ + 1) - shard_begin(count, world_size(), rank_);
@@ -185,9 +201,9 @@ class NcclTransport final : public Transport {
 
   void check_parts(std::string_view verb, const Parts& parts) const {
     const auto size = members_->ranks.size();
-    check(parts.lengths.size() == size && parts.bytes.size() >= parts.stride * size, verb, ": ",
-          parts.bytes.size(), " bytes and ", parts.lengths.size(), " lengths for ", size,
-          " parts of ", parts.stride, " bytes");
+    check(parts.lengths.size() == size && parts.bytes.size() >= product_of(parts.stride, size),
+          verb, ": ", parts.bytes.size(), " bytes and ", parts.lengths.size(), " lengths for ",
+          size, " parts of ", parts.stride, " bytes");
   }
   // A fault of this rank alone: the others must not wait for the call that it will never make.
   void check_length(std::string_view verb, size_t length, size_t capacity) {
@@ -221,7 +237,7 @@ class NcclTransport final : public Transport {
   void run(const Verb& verb, CallTag tag, Context& context, const F& enqueue) {
     check(context.stream.device() == device_, verb.name, ": the stream is of another device, must ",
           "be of GPU ", device_.index, " as the transport is");
-    std::lock_guard lock(calls_);
+    const auto lock = one_at_a_time();
     guarded([&] {
       NcclCall call{.verb = verb.name, .tag = tag, .members = members_,
                     .communicator = communicator_.get()};
@@ -287,12 +303,13 @@ class NcclTransport final : public Transport {
     frames_sent_ += frames;
   }
 
+  const OfProcess process_;
   const std::shared_ptr<NcclWorld> world_;
   const std::shared_ptr<const NcclMembers> members_;
   const NcclOptions options_;
   const int rank_;
   const Device device_;
-  const Buffer words_;  // statuses, and the barrier's word
+  Buffer words_;  // statuses, and the barrier's word
   const std::shared_ptr<NcclCommunicator> communicator_;
   std::mutex calls_;  // one at a time
   uint64_t sequence_ = 0, splits_ = 0;

@@ -23,6 +23,9 @@ struct Segment {
   size_t rows = 0;
 };
 
+/// Elements of a group at most, and so of a parameter.
+inline constexpr size_t kMostNumel = size_t{1} << 31;
+
 /// What a compressor must know about its group, the same on all ranks except `rank`.
 struct CompressorShape {
   size_t numel = 0;

@@ -235,9 +235,8 @@ constexpr std::array kRows = {
 };
 
 void check_shape(const CompressorShape& shape) {
-  constexpr size_t kMaxNumel = size_t{1} << 31;
-  check(shape.numel <= kMaxNumel, "compressor shape: numel is ", shape.numel, ", must be at most ",
-        kMaxNumel);
+  check(shape.numel <= kMostNumel, "compressor shape: numel is ", shape.numel, ", must be at most ",
+        kMostNumel);
   check(shape.rank >= 0, "compressor shape: rank is ", shape.rank, ", must not be negative");
   check(shape.world_size >= 1, "compressor shape: world_size is ", shape.world_size,
         ", must be positive");

@@ -4,17 +4,14 @@
 #include <span>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/core/extents.h"
 
 namespace gradwire {
 
 /// All of a parameter: with two dimensions or more a matrix of shape[0] rows (a convolution is one
-/// of its outputs by the rest). The product of the extents is the caller's to check.
+/// of its outputs by the rest). How many elements there may be is the caller's to check.
 inline Segment whole_parameter(uint32_t id, std::span<const size_t> shape) {
-  Segment segment{.parameter = id, .numel = 1, .rows = shape.size() >= 2 ? shape[0] : 0};
-  for (const size_t extent : shape) {
-    segment.numel *= extent;
-  }
-  return segment;
+  return {.parameter = id, .numel = product_of(shape), .rows = shape.size() >= 2 ? shape[0] : 0};
 }
 
 }  // namespace gradwire

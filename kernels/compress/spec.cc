@@ -218,6 +218,8 @@ void refuse_joined_by_plus(std::string_view text) {
 
 }  // namespace
 
+CompressorSpec no_compression() { return {}; }
+
 CompressorSpec parse_spec(std::string_view text) {
   refuse_joined_by_plus(text);
   std::string_view head = text.substr(0, text.find(','));

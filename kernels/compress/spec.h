@@ -92,6 +92,10 @@ struct CompressorSpec {
   bool operator==(const CompressorSpec&) const = default;
 };
 
+/// The default of members of this type: "none". Not in place: where one is made so inside another
+/// struct, GCC 12 takes its name for uninitialised (-Wmaybe-uninitialized, from -O3 on).
+CompressorSpec no_compression();
+
 /// Parses `text` and fills what it leaves out from the registry row (a selector sends fp32 values;
 /// lossy rows keep error feedback, casts do not).
 /// @throws InvalidArgument naming the part at fault and what was expected; an unknown name lists

@@ -35,7 +35,7 @@ std::byte* allocate_cpu(size_t bytes) {
   const bool possible = bytes <= std::numeric_limits<size_t>::max() / 2;
   const size_t begin = large && possible ? next_color() * kColor : 0;
   void* data = nullptr;
-  if (posix_memalign(&data, large ? kHugePage : kAlignment, begin + bytes) != 0) {
+  if (!possible || posix_memalign(&data, large ? kHugePage : kAlignment, begin + bytes) != 0) {
     throw DeviceError(concat("buffer: posix_memalign of ", bytes, " bytes failed, out of memory"));
   }
   if (large) {

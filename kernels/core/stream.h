@@ -20,6 +20,8 @@ class Stream {
   /// Appends work. Called from a task of this same stream it runs at once, so that pieces which
   /// enqueue compose. After a task has thrown, later tasks are dropped until wait() reports it.
   /// @throws DeviceError on a CUDA stream: kernels are launched on native_handle() instead.
+  /// InvalidArgument, as wait() does, in a process forked since from the one that made a stream
+  /// with a thread, which the fork has not.
   virtual void enqueue(Task task) = 0;
 
   /// Blocks until all enqueued work is done; throws the first error and makes the stream usable

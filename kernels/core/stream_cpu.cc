@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/of_process.h"
 #include "gradwire/kernels/core/stream.h"
 
 namespace gradwire {
@@ -55,16 +56,12 @@ class TaskRing {
 };
 
 // One worker thread serves the ring. The destructor runs what is queued; an error nobody waited
-// for ends with the stream.
-class QueueStream final : public Stream {
+// for ends with the queue.
+class Queue {
  public:
-  explicit QueueStream(CpuStreamOptions options)
-      : name_(std::move(options.name)),
-        pool_(options.shared_pool ? std::move(options.shared_pool)
-                                  : std::make_shared<ThreadPool>(options.threads)),
-        worker_([this] { work(); }) {}
+  explicit Queue(const std::string& name) : worker_([this, name] { work(name); }) {}
 
-  ~QueueStream() override {
+  ~Queue() {
     {
       std::lock_guard lock(mutex_);
       stop_ = true;
@@ -72,16 +69,12 @@ class QueueStream final : public Stream {
     queued_.notify_one();
     worker_.join();
   }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
 
-  Device device() const override { return {}; }
-  ThreadPool& pool() override { return *pool_; }
+  bool inside() const { return std::this_thread::get_id() == worker_.get_id(); }
 
-  void enqueue(Task task) override {
-    check(static_cast<bool>(task), "stream '", name_, "': the task is empty, must be callable");
-    if (inside()) {
-      task();
-      return;
-    }
+  void push(Task task) {
     {
       std::lock_guard lock(mutex_);
       ring_.push(std::move(task));
@@ -90,10 +83,7 @@ class QueueStream final : public Stream {
     queued_.notify_one();
   }
 
-  void wait() override {
-    if (inside()) {
-      throw_waits_for_itself(name_);
-    }
+  void wait() {
     std::unique_lock lock(mutex_);
     const uint64_t last = enqueued_;
     passed_.wait(lock, [&] { return done_ >= last; });
@@ -104,10 +94,8 @@ class QueueStream final : public Stream {
   }
 
  private:
-  bool inside() const { return std::this_thread::get_id() == worker_.get_id(); }
-
-  void work() {
-    pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  void work(const std::string& name) {
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
     std::unique_lock lock(mutex_);
     for (;;) {
       queued_.wait(lock, [this] { return stop_ || !ring_.empty(); });
@@ -137,8 +125,6 @@ class QueueStream final : public Stream {
     }
   }
 
-  const std::string name_;
-  const std::shared_ptr<ThreadPool> pool_;
   std::mutex mutex_;
   std::condition_variable queued_, passed_;
   TaskRing ring_;
@@ -147,6 +133,51 @@ class QueueStream final : public Stream {
   bool stop_ = false;
   std::exception_ptr error_;
   std::thread worker_;  // last: it uses all of the above
+};
+
+class QueueStream final : public Stream {
+ public:
+  explicit QueueStream(CpuStreamOptions options)
+      : name_(std::move(options.name)),
+        pool_(options.shared_pool ? std::move(options.shared_pool)
+                                  : std::make_shared<ThreadPool>(options.threads)),
+        queue_(std::make_unique<Queue>(name_)) {}
+
+  // What is queued may use the pool, which is there until the queue has ended.
+  ~QueueStream() override { process_.let_go(queue_); }
+
+  Device device() const override { return {}; }
+  ThreadPool& pool() override { return *pool_; }
+
+  void enqueue(Task task) override {
+    check(static_cast<bool>(task), "stream '", name_, "': the task is empty, must be callable");
+    check_process();
+    if (queue_->inside()) {
+      task();
+      return;
+    }
+    queue_->push(std::move(task));
+  }
+
+  void wait() override {
+    check_process();
+    if (queue_->inside()) {
+      throw_waits_for_itself(name_);
+    }
+    queue_->wait();
+  }
+
+ private:
+  void check_process() const {
+    if (!process_.here()) [[unlikely]] {
+      process_.check_here(concat("stream '", name_, "'"));
+    }
+  }
+
+  const OfProcess process_;
+  const std::string name_;
+  const std::shared_ptr<ThreadPool> pool_;
+  std::unique_ptr<Queue> queue_;  // last: its tasks use the pool
 };
 
 // Runs tasks in the caller, one caller at a time.

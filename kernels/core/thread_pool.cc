@@ -1,7 +1,13 @@
 #include "gradwire/kernels/core/thread_pool.h"
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gradwire/kernels/core/error.h"
 
@@ -44,24 +50,42 @@ int polls(int threads) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(checked_threads(threads)), spins_(polls(threads)) {
-  workers_.reserve(static_cast<size_t>(threads_ - 1));
-  for (int i = 1; i < threads_; ++i) {
-    workers_.emplace_back([this] { work(); });
-  }
-}
+// The threads beside the caller, and the loop they are in.
+class ThreadPool::Workers {
+ public:
+  Workers(const ThreadPool* pool, int threads);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-    generation_.fetch_add(1);
-  }
-  start_.notify_all();
-  for (std::thread& worker : workers_) {
-    worker.join();
-  }
-}
+  void run(size_t count, const std::function<void(size_t)>& body);
+
+ private:
+  void work();
+  void poll_for_loop(size_t seen) const;
+  void take_indices(const std::function<void(size_t)>& body);
+  void finish_loop();
+
+  const ThreadPool* const pool_;
+  const int spins_;  // polls before a thread blocks
+  std::vector<std::thread> threads_;
+  std::mutex turn_;  // held for a whole loop
+  std::mutex mutex_;
+  std::condition_variable start_, finish_;
+  const std::function<void(size_t)>* body_ = nullptr;  // null: no loop to join
+  size_t count_ = 0;
+  std::atomic<size_t> next_{0};
+  std::atomic<size_t> generation_{0};  // of loops
+  std::atomic<int> joined_{0};         // workers inside the loop
+  bool stop_ = false;
+  std::exception_ptr error_;
+};
+
+ThreadPool::ThreadPool(int threads)
+    : threads_(checked_threads(threads)),
+      workers_(threads == 1 ? nullptr : std::make_unique<Workers>(this, threads)) {}
+
+ThreadPool::~ThreadPool() { process_.let_go(workers_); }
 
 void ThreadPool::parallel_for(size_t count, const std::function<void(size_t)>& body) {
   if (count <= 1 || threads_ == 1 || current_pool == this) {
@@ -70,6 +94,31 @@ void ThreadPool::parallel_for(size_t count, const std::function<void(size_t)>& b
     }
     return;
   }
+  process_.check_here("thread pool");
+  workers_->run(count, body);
+}
+
+ThreadPool::Workers::Workers(const ThreadPool* pool, int threads)
+    : pool_(pool), spins_(polls(threads)) {
+  threads_.reserve(static_cast<size_t>(threads - 1));
+  for (int i = 1; i < threads; ++i) {
+    threads_.emplace_back([this] { work(); });
+  }
+}
+
+ThreadPool::Workers::~Workers() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    generation_.fetch_add(1);
+  }
+  start_.notify_all();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+void ThreadPool::Workers::run(size_t count, const std::function<void(size_t)>& body) {
   std::lock_guard turn(turn_);
   {
     std::lock_guard lock(mutex_);
@@ -82,12 +131,12 @@ void ThreadPool::parallel_for(size_t count, const std::function<void(size_t)>& b
   take_indices(body);
   finish_loop();
   if (std::exception_ptr error = std::exchange(error_, nullptr)) {
-    std::rethrow_exception(std::move(error));
+    std::rethrow_exception(error);
   }
 }
 
 // Closes the loop to workers that wake late and waits for those inside.
-void ThreadPool::finish_loop() {
+void ThreadPool::Workers::finish_loop() {
   {
     std::lock_guard lock(mutex_);
     body_ = nullptr;
@@ -99,8 +148,8 @@ void ThreadPool::finish_loop() {
   finish_.wait(lock, [this] { return joined_.load() == 0; });
 }
 
-void ThreadPool::take_indices(const std::function<void(size_t)>& body) {
-  LoopScope scope(this);
+void ThreadPool::Workers::take_indices(const std::function<void(size_t)>& body) {
+  LoopScope scope(pool_);
   try {
     for (size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
       body(i);
@@ -115,13 +164,13 @@ void ThreadPool::take_indices(const std::function<void(size_t)>& body) {
 }
 
 // Polls until a newer loop than `seen` begins, for as long as that is cheaper than blocking.
-void ThreadPool::poll_for_loop(size_t seen) const {
+void ThreadPool::Workers::poll_for_loop(size_t seen) const {
   for (int spin = 0; spin < spins_ && generation_.load() == seen; ++spin) {
     pause();
   }
 }
 
-void ThreadPool::work() {
+void ThreadPool::Workers::work() {
   size_t seen = 0;
   for (;;) {
     poll_for_loop(seen);

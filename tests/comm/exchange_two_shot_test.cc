@@ -246,6 +246,35 @@ TEST(TwoShot, RefusesASelectionWithoutFeedbackAndAForeignState) {
   EXPECT_EQ(first_message(ends), "");
 }
 
+// Rank 1's payload holds nothing that decodes, which it alone finds before anything leaves.
+TEST(CompressedReduceScatter, EndsTheGroupWithTheWordsOfTheRankThatFails) {
+  constexpr size_t kFew = 3 * 4096;
+  const auto ends = run_ranks(3, [&](Transport& transport) {
+    const auto stream = make_inline_stream();
+    Workspace workspace;
+    Context context{*stream, workspace};
+    const auto compressor = make_compressor(parse_spec("int4"), shape_of(kFew, transport.rank()));
+    CompressedReduceScatter exchange({{compressor.get()}, &transport, {3, "bucket 1"}});
+    const std::vector<float> gradient = random_values(kFew, 3);
+    std::vector<float> e(kFew), e_next(kFew), mean(exchange.region(0).numel());
+    std::vector<std::byte> payload(compressor->capacity_bytes());
+    if (transport.rank() != 1) {
+      compressor->compress(view_of(std::span(gradient)), e, e_next, payload, context);
+      stream->wait();
+    }
+    const GroupSlot slot{compressor.get(), payload, e_next, view_of(std::span(mean))};
+    ExchangeReport report;
+    exchange.run({&slot, 1}, report, context);
+    stream->wait();
+  });
+  EXPECT_TRUE(ends[1].threw<InvalidArgument>()) << ends[1].message;
+  for (const size_t r : {0u, 2u}) {
+    EXPECT_TRUE(ends[r].threw<TransportError>());
+    EXPECT_NE(ends[r].message.find("rank 1: bucket 1: " + ends[1].message), std::string::npos)
+        << ends[r].message;
+  }
+}
+
 TEST(CompressedReduceScatter, GivesEachRankTheMeanOfWhatItOwns) {
   for (const char* text : {"none", "int4", "1bit,noef", "topk:10%", "chunktopk:64/4096,noef"}) {
     for (const int size : {1, 3, 4}) {

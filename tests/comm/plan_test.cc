@@ -245,6 +245,18 @@ TEST(Plan, RefusesBadRequestsInWords) {
   EXPECT_EQ(refusal({{"a", {3, 0}}}, none),
             "plan: parameter 'a' of shape [3, 0] has no elements, expected at least one");
   EXPECT_EQ(refusal({{"a", {1}}}, options("none", 0)), "plan: bucket_bytes is 0, must be positive");
+  // 2^80 elements, which begin anew at 0 in 64 bits, and 2^31 + 2^16, which do not.
+  EXPECT_EQ(refusal({{"a", {size_t{1} << 40, size_t{1} << 40}}}, none),
+            "plan: parameter 'a' of shape [1099511627776, 1099511627776] has more than 2147483648 "
+            "elements, expected at most so many");
+  EXPECT_EQ(
+      refusal({{"a", {(size_t{1} << 15) + 1, size_t{1} << 16}}}, none),
+      "plan: parameter 'a' of shape [32769, 65536] has more than 2147483648 elements, expected "
+      "at most so many");
+  EXPECT_EQ(
+      refusal({{"a", {size_t{1} << 40, size_t{1} << 40, 0}}}, none),
+      "plan: parameter 'a' of shape [1099511627776, 1099511627776, 0] has no elements, expected "
+      "at least one");
   PlanOptions bad = options("topk:1%", 4096);
   bad.exchange = "dense";
   EXPECT_EQ(refusal({{"a", {8, 8}}}, bad),

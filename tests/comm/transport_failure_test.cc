@@ -287,6 +287,33 @@ TEST_P(Failures, BuffersThatDoNotFitAreRefusedBeforeAnythingMoves) {
 INSTANTIATE_TEST_SUITE_P(AllTransports, Failures, testing::ValuesIn(kinds()),
                          [](const auto& p) { return p.param; });
 
+// 4 * 2^62 begins anew at 0 in 64 bits, which any buffer has room for.
+TEST(TransportCapacity, OfPartsThatNoMemoryHoldsIsRefusedBeforeAnythingMoves) {
+  const auto group = make_in_process_group(4);
+  const auto stream = make_inline_stream();
+  Workspace workspace;
+  Context context{*stream, workspace};
+  std::vector<std::byte> bytes(64);
+  std::vector<size_t> lengths(4, 8);
+  const Parts parts{bytes, size_t{1} << 62, lengths};
+  const auto expect_refused = [](const char* verb, const auto& call) {
+    try {
+      call();
+      FAIL() << verb << " took it";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(std::string(error.what()),
+                concat(verb, ": 64 bytes and 4 lengths for 4 parts of 4611686018427387904 bytes"));
+    }
+  };
+  expect_refused("all_gather", [&] {
+    group[0]->all_gather(lengths[0], std::span(bytes).first(8), parts, {1, "bucket 0"}, context);
+  });
+  expect_refused("all_to_all",
+                 [&] { group[0]->all_to_all(parts, parts, {1, "bucket 0"}, context); });
+  EXPECT_THROW(group[0]->gather_words("eight...", size_t{1} << 62, {1, "words"}, context),
+               DeviceError);
+}
+
 TEST(TransportRegistry, NamesWhatItKnows) {
   try {
     make_transport("carrier_pigeon", {});
@@ -312,7 +339,12 @@ TEST(TransportRegistry, SaysWhereItLookedForThePlugIn) {
     make_transport("gloo", options);
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "plug-in: not found, looked for /nowhere/libgradwire_gloo.so");
+    EXPECT_STREQ(
+        error.what(),
+        "plug-in: not found, looked for /nowhere/libgradwire_gloo.so; expected what the "
+        "target gradwire_gloo makes: where it lies elsewhere, as beside a program that links "
+        "gradwire statically, give its path or folder as plugin_path (find_package's "
+        "gradwire_PLUGIN_DIR)");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -56,9 +57,27 @@ int fail(const char* what) {
   return 1;
 }
 
+/// Why there is no transport "gloo" with this plugin_path; "" where there is one.
+std::string no_gloo(const std::string& plugin_path) {
+  gradwire::TransportOptions options;
+  options.plugin_path = plugin_path;
+  for (const gradwire::TransportRow& row : gradwire::transport_registry()) {
+    if (row.name == "gloo") {
+      return row.unavailable_reason(options);
+    }
+  }
+  return "no row of the registry";
+}
+
 }  // namespace
 
-int main() {
+// With the argument plugin_path=PATH: says why there is no transport "gloo" with that path.
+int main(int count, char** words) {
+  const std::string word = count == 2 ? words[1] : "", name = "plugin_path=";
+  if (word.starts_with(name)) {
+    std::printf("gloo: '%s'\n", no_gloo(word.substr(name.size())).c_str());
+    return 0;
+  }
   const auto transports = gradwire::make_in_process_group(kRanks);
   std::vector<Outcome> outcomes(kRanks);
   std::vector<std::thread> ranks;

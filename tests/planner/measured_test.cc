@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/importers.h"
 #include "gradwire/planner/predict.h"
 
@@ -14,7 +15,7 @@ namespace gradwire::planner {
 namespace {
 
 std::string text_of_file(const std::string& name) {
-  std::ifstream in(std::string(GRADWIRE_SOURCE_DIR) + "/tests/planner/data/" + name);
+  std::ifstream in(concat(GRADWIRE_SOURCE_DIR, "/tests/planner/data/", name));
   EXPECT_TRUE(in.is_open()) << name;
   std::ostringstream text;
   text << in.rdbuf();

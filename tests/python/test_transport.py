@@ -56,6 +56,8 @@ def every_verb(transport):
     half.close()
     with pytest.raises(gradwire.InvalidArgument, match="capacity: is 1 bytes, must be at least 2"):
         transport.all_gather(b"12", capacity=1)
+    with pytest.raises(gradwire.InvalidArgument, match="more than any machine has"):
+        transport.all_gather(b"12", capacity=2**63)  # of two ranks 2**64 bytes
     transport.barrier()
 
 

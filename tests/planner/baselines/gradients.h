@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/bucket_plan.h"
 
 namespace gradwire::planner::testing {
@@ -19,7 +20,7 @@ struct TensorGap {
 };
 
 inline std::vector<TensorGap> read_tensor_gaps(const std::string& model) {
-  const std::string path = std::string(GRADWIRE_PLANNER_DATA) + "/espresso/" + model + ".csv";
+  const std::string path = concat(GRADWIRE_PLANNER_DATA, "/espresso/", model, ".csv");
   std::ifstream in(path);
   std::vector<TensorGap> tensors;
   std::string line;

@@ -10,7 +10,7 @@
 
 #include "gradwire/kernels/core/error.h"
 
-namespace gradwire::bindings {
+namespace gradwire {
 
 /// Which process made an object.
 class OfProcess {
@@ -19,8 +19,11 @@ class OfProcess {
 
   /// @throws InvalidArgument in a process forked from that one.
   void check_here(std::string_view what) const {
-    check(here(), what, ": made in process ", made_in_, ", which a fork does not carry over to ",
-          ::getpid(), "; expected an object made in the process that uses it");
+    if (!here()) [[unlikely]] {
+      throw InvalidArgument(concat(what, ": made in process ", made_in_,
+                                   ", which a fork does not carry over to ", ::getpid(),
+                                   "; expected an object made in the process that uses it"));
+    }
   }
 
   /// In a fork, where ending what is held would wait for threads that are not there and close
@@ -36,4 +39,4 @@ class OfProcess {
   const pid_t made_in_ = ::getpid();
 };
 
-}  // namespace gradwire::bindings
+}  // namespace gradwire
