@@ -28,7 +28,8 @@ class SilentPeer : public TransportError {
   using TransportError::TransportError;
 };
 
-/// Messages between ranks. Calls may come from several threads, each waiting for messages of its
+/// Messages between ranks. An engine that is destroyed leaves in good order: peers still receive what
+/// they were sent, and it waits for that at most as long as a peer may be silent. Calls may come from several threads, each waiting for messages of its
 /// own. All errors are TransportError; after the first one the engine is closed and every later
 /// call throws the same reason. Once a call has thrown, no buffer that was posted is touched any
 /// more.
@@ -50,6 +51,10 @@ class PointToPoint {
   /// Closes all pairs at once, so that every rank fails now instead of at its deadline. Idempotent,
   /// callable from any thread, wakes a blocked wait().
   virtual void close(std::string_view reason) noexcept = 0;
+
+  /// Closes in good order, for an engine that goes on in another form: first the peers receive what
+  /// they were sent, as when it is destroyed. While no other call runs.
+  virtual void leave(std::string_view reason) noexcept { close(reason); }
 
   /// What rebuild() made.
   struct Survivors {

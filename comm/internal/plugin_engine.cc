@@ -58,6 +58,7 @@ class PluginEngine final : public PointToPoint {
     StoreCalls calls{place.store, concat(table_.transport, "/"), nullptr};
     const gradwire_plugin_options plugin_options{
         rank_, world_size_, place.address.c_str(), milliseconds_until(place.deadline),
+        options.timeout.count(),
         place.store == nullptr ? gradwire_plugin_store{} : calls.table()};
     gradwire_plugin_error error{{}, -1};
     const int outcome = table_.open(&plugin_options, &engine_, &error);
@@ -99,6 +100,10 @@ class PluginEngine final : public PointToPoint {
     gradwire_plugin_error error{{}, -1};
     require(table_.wait(engine_, (message & 0xFFFFFFFF) - 1, milliseconds_until(deadline), &error),
             static_cast<int>(message >> 32), error);
+  }
+  void leave(std::string_view reason) noexcept override {
+    table_.leave(engine_);
+    close(reason);
   }
   void close(std::string_view reason) noexcept override {
     keep_reason(reason, -1);

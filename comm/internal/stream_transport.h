@@ -116,6 +116,10 @@ class StreamTransport : public Transport {
 
   /// Held: no call runs.
   std::unique_lock<std::mutex> between_calls() { return std::unique_lock(calls_); }
+  /// Not held where a call runs.
+  std::unique_lock<std::mutex> between_calls(std::try_to_lock_t now) {
+    return std::unique_lock(calls_, now);
+  }
 
   /// Runs a call while no other runs; a failure of it ends the world.
   template <class F>
