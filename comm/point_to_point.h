@@ -28,11 +28,11 @@ class SilentPeer : public TransportError {
   using TransportError::TransportError;
 };
 
-/// Messages between ranks. An engine that is destroyed leaves in good order: peers still receive what
-/// they were sent, and it waits for that at most as long as a peer may be silent. Calls may come from several threads, each waiting for messages of its
-/// own. All errors are TransportError; after the first one the engine is closed and every later
-/// call throws the same reason. Once a call has thrown, no buffer that was posted is touched any
-/// more.
+/// Messages between ranks. An engine that is destroyed leaves in good order: peers still receive
+/// what they were sent, and it waits for that at most as long as a peer may be silent. Calls may
+/// come from several threads, each waiting for messages of its own. All errors are TransportError;
+/// after the first one the engine is closed and every later call throws the same reason. Once a
+/// call has thrown, no buffer that was posted is touched any more.
 class PointToPoint {
  public:
   virtual ~PointToPoint() = default;
@@ -61,8 +61,8 @@ class PointToPoint {
     std::shared_ptr<PointToPoint> engine;
     std::vector<int> old_ranks;  ///< rank r of `engine` was rank old_ranks[r] here
   };
-  /// An engine of the ranks that are left, as Transport::rebuild() says; `options.timeout` is not 0.
-  /// This engine has been closed. Not from several threads at once.
+  /// An engine of the ranks that are left, as Transport::rebuild() says; `options.timeout` is not
+  /// 0. This engine has been closed. Not from several threads at once.
   virtual Survivors rebuild(const RebuildOptions& options);
 
   /// Largest single message: receivers post buffers of this size before they trust a length.

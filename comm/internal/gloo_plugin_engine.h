@@ -2,10 +2,6 @@
 // The engine behind the Gloo plug-in's C interface: posted messages, who waits for them until when,
 // and the end of it all. Part of gloo_plugin.cc; not installed as an interface.
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/transport/tcp/device.h>
-#include <gloo/transport/unbound_buffer.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -15,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/comm/internal/gloo_plugin_context.h"
 #include "gradwire/comm/internal/gloo_plugin_doorbell.h"
 #include "gradwire/comm/internal/gloo_plugin_farewells.h"
-#include "gradwire/comm/internal/gloo_plugin_store.h"
 
 using std::chrono::milliseconds;
 
@@ -37,19 +33,22 @@ struct gradwire_plugin_engine {
 
   explicit gradwire_plugin_engine(const gradwire_plugin_options& options)
       : patience_(options.timeout_ms) {
+    std::vector<Descriptor> sockets;
+    for (int peer = 0; peer < options.world_size; ++peer) {
+      sockets.emplace_back(options.sockets[peer]);
+    }
     gloo::transport::tcp::attr attributes;
     attributes.hostname = options.address;  // by an interface's name Gloo would take its first one
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
-    const auto context =
-        std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
-    // Gloo waits five times this long for a connection.
-    context->setTimeout(milliseconds(std::max<int64_t>(options.connect_timeout_ms / 5, 50)));
-    CallbackStore store(options.store);
-    context->connectFullMesh(store, device);
-    context_ = context;
-    doorbell_ =
-        std::make_unique<Doorbell>(std::static_pointer_cast<gloo::transport::tcp::Device>(device),
-                                   [this] { start_queued(); });
+    const auto device = std::static_pointer_cast<gloo::transport::tcp::Device>(
+        gloo::transport::tcp::CreateDevice(attributes));
+    context_ = std::make_shared<ConnectedContext>(device, options.rank, options.world_size);
+    context_->setTimeout(patience_);
+    for (int peer = 0; peer < options.world_size; ++peer) {
+      if (peer != options.rank) {
+        context_->add_pair(peer, std::move(sockets[static_cast<size_t>(peer)]));
+      }
+    }
+    doorbell_ = std::make_unique<Doorbell>(device, [this] { start_queued(); });
     farewells_ = std::make_unique<Farewells>(
         context_, [this](int peer, const std::string& why) { lose(peer, why); });
     farewells_->start();
@@ -147,7 +146,11 @@ struct gradwire_plugin_engine {
         return;
       }
     }
-    farewells_->say(patience_);
+    try {
+      farewells_->say(patience_);
+    } catch (const std::exception&) {
+      // No memory or thread for it: the peers see the connections end.
+    }
   }
 
   /// Peers learn of it from their connections, which carry no reason.
@@ -169,7 +172,7 @@ struct gradwire_plugin_engine {
       idle_.wait(lock, [this] { return starting_ == nullptr; });
     }
     std::lock_guard lock(closing_);
-    context_->closeConnections();
+    context_->close_connections();
   }
 
   // Closes, then takes back every buffer: destroying one waits until Gloo has let go of it.
@@ -307,7 +310,7 @@ struct gradwire_plugin_engine {
   }
 
   const milliseconds patience_;
-  std::shared_ptr<gloo::Context> context_;
+  std::shared_ptr<ConnectedContext> context_;
   std::mutex mutex_;
   std::mutex closing_;
   std::condition_variable idle_;

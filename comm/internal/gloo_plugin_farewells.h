@@ -1,12 +1,12 @@
 #pragma once
-// How the ranks of a Gloo engine part: farewells, receipts for them, and connections that end without
-// either. Part of gloo_plugin.cc; not installed as an interface.
+// How the ranks of a Gloo engine part: farewells, receipts for them, and connections that end
+// without either. Part of gloo_plugin.cc; not installed as an interface.
 //
 // Gloo resets a connection that it closes, and what the kernel has not sent by then is thrown away:
 // the last payload of a rank that is done before the others. So the farewell of a rank comes behind
 // all else that it has sent, and a peer that has it answers with a receipt: it has the rest too.
 
-#include <gloo/context.h>
+#include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <chrono>
@@ -29,9 +29,10 @@ class Farewells {
   // Tags of messages stay below them.
   static constexpr uint64_t kFarewell = ~uint64_t{0}, kReceipt = kFarewell - 1;
 
-  /// `lost` hears of a peer whose connection ends without a farewell while nobody leaves, and why; on
-  /// a thread of this object.
-  Farewells(std::shared_ptr<gloo::Context> context, std::function<void(int, std::string)> lost)
+  /// `lost` hears of a peer whose connection ends without a farewell while nobody leaves, and why;
+  /// on a thread of this object.
+  Farewells(std::shared_ptr<gloo::transport::Context> context,
+            std::function<void(int, std::string)> lost)
       : context_(std::move(context)), lost_(std::move(lost)) {
     for (int rank = 0; rank < context_->size; ++rank) {
       if (rank != context_->rank) {
@@ -60,8 +61,8 @@ class Farewells {
     }
   }
 
-  /// Tells each peer that this rank leaves, and returns when each has received all that it was sent,
-  /// has left or has died, or when `patience` is over. Nothing more is sent after it.
+  /// Tells each peer that this rank leaves, and returns when each has received all that it was
+  /// sent, has left or has died, or when `patience` is over. Nothing more is sent after it.
   void say(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     if (aborted_ || std::exchange(leaving_, true)) {
@@ -85,9 +86,9 @@ class Farewells {
     // Each is told, whatever has become of the connections to the rest, before one is waited for.
     for (Peer& peer : peers_) {
       peer.told = peer.goodbye && reached([&peer] {
-        peer.receipt->recv(peer.rank, kReceipt);
-        peer.goodbye->send(peer.rank, kFarewell);
-      });
+                    peer.receipt->recv(peer.rank, kReceipt);
+                    peer.goodbye->send(peer.rank, kFarewell);
+                  });
     }
     for (Peer& peer : peers_) {
       if (peer.told) {
@@ -177,7 +178,7 @@ class Farewells {
     }
   }
 
-  const std::shared_ptr<gloo::Context> context_;
+  const std::shared_ptr<gloo::transport::Context> context_;
   const std::function<void(int, std::string)> lost_;
   std::mutex mutex_;
   std::condition_variable answered_;

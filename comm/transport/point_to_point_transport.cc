@@ -66,8 +66,8 @@ class PointToPointTransport final : public StreamTransport<Collectives> {
   std::span<const int> old_ranks() const override { return old_ranks_; }
 
  private:
-  /// No call runs any more, nor does one again. Ranks that are still in their last call get what this
-  /// one has sent, unless that call has failed or is given up here.
+  /// No call runs any more, nor does one again. Ranks that are still in their last call get what
+  /// this one has sent, unless that call has failed or is given up here.
   std::unique_lock<std::mutex> ended_between_calls() {
     constexpr std::string_view kReason = "the group is being rebuilt";
     if (auto lock = between_calls(std::try_to_lock); lock && !wire_->failed()) {
