@@ -27,12 +27,15 @@ struct Slot {
   bool late = false;  // the deadline has passed
 };
 
+// What a kernel holds for a peer leaves within it over any link that training bears.
+constexpr milliseconds kLongestParting{60000};
+
 /// Closing from any thread wakes all waits; the context is not used after it, only destroyed.
 struct gradwire_plugin_engine {
   static constexpr const char* kTransport = "gloo";
 
   explicit gradwire_plugin_engine(const gradwire_plugin_options& options)
-      : patience_(options.timeout_ms) {
+      : patience_(std::min(milliseconds(options.timeout_ms), kLongestParting)) {
     std::vector<Descriptor> sockets;
     for (int peer = 0; peer < options.world_size; ++peer) {
       sockets.emplace_back(options.sockets[peer]);
@@ -138,7 +141,7 @@ struct gradwire_plugin_engine {
   }
 
   /// Once no call is under way: returns when each peer has received what it was sent, has left or
-  /// has died, and otherwise after as long as a peer may be silent.
+  /// has died, and otherwise after as long as a peer may be silent, a minute at most.
   void leave() {
     {
       const std::lock_guard lock(mutex_);

@@ -56,7 +56,8 @@ typedef struct {
   int (*wait)(gradwire_plugin_engine*, uint64_t message, int64_t timeout_ms,
               gradwire_plugin_error*);
   /* In good order, once no call is under way: every peer has received what it was sent when this
-     returns, or has left, or has died, or was silent for timeout_ms. close() comes next. */
+     returns, or has left, or has died, or was silent for timeout_ms, or a
+     minute. close() comes next. */
   void (*leave)(gradwire_plugin_engine*);
   /* What peers have not received is lost. `reason` reaches the peers where the engine has a way to
    * tell them. */
