@@ -133,6 +133,13 @@ class GlooClosing : public GlooProcesses {
  protected:
   static constexpr int kSize = 3;
 
+  // Closing waits a minute at most, also where it should not wait.
+  void SetUp() override {
+    GlooProcesses::SetUp();
+    alarm(45);
+  }
+  void TearDown() override { alarm(0); }
+
   Processes processes(milliseconds timeout) {
     return Processes(kSize, [this, timeout](int rank, const auto& say) {
       {
