@@ -43,8 +43,8 @@ class Farewells {
       }
     }
   }
-  /// After abort() and the end of all connections.
   ~Farewells() {
+    abort();
     for (Peer& peer : peers_) {
       if (peer.thread.joinable()) {
         peer.thread.join();
