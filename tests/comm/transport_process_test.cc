@@ -153,6 +153,7 @@ class GlooClosing : public GlooProcesses {
         while (rank + 1 == kSize || !std::filesystem::exists(close_)) {
           std::this_thread::sleep_for(milliseconds(1));
         }
+        say("closing");
       }
       say("closed");
     });
@@ -163,6 +164,9 @@ class GlooClosing : public GlooProcesses {
     }
     ranks.stop(kSize - 1);
     std::ofstream(close_) << "now";
+    for (int r = 0; r + 1 < kSize; ++r) {
+      ASSERT_EQ(ranks.line_of(r), "closing");
+    }
   }
   static void expect_closed(Processes& ranks) {
     for (int r = 0; r + 1 < kSize; ++r) {
@@ -184,6 +188,7 @@ TEST_F(GlooClosing, WaitsForASilentRankNoLongerThanTheTimeout) {
 TEST_F(GlooClosing, DoesNotWaitForARankThatDies) {
   Processes ranks = processes(milliseconds(3600000));
   stop_the_last_and_close_the_others(ranks);
+  std::this_thread::sleep_for(milliseconds(200));  // for them to wait for it already
   ranks.send(kSize - 1, SIGKILL);
   expect_closed(ranks);
 }
