@@ -14,11 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "bench/flipping_wire.h"
 #include "gradwire/comm/fingerprint.h"
-#include "gradwire/comm/reducer.h"
-#include "gradwire/comm/store.h"
 #include "gradwire/comm/internal/address.h"
 #include "gradwire/comm/internal/plugin_engine.h"
+#include "gradwire/comm/reducer.h"
+#include "gradwire/comm/store.h"
 #include "gradwire/comm/transport/point_to_point_transport.h"
 
 namespace {
@@ -28,10 +29,10 @@ using std::chrono::milliseconds;
 
 struct Arguments {
   std::map<std::string, std::string> values{
-      {"rank", "0"},      {"world-size", "3"},  {"store", ""},      {"interface", "lo"},
-      {"timeout-ms", "1500"}, {"method", "none"}, {"exchange", "auto"}, {"numel", "200000"},
-      {"steps", "1000000"}, {"sleep-ms", "0"},  {"jitter-ms", "0"}, {"corrupt-step", "-1"},
-      {"rebuild", "0"}};
+      {"rank", "0"},          {"world-size", "3"},    {"store", ""},        {"interface", "lo"},
+      {"timeout-ms", "1500"}, {"method", "none"},     {"exchange", "auto"}, {"numel", "200000"},
+      {"steps", "1000000"},   {"sleep-ms", "0"},      {"jitter-ms", "0"},   {"corrupt-step", "-1"},
+      {"rebuild", "0"},       {"flip-message", "-1"}, {"flip-byte", "0"}};
 
   const std::string& text(const std::string& name) const { return values.at(name); }
   int number(const std::string& name) const {
@@ -122,7 +123,8 @@ Group join(const Arguments& arguments) {
   options.log = [](std::string_view line) {
     say("log", ", \"line\": " + quoted(std::string(line)));
   };
-  if (arguments.number("corrupt-step") < 0) {
+  const bool flips = arguments.number("flip-message") >= 0;
+  if (arguments.number("corrupt-step") < 0 && !flips) {
     return {make_transport("gloo", options), nullptr};
   }
   const auto store = make_store(options.store, options.rank, options.timeout,
@@ -132,9 +134,15 @@ Group join(const Arguments& arguments) {
       chosen_address(meet(*store, "address", options.rank, options.world_size,
                           address_offer(interface, store->local_address())),
                      options.rank, interface);
-  auto engine = std::make_shared<CorruptingEngine>(make_plugin_engine(
-      load_plugin("gloo", PluginSymbols::kOwn, options), options,
-      {store.get(), address, store->deadline()}));
+  const gradwire_plugin_table* gloo = &load_plugin("gloo", PluginSymbols::kOwn, options);
+  if (flips && options.rank == 0) {
+    faults::Flip flip{.message = arguments.number("flip-message"),
+                      .byte = static_cast<size_t>(arguments.number("flip-byte"))};
+    flip.say = [](const std::string& where) { say("flipped", ", \"where\": " + quoted(where)); };
+    gloo = &faults::FlippingWire::over(*gloo, std::move(flip));
+  }
+  auto engine = std::make_shared<CorruptingEngine>(
+      make_plugin_engine(*gloo, options, {store.get(), address, store->deadline()}));
   meet(*store, "joined", options.rank, options.world_size);
   CorruptingEngine* const broken = engine.get();
   return {make_point_to_point_transport("gloo", std::move(engine), options), broken};
@@ -181,8 +189,8 @@ void run(const Arguments& arguments) {
     if (arguments.number("rebuild") == 0) {
       return;
     }
-    auto next = group.transport->rebuild(
-        {.timeout = milliseconds(5000), .silence = milliseconds(300)});
+    auto next =
+        group.transport->rebuild({.timeout = milliseconds(5000), .silence = milliseconds(300)});
     reducer.rebuild(*next);
     std::string members;
     for (const int rank : next->old_ranks()) {

@@ -4,103 +4,28 @@
 
 Each event is run once with three ranks. `after` counts from the event (a signal, the start of the
 last rank, the stranger's end) to the line each rank prints; the limit is 200 ms where a process
-ends, and the deadline of 1.5 s + 0.5 s where somebody is only silent. The cut link needs root and
-is skipped otherwise, with the reason. Exit code 1 when a check fails, 2 for bad arguments, before
-anything is started. Needs the build with
--DGRADWIRE_BENCH=ON, and the Python package for the cut link.
+ends, and the deadline of 1.5 s + 0.5 s where somebody is only silent. Cut and slow links need root
+and are skipped otherwise, with the reason. Exit code 1 when a check fails that is not known to, 2 for
+bad arguments, before anything is started. Needs the build with -DGRADWIRE_BENCH=ON, and the Python
+package for cut and slow links.
 """
 
 import argparse
 import json
 import os
-import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from fault_job import DEADLINE_MS, Job
+
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_MS = 1500
 SILENCE_LIMIT_MS = DEADLINE_MS + 500
 DEATH_LIMIT_MS = 200
 JOIN_MS = 10000
-SECRET = "of the job"
-
-
-class Rank:
-    """One process and the events it printed."""
-
-    def __init__(self, command, secret):
-        environment = dict(os.environ, GRADWIRE_JOB_SECRET=secret)
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment
-        )
-        os.set_blocking(self.process.stdout.fileno(), False)
-        self.events = []
-        self._rest = b""
-
-    def read(self):
-        try:
-            data = os.read(self.process.stdout.fileno(), 1 << 16)
-        except BlockingIOError:
-            return True
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self.events += [json.loads(line) for line in lines]
-        return bool(data)
-
-    def last(self, *names):
-        return next((event for event in reversed(self.events) if event["event"] in names), None)
-
-
-class Job:
-    """Ranks that are started, watched and never left behind."""
-
-    def __init__(self, program, prefix=None, interface="lo", store=None):
-        self.folder = tempfile.mkdtemp(prefix="gradwire-faults-")
-        self.store = store or f"file:{self.folder}"
-        self._program, self._prefix, self._interface = program, prefix, interface
-        self.ranks = {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for rank in self.ranks.values():
-            rank.process.kill()
-            rank.process.wait()
-            rank.process.stdout.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def start(self, number, secret=SECRET, **options):
-        settings = {"timeout-ms": DEADLINE_MS, "interface": self._interface, "store": self.store}
-        settings.update({name.replace("_", "-"): value for name, value in options.items()})
-        command = [str(self._program), "--rank", str(number)]
-        for name, value in settings.items():
-            command += [f"--{name}", str(value)]
-        if self._prefix:
-            command = self._prefix(number) + command
-        self.ranks[number] = Rank(command, secret)
-
-    def start_all(self, **options):
-        for number in range(3):
-            self.start(number, **options)
-
-    def wait_for(self, names, numbers, limit_ms):
-        """Until each of these ranks has printed one of these events, or the limit has passed."""
-        end = time.monotonic() + limit_ms / 1000
-        waiting = {number for number in numbers if not self.ranks[number].last(*names)}
-        while waiting and time.monotonic() < end:
-            pipes = {self.ranks[number].process.stdout: number for number in waiting}
-            ready, _, _ = select.select(list(pipes), [], [], max(0, end - time.monotonic()))
-            for pipe in ready:
-                number = pipes[pipe]
-                if not self.ranks[number].read() or self.ranks[number].last(*names):
-                    waiting.discard(number)
-        return not waiting
 
 
 def seen(job, numbers, since, limit_ms, names=("error",)):
@@ -110,7 +35,7 @@ def seen(job, numbers, since, limit_ms, names=("error",)):
     for number in numbers:
         event = job.ranks[number].last(*names)
         after = (event["at"] - since) * 1000 if event else None
-        text = event.get("message", event["event"]) if event else "nothing"
+        text = event.get("message", event["event"]) if event else job.ranks[number].end()
         text = text.replace(job.folder, "DIR")
         rows.append({"rank": number, "saw": text, "after_ms": after})
         good = good and after is not None and after <= limit_ms
@@ -155,26 +80,49 @@ def stopped(program):
         return rows, good and mentions(rows, "rank 1 stayed silent"), f"{SILENCE_LIMIT_MS} ms"
 
 
-def cut(program):
-    try:
-        from gradwire.bench.netns import Namespaces, Unavailable
-    except ImportError as error:
-        return None, f"the Python package is not installed ({error})", ""
-    try:
-        network = Namespaces(3)
-    except Unavailable as error:
-        return None, str(error), ""
-    try:
+def on_machines(body):
+    """body(program, network), where this machine can have three of them."""
+
+    def run(program):
+        try:
+            from gradwire.bench.netns import Namespaces, Unavailable
+        except ImportError as error:
+            return None, f"the Python package is not installed ({error})", ""
+        try:
+            network = Namespaces(3)
+        except Unavailable as error:
+            return None, str(error), ""
+        try:
+            return body(program, network)
+        finally:
+            network.close()
+
+    return run
+
+
+@on_machines
+def cut(program, network):
+    with Job(program, network.enter, "eth0") as job:
+        job.start_all()
+        running(job)
+        bridge = ["nsenter", "-t", str(network.pids()[0]), "-n"]
+        subprocess.run(bridge + ["ip", "link", "set", "p1", "down"], check=True)
+        rows, good = seen(job, (0, 1, 2), time.monotonic(), SILENCE_LIMIT_MS)
+        good = good and mentions(rows, "stayed silent", "closed the group")
+        return rows, good, f"{SILENCE_LIMIT_MS} ms"
+
+
+def slow_uplink(exchange):
+    @on_machines
+    def run(program, network):
+        shaped = "tc qdisc add dev eth0 root tbf rate 5mbit burst 16kb latency 50ms".split()
+        subprocess.run(network.enter(1) + shaped, check=True)
         with Job(program, network.enter, "eth0") as job:
-            job.start_all()
-            running(job)
-            bridge = ["nsenter", "-t", str(network.pids()[0]), "-n"]
-            subprocess.run(bridge + ["ip", "link", "set", "p1", "down"], check=True)
-            rows, good = seen(job, (0, 1, 2), time.monotonic(), SILENCE_LIMIT_MS)
-            good = good and mentions(rows, "stayed silent", "closed the group")
-            return rows, good, f"{SILENCE_LIMIT_MS} ms"
-    finally:
-        network.close()
+            since = time.monotonic()
+            job.start_all(steps=1, numel=100000, exchange=exchange, timeout_ms=10000)
+            return all_done(job, since)
+
+    return run
 
 
 def never_joins(program):
@@ -263,17 +211,28 @@ def stranger(say, expected, secret=None):
     return run
 
 
+def header_flipped(program):
+    with Job(program) as job:
+        since = time.monotonic()
+        job.start_all(flip_message=40, flip_byte=16)  # which buffer it is for
+        rows, good = seen(job, (0, 1, 2), since, SILENCE_LIMIT_MS)
+        return rows, good and mentions(rows, "rank"), f"{SILENCE_LIMIT_MS} ms"
+
+
+def all_done(job, since):
+    rows, good = seen(job, (0, 1, 2), since, 20000, ("done", "error"))
+    digests = {rank.last("done")["digest"] for rank in job.ranks.values() if rank.last("done")}
+    good = good and all(row["saw"] == "done" for row in rows) and len(digests) == 1
+    return rows, good, "no error, same bits"
+
+
 def harmless(**options):
     def run(program):
         with Job(program) as job:
             since = time.monotonic()
             for number in range(3):
                 job.start(number, **{name: value(number) for name, value in options.items()})
-            rows, good = seen(job, (0, 1, 2), since, 20000, ("done", "error"))
-            digests = {rank.last("done")["digest"] for rank in job.ranks.values()
-                       if rank.last("done")}
-            good = good and all(row["saw"] == "done" for row in rows) and len(digests) == 1
-            return rows, good, "no error, same bits"
+            return all_done(job, since)
 
     return run
 
@@ -289,6 +248,7 @@ EVENTS = {
     "rank 2 has another shape": disagree("numel", (200000, 200002), "rank 2"),
     "rank 2 has another spec": disagree("method", ("int8", "int4"), "rank 2"),
     "a bit changes on the way to rank 0": corrupted,
+    "a bit changes in Gloo's own header": header_flipped,
     "stranger with garbage at the store": stranger(b"GET / HTTP/1.1\r\n\r\n", "another protocol"),
     "stranger that is silent": stranger(b"", "did not prove itself"),
     "rank of another job": stranger(b"", "another job secret", secret="of another job"),
@@ -296,7 +256,11 @@ EVENTS = {
                                           sleep_ms=lambda number: 50 * (number == 1)),
     "200 steps with random delays": harmless(steps=lambda _: 200, jitter_ms=lambda _: 5,
                                              numel=lambda _: 20000),
+    **{f"rank 1 closes first, its uplink at 5 Mbit/s, {exchange}": slow_uplink(exchange)
+       for exchange in ("dense", "ring", "gather")},
 }
+# What cannot be mended here, and is no failure of a run.
+KNOWN = {"a bit changes in Gloo's own header": "Gloo ends the process"}
 
 
 def find_program():
@@ -353,9 +317,10 @@ def main():
     results = []
     for name, run in events.items():
         rows, good, limit = run(program)
-        results.append({"event": name, "limit": limit, "ranks": rows,
-                        "verdict": f"skipped: {good}" if rows is None
-                        else "pass" if good else "FAIL"})
+        verdict = f"skipped: {good}" if rows is None else "pass" if good else "FAIL"
+        if verdict == "FAIL" and name in KNOWN:
+            verdict = f"known failure: {KNOWN[name]}"
+        results.append({"event": name, "limit": limit, "ranks": rows, "verdict": verdict})
         if not arguments.json and not arguments.markdown:
             print(f"{results[-1]['verdict']:5} {name} ({limit})")
             for row in rows or []:

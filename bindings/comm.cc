@@ -347,8 +347,9 @@ void bind_comm(py::module_& module) {
            "Ends the group for everyone, from any thread: pending and later calls raise it. "
            "Nothing once closed.")
       .def("close", &close,
-           "Leaves the group: waits for a call in progress. A Reducer over it keeps the "
-           "connections until it is gone as well. Idempotent.")
+           "Leaves the group: waits for a call in progress, and until the others have what this "
+           "rank has sent, for a silent one at most the timeout or a minute. A Reducer over it keeps "
+           "the connections until it is gone as well. Idempotent.")
       .def("__enter__", [](const Handle& self) { return self; })
       .def("__exit__", &exit, py::arg("type"), py::arg("error"), py::arg("traceback"))
       .def("__repr__", [](const BoundTransport& self) {

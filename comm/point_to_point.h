@@ -28,10 +28,11 @@ class SilentPeer : public TransportError {
   using TransportError::TransportError;
 };
 
-/// Messages between ranks. Calls may come from several threads, each waiting for messages of its
-/// own. All errors are TransportError; after the first one the engine is closed and every later
-/// call throws the same reason. Once a call has thrown, no buffer that was posted is touched any
-/// more.
+/// Messages between ranks. An engine that is destroyed leaves in good order: peers still receive
+/// what they were sent, and it waits for that at most as long as a peer may be silent. Calls may
+/// come from several threads, each waiting for messages of its own. All errors are TransportError;
+/// after the first one the engine is closed and every later call throws the same reason. Once a
+/// call has thrown, no buffer that was posted is touched any more.
 class PointToPoint {
  public:
   virtual ~PointToPoint() = default;
@@ -51,13 +52,17 @@ class PointToPoint {
   /// callable from any thread, wakes a blocked wait().
   virtual void close(std::string_view reason) noexcept = 0;
 
+  /// Closes in good order, for an engine that goes on in another form: first the peers receive what
+  /// they were sent, as when it is destroyed. While no other call runs.
+  virtual void leave(std::string_view reason) noexcept { close(reason); }
+
   /// What rebuild() made.
   struct Survivors {
     std::shared_ptr<PointToPoint> engine;
     std::vector<int> old_ranks;  ///< rank r of `engine` was rank old_ranks[r] here
   };
-  /// An engine of the ranks that are left, as Transport::rebuild() says; `options.timeout` is not 0.
-  /// This engine has been closed. Not from several threads at once.
+  /// An engine of the ranks that are left, as Transport::rebuild() says; `options.timeout` is not
+  /// 0. This engine has been closed. Not from several threads at once.
   virtual Survivors rebuild(const RebuildOptions& options);
 
   /// Largest single message: receivers post buffers of this size before they trust a length.

@@ -90,7 +90,10 @@ struct TransportTraits {
 /// and failures surface from the stream's wait(). Every failure is a TransportError that names a
 /// rank (by its number in the whole world, also in groups made by split()); after it the group, and
 /// all that share its world, are finished: later calls throw the same reason. In a process that was
-/// forked since, calls throw InvalidArgument, and abort() and the destructor do nothing.
+/// forked since, calls throw InvalidArgument, and abort() and the destructor do nothing. A transport
+/// whose last call has passed is destroyed in good order: ranks that are still in theirs receive what
+/// they were sent. That waits for their receipts, not for their calls, and for a silent rank at
+/// most the timeout, or a minute; for one that has died it does not wait.
 class Transport {
  public:
   virtual ~Transport() = default;

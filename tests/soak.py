@@ -23,7 +23,8 @@ DRAWING = ("CompressorLaws.NothingIsLost", "CompressorLaws.SumOfRanksIsSumOfPart
            "CompressorLaws.PayloadNeverExceedsCapacity", "Replay.FollowsTheCommits",
            "CpuCompressorLaws.InstructionSetsDoNotChangeBytes",
            "CpuCompressorLaws.AlignmentDoesNotChangeBytes",
-           "AccumulatedLaws.AccumulatedGradientsGiveTheSamePayloadAndResidual")
+           "AccumulatedLaws.AccumulatedGradientsGiveTheSamePayloadAndResidual",
+           "FlippedBits.EndNoProcessButInGloosOwnHeader")
 LONGEST_S = 1800.0
 
 

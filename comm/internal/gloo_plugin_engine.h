@@ -2,10 +2,6 @@
 // The engine behind the Gloo plug-in's C interface: posted messages, who waits for them until when,
 // and the end of it all. Part of gloo_plugin.cc; not installed as an interface.
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/transport/tcp/device.h>
-#include <gloo/transport/unbound_buffer.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -15,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/comm/internal/gloo_plugin_context.h"
 #include "gradwire/comm/internal/gloo_plugin_doorbell.h"
-#include "gradwire/comm/internal/gloo_plugin_store.h"
-#include "gradwire/comm/internal/plugin_process.h"
+#include "gradwire/comm/internal/gloo_plugin_farewells.h"
 
 using std::chrono::milliseconds;
 
@@ -31,39 +27,41 @@ struct Slot {
   bool late = false;  // the deadline has passed
 };
 
-// Tags of messages stay below it.
-constexpr uint64_t kFarewellTag = ~uint64_t{0};
-constexpr milliseconds kNoTimeout{int64_t{1} << 40};  // 35 years
-constexpr milliseconds kFarewellTimeout{1000};
+// What a kernel holds for a peer leaves within it over any link that training bears.
+constexpr milliseconds kLongestParting{60000};
 
 /// Closing from any thread wakes all waits; the context is not used after it, only destroyed.
 struct gradwire_plugin_engine {
   static constexpr const char* kTransport = "gloo";
 
-  explicit gradwire_plugin_engine(const gradwire_plugin_options& options) {
+  explicit gradwire_plugin_engine(const gradwire_plugin_options& options)
+      : patience_(std::min(milliseconds(options.timeout_ms), kLongestParting)) {
+    std::vector<Descriptor> sockets;
+    for (int peer = 0; peer < options.world_size; ++peer) {
+      sockets.emplace_back(options.sockets[peer]);
+    }
     gloo::transport::tcp::attr attributes;
     attributes.hostname = options.address;  // by an interface's name Gloo would take its first one
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
-    const auto context =
-        std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
-    // Gloo waits five times this long for a connection.
-    context->setTimeout(milliseconds(std::max<int64_t>(options.connect_timeout_ms / 5, 50)));
-    CallbackStore store(options.store);
-    context->connectFullMesh(store, device);
-    context_ = context;
-    doorbell_ =
-        std::make_unique<Doorbell>(std::static_pointer_cast<gloo::transport::tcp::Device>(device),
-                                   [this] { start_queued(); });
-    watch_peers(options.rank, options.world_size);
+    const auto device = std::static_pointer_cast<gloo::transport::tcp::Device>(
+        gloo::transport::tcp::CreateDevice(attributes));
+    context_ = std::make_shared<ConnectedContext>(device, options.rank, options.world_size);
+    context_->setTimeout(patience_);
+    for (int peer = 0; peer < options.world_size; ++peer) {
+      if (peer != options.rank) {
+        context_->add_pair(peer, std::move(sockets[static_cast<size_t>(peer)]));
+      }
+    }
+    doorbell_ = std::make_unique<Doorbell>(device, [this] { start_queued(); });
+    farewells_ = std::make_unique<Farewells>(
+        context_, [this](int peer, const std::string& why) { lose(peer, why); });
+    farewells_->start();
     timer_thread_ = std::thread([this] { watch_deadlines(); });
   }
 
   ~gradwire_plugin_engine() {
-    say_farewell();
+    leave();
     withdraw();
-    for (Watch& watch : watches_) {
-      watch.thread.join();
-    }
+    farewells_.reset();
     {
       std::lock_guard lock(mutex_);
       stop_ = true;
@@ -142,6 +140,22 @@ struct gradwire_plugin_engine {
     return closed_outcome(error);
   }
 
+  /// Once no call is under way: returns when each peer has received what it was sent, has left or
+  /// has died, and otherwise after as long as a peer may be silent, a minute at most.
+  void leave() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) {
+        return;
+      }
+    }
+    try {
+      farewells_->say(patience_);
+    } catch (const std::exception&) {
+      // No memory or thread for it: the peers see the connections end.
+    }
+  }
+
   /// Peers learn of it from their connections, which carry no reason.
   void close(const char* = nullptr) {
     {
@@ -156,14 +170,12 @@ struct gradwire_plugin_engine {
           abort_wait(*slot.buffer, slot.sends);
         }
       }
-      for (Watch& watch : watches_) {
-        watch.buffer->abortWaitRecv();
-      }
+      farewells_->abort();
       // Closing a pair holds it and waits for Gloo's thread, which must not wait for the pair.
       idle_.wait(lock, [this] { return starting_ == nullptr; });
     }
     std::lock_guard lock(closing_);
-    context_->closeConnections();
+    context_->close_connections();
   }
 
   // Closes, then takes back every buffer: destroying one waits until Gloo has let go of it.
@@ -221,95 +233,20 @@ struct gradwire_plugin_engine {
     sends ? buffer.abortWaitSend() : buffer.abortWaitRecv();
   }
 
-  /// A receive that only the peer's farewell or the end of its connection completes. Gloo can lose
-  /// the completion of a send to a rank that dies; it does not lose that of a receive long posted.
-  struct Watch {
-    int peer = 0;
-    char farewell = 0;
-    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
-    std::thread thread;
-    bool over = false;  // the peer has left or died
-    // Our farewell to the peer; none for one that has gone before.
-    char last_word = 0;
-    bool told = false;
-    std::unique_ptr<gloo::transport::UnboundBuffer> goodbye;
-  };
-
-  void watch_peers(int rank, int world_size) {
-    for (int peer = 0; peer < world_size; ++peer) {
-      if (peer != rank) {
-        Watch& watch = watches_.emplace_back();
-        watch.peer = peer;
-        watch.buffer = context_->createUnboundBuffer(&watch.farewell, 1);
-        watch.buffer->recv(peer, kFarewellTag);
-      }
-    }
-    for (Watch& watch : watches_) {
-      watch.thread = std::thread([this, &watch] { await_farewell(watch); });
-    }
-  }
-
-  void await_farewell(Watch& watch) {
-    const WithoutPipeSignal quiet;
-    std::string lost;
-    try {
-      watch.buffer->waitRecv(nullptr, kNoTimeout);  // left in peace, or this engine was closed
-    } catch (const std::exception& exception) {
-      lost = exception.what();
-    }
+  /// The connection to a peer has ended without a farewell.
+  void lose(int peer, const std::string& why) {
     {
-      std::lock_guard lock(mutex_);
-      watch.over = true;
-      if (watch.goodbye) {
-        watch.goodbye->abortWaitSend();  // Gloo can lose its completion, and nobody hears it
-      }
-      // Who is leaving has nothing more to hear, and others must still get its farewell.
-      if (lost.empty() || closed_ || leaving_) {
+      const std::lock_guard lock(mutex_);
+      if (closed_) {
         return;
       }
-      lost_peer_ = watch.peer;
-      lost_why_ = lost;
+      lost_peer_ = peer;
+      lost_why_ = why;
     }
     try {
       close();
     } catch (const std::exception&) {
       // The waits are woken already; pairs that fail to close end with the context.
-    }
-  }
-
-  // Peers must not take the end of this engine for a death while they still talk to others. Each is
-  // told, whatever has become of the connections to the rest.
-  void say_farewell() {
-    {
-      std::lock_guard lock(mutex_);
-      if (closed_) {
-        return;
-      }
-      leaving_ = true;
-      for (Watch& watch : watches_) {
-        if (!watch.over) {
-          watch.goodbye = context_->createUnboundBuffer(&watch.last_word, 1);
-        }
-      }
-    }
-    for (Watch& watch : watches_) {
-      watch.told = watch.goodbye && reached([&] { watch.goodbye->send(watch.peer, kFarewellTag); });
-    }
-    for (const Watch& watch : watches_) {
-      if (watch.told) {
-        reached([&] { watch.goodbye->waitSend(nullptr, kFarewellTimeout); });
-      }
-    }
-  }
-
-  /// False when the peer has left in the meantime.
-  template <class F>
-  static bool reached(const F& call) {
-    try {
-      call();
-      return true;
-    } catch (const std::exception&) {
-      return false;
     }
   }
 
@@ -375,15 +312,14 @@ struct gradwire_plugin_engine {
     // Destroyed here, outside the lock: that waits until Gloo's thread has let go.
   }
 
-  std::shared_ptr<gloo::Context> context_;
+  const milliseconds patience_;
+  std::shared_ptr<ConnectedContext> context_;
   std::mutex mutex_;
   std::mutex closing_;
   std::condition_variable idle_;
   std::vector<Slot> slots_;
   std::vector<uint64_t> free_;  // places in it
-  std::deque<Watch> watches_;  // their places must not move
   bool closed_ = false;
-  bool leaving_ = false;
   int lost_peer_ = -1;
   std::string lost_why_;
   bool silent_ = false;
@@ -393,5 +329,6 @@ struct gradwire_plugin_engine {
   std::chrono::steady_clock::time_point next_check_ = std::chrono::steady_clock::time_point::max();
   std::deque<Queued> queue_;
   gloo::transport::UnboundBuffer* starting_ = nullptr;  // by Gloo's thread, now
-  std::unique_ptr<Doorbell> doorbell_;                  // last: its thread uses the others
+  std::unique_ptr<Doorbell> doorbell_;
+  std::unique_ptr<Farewells> farewells_;  // last: its threads use the others
 };

@@ -118,6 +118,9 @@ struct gradwire_plugin_engine final : Endpoint {
     return closed_outcome(error);
   }
 
+  /// What was posted leaves from MPI's thread, which outlives this.
+  void leave() {}
+
   void close(const char* reason) {
     {
       std::lock_guard lock(fabric_.mutex);

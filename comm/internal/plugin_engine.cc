@@ -1,8 +1,10 @@
 #include "gradwire/comm/internal/plugin_engine.h"
 
 #include <algorithm>
-#include <exception>
 #include <mutex>
+#include <vector>
+
+#include "gradwire/comm/internal/mesh.h"
 
 namespace gradwire {
 namespace {
@@ -15,55 +17,28 @@ int64_t milliseconds_until(Deadline deadline) {
   return std::clamp<int64_t>(left, 0, int64_t{1} << 40);
 }
 
-/// The plug-in's way to a Store; keeps the exception that must not cross the C interface.
-struct StoreCalls {
-  Store* store;
-  std::string prefix;
-  std::exception_ptr error;
-
-  gradwire_plugin_store table() { return {this, &set, &get}; }
-
-  template <class F>
-  int guarded(const F& body) {
-    try {
-      body();
-      return 0;
-    } catch (const std::exception&) {
-      error = std::current_exception();
-      return 1;
-    }
-  }
-  static int set(void* self, const char* key, const void* value, size_t bytes) {
-    auto& calls = *static_cast<StoreCalls*>(self);
-    return calls.guarded([&] {
-      calls.store->set(calls.prefix + key, {static_cast<const char*>(value), bytes});
-    });
-  }
-  static int get(void* self, const char* key, void* value, size_t capacity, size_t* bytes) {
-    auto& calls = *static_cast<StoreCalls*>(self);
-    return calls.guarded([&] {
-      const std::vector<char> found = calls.store->get(calls.prefix + key);
-      std::copy_n(found.data(), std::min(capacity, found.size()), static_cast<char*>(value));
-      *bytes = found.size();
-    });
-  }
-};
-
 /// Keeps the reason of the first failure, which engines do not.
 class PluginEngine final : public PointToPoint {
  public:
   PluginEngine(const gradwire_plugin_table& table, const TransportOptions& options,
                const PluginPlace& place)
       : table_(table), rank_(options.rank), world_size_(options.world_size) {
-    StoreCalls calls{place.store, concat(table_.transport, "/"), nullptr};
-    const gradwire_plugin_options plugin_options{
-        rank_, world_size_, place.address.c_str(), milliseconds_until(place.deadline),
-        place.store == nullptr ? gradwire_plugin_store{} : calls.table()};
+    std::vector<Socket> sockets;
+    if (place.store != nullptr) {
+      sockets = connect_mesh(*place.store, table_.transport, place.address, options);
+    }
+    std::vector<int> numbers;
+    for (Socket& socket : sockets) {
+      numbers.push_back(socket.give_away());
+    }
+    const gradwire_plugin_options plugin_options{rank_,
+                                                 world_size_,
+                                                 place.address.c_str(),
+                                                 numbers.data(),
+                                                 milliseconds_until(place.deadline),
+                                                 options.timeout.count()};
     gradwire_plugin_error error{{}, -1};
     const int outcome = table_.open(&plugin_options, &engine_, &error);
-    if (calls.error) {
-      std::rethrow_exception(calls.error);
-    }
     check(outcome != GRADWIRE_PLUGIN_INVALID, table_.transport, ": ", error.text);
     if (outcome != GRADWIRE_PLUGIN_DONE) {
       throw TransportError(
@@ -99,6 +74,10 @@ class PluginEngine final : public PointToPoint {
     gradwire_plugin_error error{{}, -1};
     require(table_.wait(engine_, (message & 0xFFFFFFFF) - 1, milliseconds_until(deadline), &error),
             static_cast<int>(message >> 32), error);
+  }
+  void leave(std::string_view reason) noexcept override {
+    table_.leave(engine_);
+    close(reason);
   }
   void close(std::string_view reason) noexcept override {
     keep_reason(reason, -1);

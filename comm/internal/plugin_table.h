@@ -52,6 +52,15 @@ int wait_for(gradwire_plugin_engine* engine, uint64_t message, int64_t timeout_m
   return guarded(error, [&] { return engine->wait(message, timeout_ms, error); });
 }
 
+void leave_engine(gradwire_plugin_engine* engine) {
+  const WithoutPipeSignal quiet;
+  gradwire_plugin_error ignored{{}, -1};  // whoever could not be told sees the connection end
+  guarded(&ignored, [&] {
+    engine->leave();
+    return int{GRADWIRE_PLUGIN_DONE};
+  });
+}
+
 void close_engine(gradwire_plugin_engine* engine, const char* reason) {
   gradwire_plugin_error ignored{{}, -1};  // what fails to close ends with destroy() or the peer
   guarded(&ignored, [&] {
@@ -72,6 +81,7 @@ constexpr gradwire_plugin_table kTable = {GRADWIRE_PLUGIN_ABI_VERSION,
                                           post_send,
                                           post_recv,
                                           wait_for,
+                                          leave_engine,
                                           close_engine,
                                           destroy_engine};
 

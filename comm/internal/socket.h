@@ -21,6 +21,7 @@ class Socket {
     return *this;
   }
   int fd() const { return fd_; }
+  int give_away() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

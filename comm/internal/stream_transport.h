@@ -131,6 +131,11 @@ class StreamTransport : public Transport {
     process_.check_here(name_);
     return std::unique_lock(calls_);
   }
+  /// Not held where a call runs.
+  std::unique_lock<std::mutex> between_calls(std::try_to_lock_t now) {
+    process_.check_here(name_);
+    return std::unique_lock(calls_, now);
+  }
 
   /// Runs a call while no other runs; a failure of it ends the world.
   template <class F>

@@ -52,13 +52,12 @@ class GlooGroup final : public PointToPoint {
   void wait(MessageHandle message, Deadline deadline) override {
     explained([&] { return engine_->wait(message, deadline); });
   }
+  void leave(std::string_view reason) noexcept override {
+    keep(reason);
+    engine_->leave(reason);
+  }
   void close(std::string_view reason) noexcept override {
-    try {
-      std::lock_guard lock(mutex_);
-      keep(TransportError(std::string(reason.empty() ? "closed" : reason)));
-    } catch (const std::exception&) {
-      // Out of memory: the others hear of the end, but not why.
-    }
+    keep(reason);
     engine_->close(reason);
   }
 
@@ -126,6 +125,14 @@ class GlooGroup final : public PointToPoint {
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
   }
 
+  void keep(std::string_view reason) noexcept {
+    try {
+      std::lock_guard lock(mutex_);
+      keep(TransportError(std::string(reason.empty() ? "closed" : reason)));
+    } catch (const std::exception&) {
+      // Out of memory: the others hear of the end, but not why.
+    }
+  }
   void keep(const TransportError& error) {
     if (!failure_) {
       failure_ = error;

@@ -138,6 +138,11 @@ class PacedEngine final : public PointToPoint {
     }
   }
 
+  void leave(std::string_view reason) noexcept override {
+    engine_->leave(reason);
+    close(reason);
+  }
+
   void close(std::string_view reason) noexcept override {
     {
       std::lock_guard lock(mutex_);

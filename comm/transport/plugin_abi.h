@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define GRADWIRE_PLUGIN_ABI_VERSION 4u
+#define GRADWIRE_PLUGIN_ABI_VERSION 5u
 #define GRADWIRE_PLUGIN_ENTRY "gradwire_plugin_entry"
 
 /* What a call returns. */
@@ -28,20 +28,15 @@ typedef struct {
   int peer; /* the rank at fault where it is not the message's own, else -1 */
 } gradwire_plugin_error;
 
-/* The caller's store: each returns 0, or another value after which open() fails. */
-typedef struct {
-  void* self;
-  int (*set)(void* self, const char* key, const void* value, size_t bytes);
-  /* Blocks until the key is there. Copies at most `capacity` bytes and writes the full size. */
-  int (*get)(void* self, const char* key, void* value, size_t capacity, size_t* bytes);
-} gradwire_plugin_store;
-
 typedef struct {
   int rank;
   int world_size;
   const char* address; /* numeric, of this machine: where peers reach it; MPI needs none */
+  /* By rank: connected TCP sockets, the engine's from here on, whatever open() returns; MPI needs
+     none. */
+  const int* sockets;
   int64_t connect_timeout_ms;
-  gradwire_plugin_store store; /* used inside open() only; MPI needs none */
+  int64_t timeout_ms; /* how long a peer may be silent in leave() and destroy() */
 } gradwire_plugin_options;
 
 typedef struct gradwire_plugin_engine gradwire_plugin_engine;
@@ -60,8 +55,14 @@ typedef struct {
      any more. */
   int (*wait)(gradwire_plugin_engine*, uint64_t message, int64_t timeout_ms,
               gradwire_plugin_error*);
-  /* `reason` reaches the peers where the engine has a way to tell them. */
+  /* In good order, once no call is under way: every peer has received what it was sent when this
+     returns, or has left, or has died, or was silent for timeout_ms, or a
+     minute. close() comes next. */
+  void (*leave)(gradwire_plugin_engine*);
+  /* What peers have not received is lost. `reason` reaches the peers where the engine has a way to
+   * tell them. */
   void (*close)(gradwire_plugin_engine*, const char* reason);
+  /* Leaves first where the engine is not closed. */
   void (*destroy)(gradwire_plugin_engine*);
 } gradwire_plugin_table;
 

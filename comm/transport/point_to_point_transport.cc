@@ -11,6 +11,14 @@ namespace {
 struct Wire final : World {
   explicit Wire(std::shared_ptr<PointToPoint> e) : engine(std::move(e)) {}
   void close(const TransportError& reason) noexcept override { engine->close(reason.what()); }
+  bool failed() {
+    try {
+      throw_if_failed();
+      return false;
+    } catch (const TransportError&) {
+      return true;
+    }
+  }
 
   std::shared_ptr<PointToPoint> engine;
   std::mutex splits;  // guards next_group
@@ -43,8 +51,7 @@ class PointToPointTransport final : public StreamTransport<Collectives> {
     check(options.timeout.count() >= 0 && options.silence.count() >= 0, "rebuild: timeout is ",
           options.timeout.count(), " ms and silence ", options.silence.count(),
           " ms, must not be negative");
-    abort("the group is being rebuilt");
-    const auto lock = between_calls();
+    const auto lock = ended_between_calls();
     check(!wire_->rebuilt, "rebuild: this group has been rebuilt already");
     RebuildOptions own = options;
     own.timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
@@ -59,6 +66,19 @@ class PointToPointTransport final : public StreamTransport<Collectives> {
   std::span<const int> old_ranks() const override { return old_ranks_; }
 
  private:
+  /// No call runs any more, nor does one again. Ranks that are still in their last call get what
+  /// this one has sent, unless that call has failed or is given up here.
+  std::unique_lock<std::mutex> ended_between_calls() {
+    constexpr std::string_view kReason = "the group is being rebuilt";
+    if (auto lock = between_calls(std::try_to_lock); lock && !wire_->failed()) {
+      wire_->keep(TransportError(std::string(kReason)));
+      wire_->engine->leave(kReason);
+      return lock;
+    }
+    abort(kReason);
+    return between_calls();
+  }
+
   std::shared_ptr<Wire> wire_;
   std::chrono::milliseconds timeout_;
   std::vector<int> old_ranks_;

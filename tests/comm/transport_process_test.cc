@@ -1,6 +1,8 @@
 // Ranks as real processes over Gloo: what survivors see when one is killed, stopped, exits, or
 // never comes.
 
+#include <fstream>
+
 #include "tests/comm/transport_processes.h"
 
 namespace gradwire::transport_test {
@@ -101,8 +103,8 @@ TEST_F(GlooProcesses, FinishedRanksMayLeaveWhileOthersAreStillWorking) {
   }
 }
 
-// Each leaves at once, while others are still inside the barrier or saying their farewells, on whose
-// connections it may have bytes that nobody will read any more.
+// Each leaves at once, while others are still inside the barrier or saying their farewells, on
+// whose connections it may have bytes that nobody will read any more.
 TEST_F(GlooProcesses, RanksMayLeaveRightAfterTheirLastCall) {
   const int size = 10;
   for (int round = 0; round < 6; ++round) {
@@ -124,6 +126,71 @@ TEST_F(GlooProcesses, RanksMayLeaveRightAfterTheirLastCall) {
       ASSERT_EQ(processes.line_of(r), "left") << "rank " << r << " in round " << round;
     }
   }
+}
+
+/// Ranks of which the last one stands still while the others close.
+class GlooClosing : public GlooProcesses {
+ protected:
+  static constexpr int kSize = 3;
+
+  // Closing waits a minute at most, also where it should not wait.
+  void SetUp() override {
+    GlooProcesses::SetUp();
+    alarm(45);
+  }
+  void TearDown() override { alarm(0); }
+
+  Processes processes(milliseconds timeout) {
+    return Processes(kSize, [this, timeout](int rank, const auto& say) {
+      {
+        const auto transport = make_transport("gloo", options_of(rank, kSize, timeout));
+        const auto stream = make_inline_stream();
+        Workspace workspace;
+        Context context{*stream, workspace};
+        transport->barrier({0, "the end"}, context);
+        stream->wait();
+        say("idle");
+        while (rank + 1 == kSize || !std::filesystem::exists(close_)) {
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+        say("closing");
+      }
+      say("closed");
+    });
+  }
+  void stop_the_last_and_close_the_others(Processes& ranks) {
+    for (int r = 0; r < kSize; ++r) {
+      ASSERT_EQ(ranks.line_of(r), "idle");
+    }
+    ranks.stop(kSize - 1);
+    std::ofstream(close_) << "now";
+    for (int r = 0; r + 1 < kSize; ++r) {
+      ASSERT_EQ(ranks.line_of(r), "closing");
+    }
+  }
+  static void expect_closed(Processes& ranks) {
+    for (int r = 0; r + 1 < kSize; ++r) {
+      EXPECT_EQ(ranks.line_of(r), "closed");
+    }
+  }
+
+ private:
+  const TemporaryFolder signs_;
+  const std::string close_ = signs_.path() + "/close";
+};
+
+TEST_F(GlooClosing, WaitsForASilentRankNoLongerThanTheTimeout) {
+  Processes ranks = processes(milliseconds(1500));
+  stop_the_last_and_close_the_others(ranks);
+  expect_closed(ranks);
+}
+
+TEST_F(GlooClosing, DoesNotWaitForARankThatDies) {
+  Processes ranks = processes(milliseconds(3600000));
+  stop_the_last_and_close_the_others(ranks);
+  std::this_thread::sleep_for(milliseconds(200));  // for them to wait for it already
+  ranks.send(kSize - 1, SIGKILL);
+  expect_closed(ranks);
 }
 
 TEST_F(GlooProcesses, RanksThatNeverAppearAreNamed) {

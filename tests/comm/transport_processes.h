@@ -60,6 +60,12 @@ class Processes {
 
   void send(int rank, int signal) const { kill(pids_[static_cast<size_t>(rank)], signal); }
 
+  /// Stops a rank; returns when it stands still.
+  void stop(int rank) const {
+    send(rank, SIGSTOP);
+    waitpid(pids_[static_cast<size_t>(rank)], nullptr, WUNTRACED);
+  }
+
   /// The next line of a rank; "" when it is gone.
   std::string line_of(int rank) {
     std::string& unread = unread_[static_cast<size_t>(rank)];

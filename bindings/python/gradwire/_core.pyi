@@ -485,7 +485,7 @@ class Transport:
         """
     def close(self) -> None:
         """
-        Leaves the group: waits for a call in progress. A Reducer over it keeps the connections until it is gone as well. Idempotent.
+        Leaves the group: waits for a call in progress, and until the others have what this rank has sent, for a silent one at most the timeout or a minute. A Reducer over it keeps the connections until it is gone as well. Idempotent.
         """
     def counters(self) -> dict[str, int]:
         """
