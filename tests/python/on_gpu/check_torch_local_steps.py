@@ -114,7 +114,7 @@ def test_parameters_that_are_not_finite_change_nothing_until_all_have_synchroniz
             told = True  # here all has run by then
         assert told
         if make.side == "gpu":
-            outer._outer.step(stream=REDUCERS)  # as where the host hears of it behind the step
+            outer._arrays.step(stream=REDUCERS)  # as where the host hears of it behind the step
             with pytest.raises(gradwire.NonFiniteGradient, match="rank [01]: .*NaN or infinity in step 1"):
                 outer.synchronize()
         outer.synchronize()  # of the step too
@@ -179,10 +179,8 @@ def log_calls(outer, log):
 
             return call
 
-    attribute = "_outer" if hasattr(outer, "_outer") else "_optimizer"
-    optimizer = getattr(outer, attribute)
-    setattr(outer, attribute, Logged())
-    outer._order._optimizer = getattr(outer, attribute)
+    optimizer = outer._arrays
+    outer._arrays = outer._order._optimizer = Logged()
 
 
 EXCHANGE = [("prepare", CURRENT), ("follow", REDUCERS), ("step", REDUCERS), ("follow", REDUCERS),
