@@ -23,7 +23,7 @@ from .loading import load_states
 from .meeting import check_group
 from .ordering import Scale, work_on
 from .refused import RefusedByAll
-from .scaling import Scaler, check_scaler, find_scaler, is_enabled
+from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
 from .writers import write_scalars
 
 __all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
@@ -335,8 +335,9 @@ class GradientExchange:
         self._thread = threading.get_ident()
         if self._begun_steps <= _LOOK_FOR_SCALERS:
             refuse_steps_in_backward(self._named)
+            own_scaler(self._scaler)
             if self._look_for_scalers:
-                find_scaler()
+                find_scaler(p for _, p in self._named)
         self._set_waiting_plan()
         self._scale = self._work.scale_of(self._scaler)
         self.seconds = 0.0

@@ -16,7 +16,7 @@ from .ddp import after_backward
 from .exchange import DTYPES
 from .joining import join
 from .meeting import check_group
-from .scaling import Scaler, check_scaler, find_scaler, is_enabled
+from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
 from .sharded_checkpoint import compare, load_slices, state_of
 from .sharded_groups import Group, checked_mesh, groups_of, share_of, viewed
 from .writers import write_scalars
@@ -251,8 +251,9 @@ class FSDPExchange:
         if self._pending:
             return
         self._begun_steps += 1
+        own_scaler(self._scaler)
         if self._look_for_scalers and self._begun_steps <= _LOOK_FOR_SCALERS:
-            find_scaler()
+            find_scaler(p.sharded_param for g in self._groups for p in g.group.fsdp_params)
         self._scale = self._scaler.get_scale() if self._scaler else 1.0
         self._stats = {"step": float(self.step), "exposed_us": 0.0, "dense_bytes": 0.0}
         self._counted = self._counters()
