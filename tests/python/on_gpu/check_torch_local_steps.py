@@ -203,7 +203,7 @@ def test_an_exchange_is_ordered_behind_the_current_stream_and_before_it():
         log2 = []
         other = gt.OneBitAdam(start(), make(gradwire.make_plan(NAMED, "none")), plan, freeze_step=9)
         log_calls(other, log2)
-        give_gradients(other._parameters, rank, 0)
+        give_gradients(other._values, rank, 0)
         other.step()
         return seen, log, log2
 

@@ -64,8 +64,10 @@ class KeptState:
         }
 
     def count(self, parameter: torch.Tensor, counts: Mapping[str, Any]) -> None:
-        """Writes numbers that are counted elsewhere."""
+        """Writes numbers that are counted elsewhere, unless somebody has written to theirs."""
         own = self._tensors[parameter]
+        if _version(own) != self._versions[parameter]:
+            return
         for key, value in counts.items():
             own[key].fill_(value)
         self._versions[parameter] = _version(own)

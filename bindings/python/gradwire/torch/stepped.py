@@ -225,8 +225,8 @@ class Optimizer(torch.optim.Optimizer):
         replaced = self._kept.replaced(self.state, self._all())
         if not replaced:
             return
+        self._take_counts()  # but those that others have written
         states = self._kept.taken(self._spec, self.state, self.param_groups, replaced)
-        self._take_counts()  # of the others
         self._put({p: s for p, s in {**self.state, **states}.items() if s})
         self._forget()
 
