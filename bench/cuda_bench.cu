@@ -9,10 +9,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
+#include <sstream>
+#include <system_error>
 
 #include "bench/cuda_rows.h"
+#include "gradwire/kernels/core/internal/new_file.h"
 
 namespace gradwire::bench {
 namespace {
@@ -84,7 +86,7 @@ struct Results {
     if (file.empty()) {
       return;
     }
-    std::ofstream out(file + ".new");
+    std::ostringstream out;
     out << "{\"gpu\": " << quoted(gpu) << ", \"copy\": [";
     for (const auto& [numel, rate] : copies) {
       out << (&rate == &copies.front().second ? "" : ", ") << "{\"numel\": " << numel
@@ -108,9 +110,12 @@ struct Results {
       out << "}";
     }
     out << "]}\n";
-    out.close();
-    if (!out || std::rename((file + ".new").c_str(), file.c_str()) != 0) {
-      misuse(concat("cannot write ", file));
+    try {
+      gradwire::NewFile whole(file);
+      whole.write(out.str());
+      whole.replace(file);
+    } catch (const std::system_error& error) {
+      misuse(error.what());
     }
   }
 

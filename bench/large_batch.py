@@ -29,6 +29,7 @@ from text_table import print_table
 
 import gradwire
 from gradwire.bench import digits
+from gradwire.bench.files import write_whole
 from gradwire.bench.intervals import mean_interval
 from gradwire.bench.job import find_trainer
 
@@ -72,9 +73,7 @@ class Runs:
     def save(self):
         if self.args.json:
             runs = [{"setting": asdict(s), "accuracy": a} for s, a in self.known.items()]
-            partial = self.args.json.with_suffix(".partial")
-            partial.write_text(json.dumps({"job": self.job, "runs": runs}, indent=1))
-            partial.replace(self.args.json)
+            write_whole(self.args.json, json.dumps({"job": self.job, "runs": runs}, indent=1))
 
     def events(self, options):
         """The events of one run of the trainer; SystemExit with its words where it fails."""

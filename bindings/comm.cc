@@ -14,6 +14,7 @@
 #include "gradwire/bindings/area.h"
 #include "gradwire/bindings/layers.h"
 #include "gradwire/bindings/python_calls.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/comm/verify.h"
@@ -41,7 +42,7 @@ std::function<void(std::string_view)> log_to(const Log& log) {
   }
   return [function = keep(*log)](std::string_view line) {
     try {
-      call_python([&] { (*function)(std::string(line)); });
+      call_python([&] { (*function)(python_text(line)); });
     } catch (const std::exception&) {
       // A logger that fails must not fail the call in which it was told something.
     }
@@ -234,14 +235,18 @@ py::typing::List<BoundTransport> make_group(int world_size, double timeout,
 
 py::typing::Dict<py::str, py::object> from_environment() {
   const TransportOptions options = comm::from_environment();
+  const auto text = [](std::string_view what, const std::string& value) {
+    check(is_utf8(value), "environment: ", what, " holds bytes that are no UTF-8, expected UTF-8");
+    return value;
+  };
   py::typing::Dict<py::str, py::object> found;
   found["rank"] = options.rank;
   found["world_size"] = options.world_size;
-  found["store"] = options.store;
-  found["interface"] = options.network_interface;
-  found["socket_interface"] = options.socket_interface;
+  found["store"] = text("store", options.store);
+  found["interface"] = text("interface", options.network_interface);
+  found["socket_interface"] = text("socket_interface", options.socket_interface);
   found["local_world_size"] = options.local_world_size;
-  found["job_secret"] = options.job_secret;
+  found["job_secret"] = text("job_secret", options.job_secret);
   return found;
 }
 
@@ -257,8 +262,7 @@ py::typing::Dict<py::str, int> counters(BoundTransport& self) {
 void exit(BoundTransport& self, const py::object& type, const py::object& error,
           const py::object&) {
   if (!type.is_none()) {
-    abort(self,
-          concat(std::string(py::str(type.attr("__name__"))), ": ", std::string(py::str(error))));
+    abort(self, concat(utf8_of(type.attr("__name__")), ": ", utf8_of(error)));
   }
   close(self);
 }

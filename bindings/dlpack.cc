@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gradwire/bindings/layout.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/core/external_stream.h"
 
@@ -23,7 +24,7 @@ py::object export_of(py::handle object, std::string_view what, const Place& plac
   const auto refuse = [&](const py::error_already_set& error) {
     return InvalidArgument(
         concat(what, ": is a ", Py_TYPE(object.ptr())->tp_name, " on ", name_of(place.device),
-               ", which does not hand out its memory: ", std::string(py::str(error.value()))));
+               ", which does not hand out its memory: ", utf8_of(error.value())));
   };
   const py::object call = object.attr("__dlpack__");
   try {

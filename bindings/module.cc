@@ -4,9 +4,11 @@
 #include <pybind11/typing.h>
 
 #include <exception>
+#include <stdexcept>
 
 #include "gradwire/bindings/layers.h"
 #include "gradwire/bindings/planner.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/kernels/core/isa.h"
 #include "gradwire/kernels/core/stream.h"
@@ -33,22 +35,34 @@ const ErrorTypes& error_types() {
       .get_stored();
 }
 
+// pybind11's own setting of an error fails for text that is no UTF-8.
+void raise(const py::object& type, const std::exception& error) {
+  PyErr_SetObject(type.ptr(), python_text(error.what()).ptr());
+}
+
 void translate(std::exception_ptr pointer) {
   try {
     if (pointer) {
       std::rethrow_exception(pointer);
     }
   } catch (const NonFiniteGradient& e) {
-    py::set_error(error_types().non_finite, e.what());
+    raise(error_types().non_finite, e);
   } catch (const InvalidArgument& e) {
-    py::set_error(error_types().invalid_argument, e.what());
+    raise(error_types().invalid_argument, e);
   } catch (const DeviceError& e) {
-    py::set_error(error_types().device, e.what());
+    raise(error_types().device, e);
   } catch (const TransportError& e) {
     const py::object& type = error_types().transport;
-    PyErr_SetObject(type.ptr(), type(e.what(), e.peer()).ptr());
+    PyErr_SetObject(type.ptr(), type(python_text(e.what()), e.peer()).ptr());
   } catch (const Error& e) {
-    py::set_error(error_types().error, e.what());
+    raise(error_types().error, e);
+  } catch (const py::error_already_set&) {
+    throw;
+  } catch (const std::runtime_error& e) {
+    if (is_utf8(e.what())) {
+      throw;  // pybind11 knows its kind
+    }
+    raise(py::reinterpret_borrow<py::object>(PyExc_RuntimeError), e);
   }
 }
 
@@ -79,7 +93,7 @@ py::typing::Dict<py::str, py::object> build_info() {
   info["vector_level"] = vector_level();
   info["features"] = features;
   info["cuda_devices"] = cuda::device_count();
-  info["cuda_unavailable_reason"] = cuda::unavailable_reason();
+  info["cuda_unavailable_reason"] = python_text(cuda::unavailable_reason());
   return info;
 }
 

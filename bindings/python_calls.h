@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/bindings/one_at_a_time.h"
+#include "gradwire/bindings/python_text.h"
 
 namespace gradwire::bindings {
 
@@ -61,8 +62,8 @@ void call_python(const Body& body) {
     return;
   } catch (const pybind11::error_already_set& error) {
     // Its traceback holds the buffers of the call: it must be gone when this returns.
-    text = pybind11::str(pybind11::type::handle_of(error.value()).attr("__name__"));
-    text += ": " + std::string(pybind11::str(error.value()));
+    text = utf8_of(pybind11::type::handle_of(error.value()).attr("__name__"));
+    text += ": " + utf8_of(error.value());
   }
   throw std::runtime_error(text.substr(0, text.find('\n')));
 }

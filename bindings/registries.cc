@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "gradwire/bindings/layers.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/compress/compressor.h"
@@ -83,7 +84,7 @@ Rows transports(const std::string& plugin_path) {
     py::dict fields;
     fields["name"] = row.name;
     fields["summary"] = row.summary;
-    fields["unavailable_reason"] = reason;
+    fields["unavailable_reason"] = python_text(reason);
     rows.append(fields);
   }
   return rows;

@@ -8,6 +8,7 @@
 #include "gradwire/bindings/device_array.h"
 #include "gradwire/bindings/dlpack.h"
 #include "gradwire/bindings/layout.h"
+#include "gradwire/bindings/python_text.h"
 
 namespace gradwire::bindings {
 
@@ -82,7 +83,7 @@ Layout inspect_dlpack(py::handle object, std::string_view what) {
       return std::move(*layout);
     }
     throw InvalidArgument(concat(what, ": is a ", Py_TYPE(object.ptr())->tp_name,
-                                 ", which NumPy cannot view: ", std::string(py::str(error.value())),
+                                 ", which NumPy cannot view: ", utf8_of(error.value()),
                                  " (bfloat16 must be viewed as uint16)"));
   }
 }
@@ -107,7 +108,7 @@ Layout inspect(py::handle object, std::string_view what, const Place& place) {
   } catch (const py::error_already_set& error) {
     // JAX has the protocol for every array, but not for every dtype and device.
     check(py::hasattr(object, "__dlpack__"), what, ": is a ", Py_TYPE(object.ptr())->tp_name,
-          ", whose memory cannot be viewed: ", std::string(py::str(error.value())));
+          ", whose memory cannot be viewed: ", utf8_of(error.value()));
     return inspect_dlpack(object, what);
   }
   const py::buffer_info& buffer = layout.buffer;

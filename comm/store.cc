@@ -1,16 +1,15 @@
 #include "gradwire/comm/store.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <thread>
 
 #include "gradwire/comm/internal/sha256.h"
 #include "gradwire/comm/internal/tcp_store.h"
 #include "gradwire/comm/transport.h"
+#include "gradwire/kernels/core/internal/new_file.h"
 
 namespace gradwire {
 namespace {
@@ -63,23 +62,17 @@ class FileStore final : public Store {
   void set(std::string_view key, std::span<const char> value) override {
     // A name of this call's own: another that sets the same key may just have linked its file, and
     // to write over that would change the key.
-    const fs::path final_path = path_of(key),
-                   partial = concat(final_path.string(), ".", std::random_device()(), "-",
-                                    std::random_device()(), ".partial");
-    {
-      std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-      file.write(value.data(), static_cast<std::streamsize>(value.size()));
-      file.close();
-      if (!file) {
-        throw TransportError(concat("store ", address(), ": cannot write ", partial.string(), ": ",
-                                    std::strerror(errno)));
-      }
-    }
-    // A hard link fails when the name exists, which a rename would not.
+    const fs::path final_path = path_of(key);
     std::error_code error;
-    fs::create_hard_link(partial, final_path, error);
-    std::error_code ignored;  // the partial file is a leftover either way
-    fs::remove(partial, ignored);
+    try {
+      NewFile file(final_path.string());
+      file.write({value.data(), value.size()});
+      file.close();
+      // A hard link fails when the name exists, which a rename would not.
+      fs::create_hard_link(file.name(), final_path, error);
+    } catch (const std::system_error& failure) {
+      throw TransportError(concat("store ", address(), ": ", failure.what()));
+    }
     if (error) {
       throw TransportError(concat("store ", address(), ": '", key, "': ", error.message(),
                                   ": the folder must be empty or new for every group"));

@@ -91,7 +91,9 @@ std::string Checkpoints::save(const Position& position, Network& model, Updates&
   const auto rank = static_cast<uint64_t>(transport_.rank());
   if (rank == 0) {
     fs::remove_all(partial);  // of a run that ended while it wrote
-    fs::create_directories(partial);
+    fs::create_directories(folder_);
+    check(fs::create_directory(partial), partial,
+          ": another has made it, expected one process that writes checkpoints there");
   }
   meet("checkpoint: folder", transport_, context_);
   // [save]

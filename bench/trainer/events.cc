@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "gradwire/kernels/core/error.h"
+#include "gradwire/kernels/core/internal/new_file.h"
 
 namespace trainer {
 namespace {
@@ -75,8 +76,8 @@ void write_all(int descriptor, std::string_view text, const std::string& failure
   }
 }
 
-void write_and_close(const std::string& path, int flags, std::string_view text) {
-  const int descriptor = ::open(path.c_str(), flags, 0644);
+void write_and_close(const std::string& path, std::string_view text) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor < 0) {
     throw_errno("cannot open '" + path + "'");
   }
@@ -175,18 +176,13 @@ std::string of_rank(const std::filesystem::path& file, int rank) {
 
 void write_file(const std::string& path, std::string_view text) {
   if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
-    write_and_close(path, O_WRONLY | O_CLOEXEC, text);  // a device or pipe takes the text itself
+    write_and_close(path, text);  // a device or pipe takes the text itself
     return;
   }
   const std::string target = end_of_links(path);
-  const std::string temporary = target + ".part";
-  try {
-    write_and_close(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, text);
-    std::filesystem::rename(temporary, target);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  gradwire::NewFile file(target);
+  file.write(text);
+  file.replace(target);
 }
 
 }  // namespace trainer

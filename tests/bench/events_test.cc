@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -119,7 +121,55 @@ TEST(WriteFile, LeavesOnlyTheWholeFile) {
   const idx_files::Folder folder;
   trainer::write_file(folder.file("trace"), "text");
   EXPECT_EQ(read(folder.file("trace")), "text");
-  EXPECT_FALSE(std::filesystem::exists(folder.file("trace.part")));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(WriteFile, LeavesAloneWhatWaitsUnderATemporaryName) {
+  const idx_files::Folder folder;
+  folder.write("victim", {'x'});
+  std::filesystem::create_symlink("victim", folder.file("trace.part"));
+  trainer::write_file(folder.file("trace"), "text");
+  EXPECT_EQ(read(folder.file("trace")), "text");
+  EXPECT_EQ(read(folder.file("victim")), "x");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("trace.part")));
+}
+
+TEST(WriteFile, LeavesNothingWhereItFails) {
+  const idx_files::Folder folder;
+  folder.write("trace", {'x'});
+  const auto before = ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit had {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &had), 0);
+  struct rlimit less = had;
+  less.rlim_cur = 2;  // bytes, of which a third is an error
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &less), 0);
+  EXPECT_THROW(trainer::write_file(folder.file("trace"), "text"), std::system_error);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &had), 0);
+  ::signal(SIGXFSZ, before);
+  EXPECT_EQ(read(folder.file("trace")), "x");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(WriteFile, TakesTheLongestNameThatThereIs) {
+  const idx_files::Folder folder;
+  const std::string name(255, 'n');
+  trainer::write_file(folder.file(name), "text");
+  EXPECT_EQ(read(folder.file(name)), "text");
+}
+
+TEST(WriteFile, GivesThePermissionsThatAnOpenFileWouldHave) {
+  const idx_files::Folder folder;
+  const mode_t before = ::umask(0027);
+  trainer::write_file(folder.file("new"), "text");
+  folder.write("old", {'x'});
+  ::umask(before);
+  std::filesystem::permissions(folder.file("old"), std::filesystem::perms(0604));
+  trainer::write_file(folder.file("old"), "text");
+  const auto mode_of = [&](const std::string& name) {
+    return static_cast<int>(std::filesystem::status(folder.file(name)).permissions());
+  };
+  EXPECT_EQ(mode_of("new"), 0640);
+  EXPECT_EQ(mode_of("old"), 0604);
 }
 
 TEST(WriteFile, FollowsLinksToTheFileTheyName) {

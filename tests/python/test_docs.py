@@ -99,6 +99,29 @@ assert exchange.step == 60 and exchange.stats()["bytes_sent"] < 1200
     ("docs/torch.md", "Local steps"): Stage(
         MODEL + ALONE + "inner = torch.optim.SGD(model.parameters(), lr=0.1)\n",
         LEARNED + "assert reducer.committed_steps == 2" + LEFT),
+    ("docs/torch.md", "Checkpoints of local steps"): Stage(
+        MODEL + ALONE + """
+import copy, tempfile
+transport, folder = gradwire.torch.transport(), tempfile.mkdtemp()
+plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()], "topk:25%")
+def make():
+    reducer = gradwire.Reducer(plan, transport)
+    return reducer, gradwire.torch.DiLoCo(model.parameters(), reducer, every=2)
+reducer, outer = make()
+for step in range(3):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1)
+    outer.step()
+    if step == 1:
+        agreed = copy.deepcopy(model.state_dict())
+reducer.save(f"{folder}/residuals-0")
+saved = outer.state_dict()
+reducer, outer = make()
+""", """
+assert outer.steps == 2 and reducer.committed_steps == 1
+assert all(torch.equal(agreed[name], p) for name, p in model.state_dict().items())
+""" + LEFT),
     ("docs/torch.md", "1-bit Adam and 1-bit LAMB"): Stage(
         MODEL + ALONE, LEARNED + "assert reducer.committed_steps == len(batches)" + LEFT),
     ("docs/torch.md", "gradwire over torch.distributed"): Stage(

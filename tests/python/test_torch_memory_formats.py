@@ -107,7 +107,7 @@ def _onebit(world):
                 model.zero_grad()
                 model(given("all", world.rank, step)).backward()
                 optimizer.step()
-            state = optimizer.state_dict()["tensors"]
+            state = optimizer.state_dict()["state"]
             seen.append([*model.parameters(), *(t for part in state.values() for t in part.values())])
         assert len(seen[0]) == len(seen[1]) > len(shapes)
         for mine, exact in zip(*seen):

@@ -1,11 +1,9 @@
 """What compressors cost on this machine, its CPU or a GPU: measured once, kept in the user's cache folder."""
 
-import contextlib
 import json
 import logging
 import math
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Set
@@ -13,6 +11,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Set
 from . import _core
 from .errors import InvalidArgument
 from .planning import Codec, measure_codecs
+from .whole_files import replacing
 
 __all__ = ["cache_file", "cached_codecs", "needed_codecs"]
 
@@ -171,14 +170,7 @@ def _write(path: Optional[Path], machine: str, measured: Dict[str, Codec]) -> No
     text = json.dumps({"format": _FORMAT, "version": _VERSION, "machines": machines}, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-        try:
-            with open(handle, "w", encoding="utf-8") as out:
-                out.write(f"{text}\n")
-            os.replace(partial, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial)
-            raise
+        with replacing(path) as out:
+            out.write(f"{text}\n".encode())
     except OSError as error:
         _tell_once(path, f"cannot be written ({error}), the next run times compressors anew")

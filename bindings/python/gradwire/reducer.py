@@ -10,6 +10,7 @@ import numpy as np
 from . import _core
 from .arrays import viewed
 from .errors import InvalidArgument
+from .whole_files import replacing
 
 __all__ = ["Checkpoint", "Reducer"]
 
@@ -86,8 +87,8 @@ class Reducer(_core.Reducer):
         The format is that of comm/CHECKPOINT_FORMAT.md: one file per rank.
 
         Args:
-            file: a path, which is replaced as a whole once all is written to PATH.partial and on
-                the disk; or an object with write(bytes) -> int, which is not flushed.
+            file: a path, which is replaced as a whole once all is written and on the disk, by a file
+                of another name beside it; or an object with write(bytes) -> int, which is not flushed.
 
         Raises:
             InvalidArgument: a step has begun, or write() does not say how many bytes it took.
@@ -96,18 +97,8 @@ class Reducer(_core.Reducer):
         if hasattr(file, "write"):
             super().save(file)
             return
-        path = os.fspath(file)
-        partial = f"{path}.partial"
-        try:
-            with open(partial, "wb") as out:
-                super().save(out)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(partial, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial)
-            raise
+        with replacing(file) as out:
+            super().save(out)
 
     def load(self, open: Callable[[int], Optional[Checkpoint]]) -> None:
         """Continues where save() was called. Collective, between steps.

@@ -226,6 +226,41 @@ def test_a_group_that_joins_leaves_the_counts_of_others(device):
     same_states(ours.state_dict(), theirs.state_dict())
 
 
+@pytest.mark.parametrize("change", [
+    lambda state: state.update(exp_avg=torch.full_like(state["exp_avg"], 0.25)),
+    lambda state: state.update(step=torch.tensor(40)),
+    lambda state: state["step"].fill_(40),
+    lambda state: state.clear(),
+], ids=["a moment", "a count", "a count in place", "nothing is left"])  # fmt: skip
+def test_state_that_somebody_replaces_is_stepped_from(device, change):
+    here = parameters()
+    there = put(here, device)
+    ours, theirs = gt.AdamW(there, lr=0.01), gt.AdamW(here, lr=0.01)
+    for step in range(4):
+        if step == 2:
+            change(ours.state[there[0]]), change(theirs.state[here[0]])
+        fill(here, there)
+        ours.step(), theirs.step()
+        same(there, here)
+    same_states(ours.state_dict(), theirs.state_dict())
+
+
+def test_a_look_at_the_state_before_the_first_step_is_not_counted(device):
+    here = parameters()
+    there = put(here, device)
+    ours, theirs = gt.AdamW(there, lr=0.0), gt.AdamW(here, lr=0.01)
+    for p in there:
+        p.grad = torch.zeros_like(p)
+    ours.step()  # as torch.distributed.checkpoint makes it
+    assert int(ours.state[there[0]]["step"]) == 0
+    ours.param_groups[0]["lr"] = 0.01
+    for _ in range(2):
+        fill(here, there)
+        ours.step(), theirs.step()
+        same(there, here)
+    same_states(ours.state_dict(), theirs.state_dict())
+
+
 def test_gradients_in_another_order_of_elements_are_followed(device):
     here = [torch.nn.Parameter(torch.randn(6, 3, 5, 5).to(memory_format=torch.channels_last))]
     there = put(here, device)

@@ -114,7 +114,7 @@ def test_parameters_that_are_not_finite_change_nothing_until_all_have_synchroniz
             told = True  # here all has run by then
         assert told
         if make.side == "gpu":
-            outer._outer.step(stream=REDUCERS)  # as where the host hears of it behind the step
+            outer._arrays.step(stream=REDUCERS)  # as where the host hears of it behind the step
             with pytest.raises(gradwire.NonFiniteGradient, match="rank [01]: .*NaN or infinity in step 1"):
                 outer.synchronize()
         outer.synchronize()  # of the step too
@@ -179,10 +179,8 @@ def log_calls(outer, log):
 
             return call
 
-    attribute = "_outer" if hasattr(outer, "_outer") else "_optimizer"
-    optimizer = getattr(outer, attribute)
-    setattr(outer, attribute, Logged())
-    outer._order._optimizer = getattr(outer, attribute)
+    optimizer = outer._arrays
+    outer._arrays = outer._order._optimizer = Logged()
 
 
 EXCHANGE = [("prepare", CURRENT), ("follow", REDUCERS), ("step", REDUCERS), ("follow", REDUCERS),
@@ -205,7 +203,7 @@ def test_an_exchange_is_ordered_behind_the_current_stream_and_before_it():
         log2 = []
         other = gt.OneBitAdam(start(), make(gradwire.make_plan(NAMED, "none")), plan, freeze_step=9)
         log_calls(other, log2)
-        give_gradients(other._parameters, rank, 0)
+        give_gradients(other._values, rank, 0)
         other.step()
         return seen, log, log2
 

@@ -62,6 +62,7 @@ def test_1bit_optimizers_have_the_bits_of_the_cpu_and_change_the_plan_with_it(mo
         seen, exchanged = [], []
         for step in range(steps):
             give_gradients(parameters, rank, step, bad=step in bad)
+            optimizer.lr = 0.01 / (1 + step // 2)  # as of a schedule
             made = optimizer.step(gradient_scale=0.5)
             assert made is (make.side == "gpu" or step not in bad)
             seen.append(raw(parameters))

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
+from ..whole_files import replacing
+
 
 def write_whole(path: Path, text: str) -> None:
     """Writes ``text`` under a temporary name and renames it: readers never see half.
@@ -19,21 +21,8 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         _write_through(path, text)
         return
-    path = Path(os.path.realpath(path))
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    with replacing(os.path.realpath(path)) as file:
+        file.write(text.encode())
 
 
 def _write_through(path: Path, text: str) -> None:

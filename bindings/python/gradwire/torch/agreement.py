@@ -29,7 +29,7 @@ def agree(transport: _core.Transport, load: Callable[[], Any], what: str) -> Any
             if isinstance(error, InvalidArgument)
             else InvalidArgument(f"{what}: {type(error).__name__}: {error}")
         )
-        words = f"-{problem}".encode()[:_WORDS]
+        words = f"-{problem}".encode(errors="backslashreplace")[:_WORDS]
     told = transport.all_gather(words, capacity=_WORDS, what=what)
     if problem is not None:
         raise problem

@@ -24,7 +24,7 @@ from .meeting import check_group
 from .norms import specs_of
 from .ordering import Scale, work_on
 from .refused import RefusedByAll
-from .scaling import Scaler, check_scaler, find_scaler, is_enabled
+from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
 from .updates import warns_of_two_momenta
 from .writers import write_scalars
 
@@ -338,8 +338,9 @@ class GradientExchange:
         self._thread = threading.get_ident()
         if self._begun_steps <= _LOOK_FOR_SCALERS:
             refuse_steps_in_backward(self._named)
+            own_scaler(self._scaler)
             if self._look_for_scalers:
-                find_scaler()
+                find_scaler(p for _, p in self._named)
             if not self._warned:
                 specs = dict.fromkeys(specs_of(self.plan).values())
                 self._warned = warns_of_two_momenta(specs, self._ids)

@@ -17,7 +17,7 @@ from .ddp import after_backward
 from .exchange import DTYPES
 from .joining import join
 from .meeting import check_group
-from .scaling import Scaler, check_scaler, find_scaler, is_enabled
+from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
 from .sharded_checkpoint import compare, load_slices, state_of
 from .sharded_groups import Group, checked_mesh, groups_of, share_of, viewed
 from .updates import warns_of_two_momenta
@@ -255,9 +255,10 @@ class FSDPExchange:
         if self._pending:
             return
         self._begun_steps += 1
+        own_scaler(self._scaler)
         if self._begun_steps <= _LOOK_FOR_SCALERS:
             if self._look_for_scalers:
-                find_scaler()
+                find_scaler(p.sharded_param for g in self._groups for p in g.group.fsdp_params)
             self._warned = self._warned or warns_of_two_momenta([self._spec], self._sharded)
         self._scale = self._scaler.get_scale() if self._scaler else 1.0
         self._stats = {"step": float(self.step), "exposed_us": 0.0, "dense_bytes": 0.0}

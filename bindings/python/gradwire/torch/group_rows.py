@@ -42,7 +42,7 @@ def row_of_group(group: Dict[str, Any]) -> Tuple[Any, ...]:
     return row_of(
         ParamGroup(
             (),
-            weight_decay=_number("weight_decay", group["weight_decay"]),
+            weight_decay=_number("weight_decay", group.get("weight_decay")),
             learning_rate_scale=lr,
             adapt=_switch("adapt", group.get("adapt", True)),
             momentum=_number("momentum", group.get("momentum")),

@@ -1,21 +1,28 @@
 """Local steps in a torch program: any optimizer inside, one exchange in many of its steps."""
 
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from .._core import check_optimizer_groups
 from ..errors import InvalidArgument
 from ..local_steps import DiLoCo as _Arrays
+from ..param_groups import checked_rate
 from ..reducer import Reducer
 from .devices import current_stream, gpu_of
 from .exchanged import InCOrder, StreamOrder, check_left_out, check_parameters
+from .group_rows import row_of_group
 from .live import refuse_exchanged
-from .plain_state import as_arrays, as_tensors
+from .over_arrays import OverArrays
+from .plain_state import as_arrays
+from .stepped import Params
 
 __all__ = ["DiLoCo"]
 
+_STEPS = "local_steps"  # in checkpoints, with each parameter: what they are made of
 
-class DiLoCo:
+
+class DiLoCo(OverArrays):
     """Exchanges what `every` steps of another optimizer have moved the parameters by.
 
         shapes = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
@@ -30,13 +37,14 @@ class DiLoCo:
     exchange and its step are enqueued behind torch's current stream, which goes on behind them.
 
     Args:
-        parameters: those of the reducer's plan, in its order: float32, in CPU memory or on one GPU, with
-            the same values on all ranks.
+        parameters: those of the reducer's plan, in its order, or by their names: tensors, (name, tensor)
+            pairs or param groups; float32, in CPU memory or on one GPU, with the same values on all ranks.
         reducer: of the exchange, over a transport of the same memory; its own gradients are what
             travels, the parameters' stay untouched. With on_nonfinite="skip" an exchange that is left
             out changes nothing where left_out is "nan", and where it is "zero" takes all ranks back to
             where they last agreed, moved by the momentum. On a GPU "error" wants left_out="nan".
         every: local steps from one exchange to the next.
+        lr: of param groups that have none of their own; schedulers may change it.
         lr, momentum, nesterov, preset, max_grad_norm, threads: see gradwire.DiLoCo.
 
     Raises:
@@ -47,38 +55,43 @@ class DiLoCo:
 
     def __init__(
         self,
-        parameters: Iterable[torch.Tensor],
+        parameters: Params,
         reducer: Reducer,
         every: int,
         lr: Optional[float] = None,
         **options: Any,
     ) -> None:
-        values = list(parameters)
         if every < 1:
             raise InvalidArgument(f"every: is {every}, must be at least 1")
+        self._begin(parameters, reducer, {"lr": None if lr is None else checked_rate(lr)})
+        values = self._values
         check_parameters(values, reducer)
         refuse_exchanged(values, "which local steps do without: expected no register() or attach()")
         if reducer.on_nonfinite == "error":
             check_left_out(reducer)
         self._reducer = reducer
-        self._count = len(values)
         self._every = every
         self._steps = 0
         self._parameters = InCOrder(values, reducer)
-        gradients = [reducer.gradient(i) for i in range(self._count)]
-        gpu = gpu_of(values[0]) if values else None
+        gradients = [reducer.gradient(i) for i in range(len(values))]
+        gpu = gpu_of(values[0])
         if gpu is not None:
             options["stream"] = current_stream(gpu)
-        self._outer = _Arrays(self._parameters.arrays, gradients, lr, **options)
-        self._order = StreamOrder(self._outer, reducer, gpu)
-        self.lr = self._outer.lr
+        self._arrays = _Arrays(
+            self._parameters.arrays, gradients, lr, groups=self._groups(), **options
+        )
+        for group in (self.defaults, *self.param_groups):
+            group["lr"] = self._arrays.lr if group["lr"] is None else group["lr"]
+        check_optimizer_groups([row_of_group(group) for group in self.param_groups])
+        self._order = StreamOrder(self._arrays, reducer, gpu)
 
     @property
     def steps(self) -> int:
         """Local steps so far."""
         return self._steps
 
-    def step(self) -> bool:
+    @torch.no_grad()
+    def step(self, closure: None = None) -> bool:  # type: ignore[override]
         """Counts a local step; with every `every`th all ranks exchange and step together.
 
         Returns:
@@ -88,19 +101,24 @@ class DiLoCo:
             NonFiniteGradient: a parameter of some rank has become NaN or infinite: raised on all
                 ranks, nothing was changed. On a GPU it is raised some exchanges later, by this or by
                 synchronize(), and until synchronize() no exchange changes anything.
+            InvalidArgument: a closure is given, which is the other optimizer's; a setting of a group is out
+                of range.
             TransportError: a rank was lost.
         """
+        if closure is not None:
+            raise InvalidArgument("closure: is given, must be None: the optimizer of local steps takes it")
+        self._set_groups()
         self._steps += 1
         if self._steps % self._every != 0:
             return False
         self._parameters.read()
-        self._outer.prepare(stream=self._order.current)
+        self._arrays.prepare(stream=self._order.current)
         with self._order.exchanging() as stream:
-            for i in range(self._count):
+            for i in range(len(self._values)):
                 self._reducer.grad_ready(i)
             self._reducer.wait()
             # As the reducer, of means that are not finite: of what was left out they may be NaN.
-            self._outer.step(self.lr, on_nonfinite=self._reducer.on_nonfinite, stream=stream)
+            self._arrays.step(1.0, on_nonfinite=self._reducer.on_nonfinite, stream=stream)
         self._parameters.write()
         return True
 
@@ -115,26 +133,44 @@ class DiLoCo:
         """
         self._order.synchronize()
 
-    def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint of this rank needs besides parameters and the reducer's residuals: tensors
-        in CPU memory and numbers, for weights_only loading, the same of a CPU and a GPU. On a GPU it
+    def rewind(self) -> None:
+        """Takes parameters back to where all ranks last agreed, and the count of local steps with them.
+
+        For a job that goes on with another number of ranks: every new rank loads the state of any old
+        one, rewinds, and takes over residuals with Reducer.load(). What old ranks had moved by since
+        their last exchange, of which some would be left out or count twice, is given up. On a GPU it
         waits.
-
-        Raises:
-            NonFiniteGradient: on a GPU, where exchanges change nothing any more.
         """
-        self._outer.check(self._order.current)
-        return {"steps": self._steps, "outer": as_tensors(self._outer.state_dict())}
+        tensors = self._arrays.state_dict()["tensors"]
+        with torch.no_grad():
+            for i, parameter in enumerate(self._values):
+                parameter.copy_(torch.from_numpy(tensors[str(i)]["anchor"]).view(parameter.shape))
+        self._steps -= self._steps % self._every
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes over what state_dict() returned, on a CPU or a GPU.
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Takes over what state_dict() returned, on a CPU or a GPU: of this rank, or, with another number
+        of ranks, of any (see rewind()).
 
         Raises:
             InvalidArgument: the state is of something else; nothing was changed.
         """
-        for key in ("steps", "outer"):
-            if key not in state:
-                raise InvalidArgument(f"state['{key}']: is missing, must be there")
-        self._outer.load_state_dict(as_arrays(state["outer"]))
-        self._steps = int(state["steps"])
-        self.lr = self._outer.lr
+        if "outer" in state_dict:  # as it was saved before there were groups
+            if "steps" not in state_dict:
+                raise InvalidArgument("state['steps']: is missing, must be there")
+            lr = checked_rate(state_dict["outer"].get("lr"))
+            self._take_over(as_arrays({**state_dict["outer"], "lr": 1.0}))
+            self._steps, self.lr = int(state_dict["steps"]), float(lr)
+        else:
+            super().load_state_dict(state_dict)
+
+    def _own_state(self) -> Dict[str, torch.Tensor]:
+        return {_STEPS: torch.tensor(self._steps, dtype=torch.int64)}
+
+    def _load_arrays(self, saved: List[Tuple[int, Dict[str, Any]]], spec: str) -> None:
+        for place, state in saved:
+            if _STEPS not in state:
+                raise InvalidArgument(f"state[{place}]['{_STEPS}']: is missing, must be there")
+        super()._load_arrays(
+            [(place, {k: v for k, v in state.items() if k != _STEPS}) for place, state in saved], spec
+        )
+        self._steps = int(saved[0][1][_STEPS])

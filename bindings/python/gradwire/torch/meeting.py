@@ -107,14 +107,14 @@ def _store_host() -> str:
 def _from_all(all_gather: Callable[[bytes], List[bytes]], say: Callable[[], str]) -> List[str]:
     """What say() returned on each rank; where it raised on one, all raise it. Collective."""
     try:
-        words = b"+" + say().encode()
+        words = b"+" + say().encode(errors="backslashreplace")
     except Exception as error:
         mark = b"?" if isinstance(error, InvalidArgument) else b"!"
         text = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-        words = mark + text.encode()
+        words = mark + text.encode(errors="backslashreplace")
     told = [said.rstrip(b"\0") for said in all_gather(words[:_WORDS].ljust(_WORDS, b"\0"))]
     for rank, said in enumerate(told):
         if not said.startswith(b"+"):
             kind = InvalidArgument if said.startswith(b"?") else TransportError
             raise kind(f"meeting: rank {rank}: {said[1:].decode(errors='replace')}")
-    return [said[1:].decode() for said in told]
+    return [said[1:].decode(errors="backslashreplace") for said in told]

@@ -64,11 +64,11 @@ class MeshRanks:
             self._transport = join(self._group(), "auto", _TIMEOUT, device)
         return self._transport
 
-    def any(self, here: bool) -> bool:
+    def any(self, here: bool, what: str) -> bool:
         """Whether it is true on some rank. Collective, behind transport()."""
         if self._transport is None:
             return here
-        told = self._transport.all_gather(bytes([here]), what="steps left out by a GradScaler")
+        told = self._transport.all_gather(bytes([here]), what=what)
         return any(bytes(each) != b"\0" for each in told)
 
     @contextlib.contextmanager

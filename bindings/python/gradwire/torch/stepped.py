@@ -7,11 +7,13 @@ import torch
 from .._core import Optimizer as _Core
 from .._core import canonical_optimizer, check_optimizer_groups
 from ..errors import InvalidArgument
-from .devices import check_device, current_stream, gpu_of, number_at, tensor_over
+from .devices import current_stream, gpu_of, number_at, tensor_over
 from .group_rows import refuse_misspelt, row_of_group
+from .kept_state import KeptState, others_keys
 from .mesh_ranks import MeshRanks
-from .saved_state import DTYPES, check_dtype, check_order, is_dense, masters_of_nothing, with_full_state
+from .saved_state import DTYPES, check_dtype, check_order, masters_of_nothing, with_full_state
 from .shards import EMPTY, loaded_states, local_gradient, local_of, place_of, shared, unsharded_state
+from .stepped_tensors import check_parameter, gradient_like, is_zero, momentum_free
 
 __all__ = ["Optimizer", "Params"]
 
@@ -52,6 +54,7 @@ class Optimizer(torch.optim.Optimizer):
     _names: List[str]  # of the parameters, in the core
     _places: Any  # where the core takes parameters and gradients to be
     _summed_by: Any  # the transport over which the core adds up
+    _kept: KeptState  # what the state holds that this has put there
 
     def __init__(
         self, params: Params, spec: str, defaults: Dict[str, Any], threads: Optional[int] = None
@@ -59,6 +62,7 @@ class Optimizer(torch.optim.Optimizer):
         self._spec = canonical_optimizer(spec)
         self._threads = torch.get_num_threads() if threads is None else threads
         self._ranks = MeshRanks()
+        self._kept = KeptState()
         check_optimizer_groups([row_of_group(defaults)])  # though every group may have its own
         self._forget()
         super().__init__(params, defaults)
@@ -83,7 +87,7 @@ class Optimizer(torch.optim.Optimizer):
             group = self.param_groups[-1]
             names = group.get("param_names", [None] * len(group["params"]))
             for name, parameter in zip(names, group["params"]):
-                _check_parameter(parameter, self._all(), name)
+                check_parameter(parameter, self._all(), name)
             check_optimizer_groups([row_of_group(group) for group in self.param_groups])
         except InvalidArgument:
             del self.param_groups[-1]
@@ -118,6 +122,8 @@ class Optimizer(torch.optim.Optimizer):
     def _step(self) -> None:
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         rows = [row_of_group(group) for group in self.param_groups]
+        if self._only_makes_state(rows):
+            return
         if self._gpu is not None:
             self._step_on_gpu(self._gpu, rows, scale, found)
             return
@@ -125,7 +131,7 @@ class Optimizer(torch.optim.Optimizer):
         if left_out and all(place_of(p) is None for p in self._all()):
             return
         core, kept = self._ready(rows)
-        if found is not None and self._ranks.any(left_out):
+        if found is not None and self._ranks.any(left_out, "steps left out by a GradScaler"):
             return
         factor = 1.0 if scale is None else 1.0 / float(scale.item())
         if factor > 1.0:  # a scale below 1 could make finite gradients infinite as they are read
@@ -135,6 +141,15 @@ class Optimizer(torch.optim.Optimizer):
             core.set_groups(rows)
             self._rows = rows
         core.step(1.0, factor)
+
+    def _only_makes_state(self, rows: List[Tuple[Any, ...]]) -> bool:
+        """Whether this is the step of rate 0, with gradients of zeros, by which get_optimizer_state_dict() of
+        torch.distributed.checkpoint has state made. Counted, it would change later bias corrections."""
+        if self.state or any(float(group["lr"]) != 0.0 for group in self.param_groups):
+            return False
+        _, gradients = self._ready(rows)
+        moves = not is_zero(gradients)
+        return not self._ranks.any(moves, "first gradients")
 
     def check(self) -> None:
         """On a GPU waits, and raises what has kept steps from being made; steps are made again then.
@@ -153,7 +168,12 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> Dict[str, Any]:
         """As torch.optim's: tensors are the state itself. On a GPU it waits, to count steps, and
-        raises as check() does."""
+        raises as check() does. Tensors that others have put there are checked first.
+
+        Raises:
+            InvalidArgument: such a tensor does not fit its parameter.
+        """
+        self._take_replaced()
         self._take_counts()
         return unsharded_state(super().state_dict(), self._all())
 
@@ -192,13 +212,28 @@ class Optimizer(torch.optim.Optimizer):
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
+        self._put(states)
+        self._forget()
+
+    def _put(self, states: Dict[torch.Tensor, Dict[str, Any]]) -> None:
         self.state.clear()
         self.state.update(states)
+        self._kept = KeptState(states)
+
+    def _take_replaced(self) -> None:
+        """Goes on from tensors that others have put in the place of the state's, or taken away."""
+        replaced = self._kept.replaced(self.state, self._all())
+        if not replaced:
+            return
+        self._take_counts()  # but those that others have written
+        states = self._kept.taken(self._spec, self.state, self.param_groups, replaced)
+        self._put({p: s for p, s in {**self.state, **states}.items() if s})
         self._forget()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault("_ranks", MeshRanks())  # torch calls this to load a state, too
+        self._kept = KeptState(self.state)
         self._forget()
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -257,8 +292,7 @@ class Optimizer(torch.optim.Optimizer):
         self.check()
         scalars, _ = self._core.state_views()
         for parameter, name in zip(self._all(), self._names):
-            for key, value in scalars[name].items():
-                self.state[parameter][key].fill_(value)
+            self._kept.count(parameter, scalars[name])
 
     def _all(self) -> List[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -267,14 +301,15 @@ class Optimizer(torch.optim.Optimizer):
         self, rows: List[Tuple[Any, ...]]
     ) -> Tuple[_Core, List[Optional[torch.Tensor]]]:
         """The core, told where everything is, and gradients that must live until the step ends."""
+        self._take_replaced()
         wholes = self._all()
         parameters = [local_of("params", p) for p in wholes]
         pairs = list(zip(parameters, wholes))
         layouts = [(p.dtype, p.device, p.shape, p.stride(), place_of(whole)) for p, whole in pairs]
         given = [None if w.grad is None else local_gradient(w, w.grad) for w in wholes]
-        gradients = [None if g is None else _gradient_like(p, g) for p, g in zip(parameters, given)]
+        gradients = [None if g is None else gradient_like(p, g) for p, g in zip(parameters, given)]
         core = self._core
-        without = _momentum_free(self._spec, self._rows) and not _momentum_free(self._spec, rows)
+        without = momentum_free(self._spec, self._rows) and not momentum_free(self._spec, rows)
         if core is None or layouts != self._layouts or without:
             self._take_counts()
             core = self._build(wholes, rows)
@@ -302,7 +337,7 @@ class Optimizer(torch.optim.Optimizer):
     ) -> _Core:
         """A core with the state there is; that state becomes views of the core's."""
         for parameter in parameters:
-            _check_parameter(parameter, parameters)
+            check_parameter(parameter, parameters)
         parts = [local_of("params", p) for p in parameters]
         gpu = gpu_of(parts[0])
         replicas = self._ranks.take(parameters)
@@ -345,55 +380,8 @@ class Optimizer(torch.optim.Optimizer):
                     check_dtype(f"state['{key}']", value, views[key].dtype)
                     check_order(f"state['{key}']", value, part)
                 views[key].copy_(value)
-            fresh[parameter] = shared(parameter, views)
+            fresh[parameter] = {**others_keys(self.state.get(parameter, {})), **shared(parameter, views)}
         if gpu is not None:
             core.set_counts({n: {"step": int(fresh[p]["step"])} for p, n in zip(parameters, names)})
-        self.state.clear()
-        self.state.update(fresh)
+        self._put(fresh)
         return core
-
-
-def _momentum_free(spec: str, rows: List[Tuple[Any, ...]]) -> bool:
-    """Whether a core of these groups keeps no momentum."""
-    return spec.split(":")[0] == "sgd" and all(row[3] == 0.0 for row in rows)
-
-
-def _check_parameter(
-    parameter: torch.Tensor, others: List[torch.Tensor], name: Optional[str] = None
-) -> None:
-    what = f"parameter {'' if name is None else repr(name) + ' '}of shape {tuple(parameter.shape)}"
-    parameter = local_of(what, parameter)
-    if parameter.dtype not in DTYPES:
-        raise InvalidArgument(f"{what}: is {parameter.dtype}, must be float32, float16 or bfloat16")
-    check_device(what, parameter, [local_of(what, other) for other in others[:1]])
-    if parameter.layout != torch.strided or not is_dense(parameter):
-        raise InvalidArgument(
-            f"{what}: its elements do not fill one piece of memory, must be a dense tensor"
-        )
-    if parameter.is_neg():
-        raise InvalidArgument(f"{what}: its memory holds negatives, must its values: resolve_neg()")
-
-
-def _gradient_like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient in the parameter's order of elements."""
-    if gradient.layout != torch.strided:
-        raise InvalidArgument(
-            f"gradient of a parameter of shape {tuple(parameter.shape)}: its layout is "
-            f"{gradient.layout}, must be strided; grad.to_dense() makes it so"
-        )
-    if gradient.device != parameter.device or gradient.dtype not in DTYPES:
-        raise InvalidArgument(
-            f"gradient of a parameter of shape {tuple(parameter.shape)}: is {gradient.dtype} on "
-            f"{gradient.device}, must be float32, float16 or bfloat16 on {parameter.device}"
-        )
-    gradient = gradient.resolve_neg()
-    same = all(
-        n == 1 or a == b
-        for a, b, n in zip(gradient.stride(), parameter.stride(), parameter.shape)
-    )
-    if same:
-        return gradient
-    ordered = torch.empty_strided(
-        parameter.shape, parameter.stride(), dtype=gradient.dtype, device=gradient.device
-    )
-    return ordered.copy_(gradient)
