@@ -100,7 +100,7 @@ class Host {
       }
       if (has_text(event.value(), "cat", "cuda") && args.has("correlation")) {
         launches_[args.at("correlation").count()] = {event.value()["tid"], event.at("ts").number()};
-      } else if (is_all_reduce_call(event.value())) {
+      } else if (is_all_reduce_call(event.value()) && !sums_whole_numbers(args, {})) {
         if (const auto size = collective_size(args)) {
           calls_.push_back({span_of(event), event.value()["tid"], *size});
         }
@@ -153,9 +153,12 @@ class Host {
   }
 
   static bool is_all_reduce_call(const Json& event) {
-    return has_text(event, "name", "nccl:all_reduce") ||
-           has_text(event, "name", "c10d::allreduce_") ||
-           has_text(event, "name", "record_param_comms");
+    const auto args = event.find("args");
+    const bool other =
+        args->contains("Collective name") && !has_text(*args, "Collective name", "allreduce");
+    return !other && (has_text(event, "name", "nccl:all_reduce") ||
+                      has_text(event, "name", "c10d::allreduce_") ||
+                      has_text(event, "name", "record_param_comms"));
   }
 
   const StepSpan& step_;

@@ -131,10 +131,15 @@ TEST(Simulation, SaysOfRandomGraphsWhatANaiveOneSays) {
       graph.add_resource({.name = "r", .slots = 1 + below(3)});
     }
     for (size_t t = 0; t < tasks; ++t) {
+      const bool held = t == 0 || below(6) > 0;  // the first holds a resource, as in every step
       // Whole seconds, so that much happens at the same moment.
-      graph.add({.resource = below(6) == 0 ? kNone : static_cast<uint32_t>(below(resources)),
-                 .seconds = static_cast<double>(below(5)),
-                 .priority = static_cast<double>(below(3))});
+      const TaskId task =
+          graph.add({.resource = held ? static_cast<uint32_t>(below(resources)) : kNone,
+                     .seconds = static_cast<double>(below(5)),
+                     .priority = static_cast<double>(below(3))});
+      if (!held) {
+        graph.order(0, task);
+      }
     }
     for (size_t e = below(3 * tasks); e > 0; --e) {
       const auto then = static_cast<TaskId>(1 + below(tasks - 1));
