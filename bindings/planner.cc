@@ -175,6 +175,10 @@ std::string predicted_trace(const std::string& profile_json, const std::string& 
 std::string profile_from(const std::string& format, const std::string& text,
                          const std::string& name, const Dict& options) {
   using planner::BCaffeTimes;
+  std::vector<size_t> elements;
+  if (options.contains("elements")) {
+    elements = py::cast<std::vector<size_t>>(options["elements"]);
+  }
   if (format == "profile") {
     return to_json(planner::parse_profile(text, name));
   }
@@ -193,10 +197,11 @@ std::string profile_from(const std::string& format, const std::string& text,
     return to_json(planner::import_layers(text, table, name));
   }
   if (format == "kineto") {
-    return to_json(planner::import_kineto(text, py::cast<size_t>(options["step"]), name));
+    return to_json(planner::import_kineto(text, py::cast<size_t>(options["step"]), name, elements));
   }
   if (format == "chakra") {
-    return to_json(planner::import_chakra(text, py::cast<size_t>(options["batch"]), name));
+    return to_json(
+        planner::import_chakra(text, py::cast<size_t>(options["batch"]), name, elements));
   }
   if (format == "pipedream") {
     return to_json(planner::import_pipedream(text, py::cast<size_t>(options["batch"]), name));

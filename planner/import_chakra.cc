@@ -3,24 +3,31 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <queue>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/importers.h"
+#include "gradwire/planner/internal/collectives.h"
 #include "gradwire/planner/internal/json_reader.h"
 
 namespace gradwire::planner {
 namespace {
 
-enum class Kind : uint8_t { kComputes, kAllReduce, kOther };
+enum class Kind : uint8_t { kComputes, kAllReduce, kAllReduceCall, kOther };
 
 struct ChakraNode {
   std::string name, place;
   Kind kind = Kind::kOther;
   bool on_host = false;
   double begin_us = 0, seconds = 0;
-  double bytes = 0;                   // of an all-reduce
+  std::optional<JsonNode> comm_size;    // of an all-reduce, in bytes
+  std::optional<CollectiveSize> shape;  // of what a collective is called with
+  DType dtype = DType::kFloat32;
+  size_t numel = 0;                   // 0: nothing says it
   std::vector<size_t> before, after;  // places in the list
   double end_s = 0;                   // of all computing that it waits for, and its own
 };
@@ -89,7 +96,18 @@ bool all_reduces(const JsonNode& node, const std::string& name) {
          name.find("all_reduce") != std::string::npos;
 }
 
-ChakraNode node_of(const JsonNode& json) {
+std::optional<CollectiveSize> shape_of(const JsonNode& json) {
+  const auto inputs = json.find("inputs");
+  const auto shapes = inputs ? inputs->find("shapes") : std::nullopt;
+  if (!shapes || !shapes->value().is_string()) {
+    return std::nullopt;
+  }
+  const auto types = inputs->find("types");
+  return collective_size(shapes->text(), types ? types->text() : "", shapes->place());
+}
+
+// leaves_out_zeros: as protobuf's JSON does, of id and type too.
+ChakraNode node_of(const JsonNode& json, bool leaves_out_zeros) {
   ChakraNode node;
   const auto name = field(json, {"name", "Name"});
   node.name = name ? name->text() : "";
@@ -104,47 +122,72 @@ ChakraNode node_of(const JsonNode& json) {
   const auto host = attribute(json, "is_cpu_op");
   node.on_host = host && (host->value() == true || host->value() == 1 || host->value() == "1");
   const auto type = field(json, {"type", "NodeType", "node_type"});
-  check(type.has_value(), json.place(), ": no 'type', expected what kind of node it is");
-  if (is_type(*type, "COMP_NODE", 4)) {
+  check(type.has_value() || leaves_out_zeros, json.place(),
+        ": no 'type', expected what kind of node it is");
+  if (type && is_type(*type, "COMP_NODE", 4)) {
     node.kind = Kind::kComputes;
-  } else if (is_type(*type, "COMM_COLL_NODE", 7) && !node.on_host && all_reduces(json, node.name)) {
-    node.kind = Kind::kAllReduce;
-    const auto size = attribute(json, "comm_size");
-    check(size.has_value(), json.place(), ": all-reduce '", node.name,
-          "' has no comm_size, expected its bytes: without them a layer is missing");
-    node.bytes = number_in(*size);
-    if (node.bytes <= 0 || std::fmod(node.bytes, 4) != 0) {
-      size->fail("must be bytes of float32 gradient: a multiple of 4 above 0");
-    }
+  } else if (type && is_type(*type, "COMM_COLL_NODE", 7) && all_reduces(json, node.name) &&
+             !sums_whole_numbers(json, node.name)) {
+    node.kind = node.on_host ? Kind::kAllReduceCall : Kind::kAllReduce;
+    node.comm_size = attribute(json, "comm_size");
+    node.shape = shape_of(json);
   }
   return node;
 }
 
-std::vector<ChakraNode> nodes_of(const JsonNode& list) {
+// Elements and type, from the node itself or else from the call on the host that it waits for.
+void find_size(ChakraNode& node, const std::vector<ChakraNode>& nodes) {
+  for (const size_t before : node.before) {
+    if (!node.shape && nodes[before].kind == Kind::kAllReduceCall) {
+      node.shape = nodes[before].shape;
+    }
+  }
+  const std::optional<DType> said = node.shape ? node.shape->dtype : std::nullopt;
+  node.dtype = said ? *said : dtype_in_kernel_name(node.name).value_or(DType::kFloat32);
+  if (!node.comm_size) {
+    node.numel = node.shape ? node.shape->numel : 0;
+    return;
+  }
+  const double bytes = number_in(*node.comm_size);
+  const auto each = static_cast<double>(size_of(node.dtype));
+  if (bytes <= 0 || std::fmod(bytes, each) != 0) {
+    node.comm_size->fail(
+        concat("must be bytes of gradient, ", each, " an element: a multiple of it above 0"));
+  }
+  node.numel = static_cast<size_t>(bytes / each);
+}
+
+std::vector<ChakraNode> nodes_of(const JsonNode& list, bool leaves_out_zeros) {
   std::vector<ChakraNode> nodes;
   std::map<double, size_t> places;
   const auto id_of = [&](size_t i) {
     const auto id = field(list[i], {"id", "Id"});
-    check(id.has_value(), list[i].place(), ": no 'id', expected a number");
-    return number_in(*id);
+    check(id.has_value() || leaves_out_zeros, list[i].place(), ": no 'id', expected a number");
+    return id ? number_in(*id) : 0.0;
   };
   for (size_t i = 0; i < list.size(); ++i) {
-    nodes.push_back(node_of(list[i]));
+    nodes.push_back(node_of(list[i], leaves_out_zeros));
     check(places.emplace(id_of(i), i).second, list[i].place(), ".id: ", id_of(i),
           " is another node's too, expected each once");
   }
   for (size_t i = 0; i < list.size(); ++i) {
-    for (const auto& names : {std::initializer_list<std::string_view>{"data_deps", "dataDeps"},
-                              std::initializer_list<std::string_view>{"ctrl_deps", "ctrlDeps"}}) {
-      const auto before = field(list[i], names);
+    const auto wait_for = [&](const std::optional<JsonNode>& before, bool data) {
       for (size_t d = 0; before && d < before->size(); ++d) {
         const auto found = places.find(number_in((*before)[d]));
-        if (found == places.end()) {
+        if (found != places.end()) {
+          nodes[i].before.push_back(found->second);
+          nodes[found->second].after.push_back(i);
+        } else if (data) {
           (*before)[d].fail("expected the id of a node in the trace: one is missing");
-        }
-        nodes[i].before.push_back(found->second);
-        nodes[found->second].after.push_back(i);
+        }  // else the call around it, which the trace was cut out of
       }
+    };
+    wait_for(field(list[i], {"data_deps", "dataDeps"}), true);
+    wait_for(field(list[i], {"ctrl_deps", "ctrlDeps"}), false);
+  }
+  for (ChakraNode& node : nodes) {
+    if (node.kind == Kind::kAllReduce) {
+      find_size(node, nodes);
     }
   }
   return nodes;
@@ -183,15 +226,67 @@ std::vector<size_t> ordered(const std::vector<ChakraNode>& nodes) {
   return order;
 }
 
+// The list of what chakra_jsonizer writes: objects one behind another, with nothing between. None
+// where the text is one value.
+std::optional<std::string> list_of_objects(std::string_view text) {
+  std::string list = "[";
+  size_t depth = 0, objects = 0;
+  bool quoted = false, escaped = false;
+  for (const char c : text) {
+    if (quoted) {
+      quoted = escaped || c != '"';
+      escaped = !escaped && c == '\\';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      if (depth == 0 && c == '[') {
+        return std::nullopt;  // a list as it should be
+      }
+      if (depth++ == 0 && ++objects > 1) {
+        list += ',';
+      }
+    } else if ((c == '}' || c == ']') && depth > 0) {
+      --depth;
+    }
+    list += c;
+  }
+  return objects > 1 ? std::optional(list + "]") : std::nullopt;
+}
+
+// What the trace does not say, whoever reads it has to.
+void fill_sizes(std::span<ChakraNode* const> exchanges, std::span<const size_t> elements,
+                std::string_view name) {
+  if (!elements.empty()) {
+    check(elements.size() == exchanges.size(), name, ": elements of ", elements.size(),
+          " all-reduces are given, the trace has ", exchanges.size(),
+          ", expected one for each, in the order in which they leave");
+    for (size_t i = 0; i < elements.size(); ++i) {
+      exchanges[i]->numel = elements[i];
+    }
+  }
+  for (const ChakraNode* node : exchanges) {
+    check(
+        node->numel > 0, node->place, ": all-reduce '", node->name,
+        "' has no comm_size and no shapes of inputs, expected one of them, or the elements of each "
+        "all-reduce, in the order in which they leave (--elements)");
+  }
+}
+
 }  // namespace
 
-Profile import_chakra(std::string_view json, size_t batch, std::string_view name) {
-  const Json parsed = parse_json(json, name);
+Profile import_chakra(std::string_view json, size_t batch, std::string_view name,
+                      std::span<const size_t> elements) {
+  const std::optional<std::string> listed = list_of_objects(json);
+  Json parsed = parse_json(listed ? *listed : json, name);
+  if (listed && !parsed[0].contains("name") && !parsed[0].contains("type")) {
+    parsed.erase(0);  // what the trace says of itself
+  }
   const JsonNode whole(parsed, concat(name, ": "));
   const auto inside = parsed.is_object() ? field(whole, {"nodes", "workload_graph"}) : std::nullopt;
   check(parsed.is_array() || inside, name,
-        ": no list of nodes, expected an array, or an object with 'nodes' or 'workload_graph'");
-  std::vector<ChakraNode> nodes = nodes_of(inside ? *inside : whole);
+        ": no list of nodes, expected an array, objects one behind another, or an object with "
+        "'nodes' or 'workload_graph'");
+  std::vector<ChakraNode> nodes = nodes_of(inside ? *inside : whole, listed.has_value());
   const bool has_device = std::ranges::any_of(
       nodes, [](const ChakraNode& n) { return n.kind == Kind::kComputes && !n.on_host; });
   Profile profile;
@@ -207,10 +302,12 @@ Profile import_chakra(std::string_view json, size_t batch, std::string_view name
     if (node.kind == Kind::kComputes && (!node.on_host || !has_device)) {
       now_s += node.seconds;
       node.end_s = now_s;
+    } else if (node.kind == Kind::kAllReduce && node.end_s == 0) {
+      node.end_s = now_s;  // it waits for calls of the host alone: what stands before it has run
     }
   }
-  std::vector<const ChakraNode*> exchanges;
-  for (const ChakraNode& node : nodes) {
+  std::vector<ChakraNode*> exchanges;
+  for (ChakraNode& node : nodes) {
     if (node.kind == Kind::kAllReduce) {
       exchanges.push_back(&node);
     }
@@ -219,12 +316,14 @@ Profile import_chakra(std::string_view json, size_t batch, std::string_view name
         ": no all-reduce on the device, expected one per bucket of gradients: all layers are "
         "missing");
   std::ranges::stable_sort(exchanges, {}, &ChakraNode::end_s);
-  const bool timed = std::ranges::all_of(exchanges,
-                                         [](const ChakraNode* n) { return n->seconds > 0; });
+  fill_sizes(exchanges, elements, name);
+  const bool timed =
+      std::ranges::all_of(exchanges, [](const ChakraNode* n) { return n->seconds > 0; });
   for (const ChakraNode* node : exchanges) {
     LayerProfile layer;
     layer.name = concat("bucket ", profile.layers.size());
-    layer.numel = static_cast<size_t>(node->bytes / 4);
+    layer.numel = node->numel;
+    layer.dtype = node->dtype;
     layer.backward_s = node->end_s - before_s;
     layer.ready_s = before_s = node->end_s;
     if (timed) {

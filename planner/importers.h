@@ -4,6 +4,7 @@
 // know, and what cannot be right, is refused (InvalidArgument).
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,17 +31,25 @@ Profile import_b_caffe(std::string_view text, BCaffeTimes times, std::string_vie
 /// A Kineto trace of PyTorch's DistributedDataParallel on one GPU per rank (the JSON of
 /// torch.profiler, not compressed): one layer per all-reduced bucket, with its elements, when it
 /// left and how long it took; forward, backward and update from the kernels between them. `step`
-/// counts the trace's ProfilerStep events from 0.
-Profile import_kineto(std::string_view json, size_t step = 0, std::string_view name = "trace");
+/// counts the trace's ProfilerStep events from 0. Elements of an all-reduce are its kernel's "In
+/// msg nelems" (PyTorch from 2.2 on), else the "Input Dims" of the call that launched it;
+/// `elements`, where given, says those of each all-reduce of the step, in the order in which they
+/// leave.
+Profile import_kineto(std::string_view json, size_t step = 0, std::string_view name = "trace",
+                      std::span<const size_t> elements = {});
 
 /// A Chakra execution trace (github.com/mlcommons/chakra) of one worker in JSON: nodes with id,
-/// type, data_deps, ctrl_deps, duration_micros and attributes, in an array or under "nodes" or
-/// "workload_graph". One layer per all-reduce of the device, of `comm_size` bytes; computing runs
+/// type, data_deps, ctrl_deps, duration_micros and attributes, in an array, under "nodes" or
+/// "workload_graph", or one behind another as chakra_jsonizer writes them. One layer per all-reduce
+/// of the device, of `comm_size` bytes, else of the shapes that it was called with, else of the
+/// `elements` given in the order in which they leave. ctrl_deps may name nodes that are not there,
+/// as those of a part of a trace do. Computing runs
 /// one node after another, the host's (is_cpu_op) only where there is no other. Forward and
 /// backward are not told apart: what runs until the last gradient is there counts as backward, what
 /// follows as update. @throws InvalidArgument also for a cycle, a node that is missing, no
 /// all-reduce.
-Profile import_chakra(std::string_view json, size_t batch, std::string_view name = "trace");
+Profile import_chakra(std::string_view json, size_t batch, std::string_view name = "trace",
+                      std::span<const size_t> elements = {});
 
 /// A layer graph of PipeDream's profiler (github.com/msr-fiddle/pipedream): nodes with forward and
 /// backward milliseconds and bytes of parameters, and edges, along which the layers are put into

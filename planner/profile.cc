@@ -126,12 +126,13 @@ void validate(const Profile& profile, std::string_view name) {
     check(*profile.measured_step_s > 0, front, "step.measured_s: 0 s, must be above 0 s");
   }
   std::set<std::string_view> names;
+  const bool has_ready = has_ready_times(profile);
   for (size_t l = 0; l < profile.layers.size(); ++l) {
     const LayerProfile& layer = profile.layers[l];
     const std::string place = concat(front, "layers[", l, "] '", layer.name, "': ");
     check_layer(layer, place);
     check(names.insert(layer.name).second, place, "a second layer of this name, expected one");
-    check(layer.numel == 0 || layer.ready_s.has_value() == has_ready_times(profile), place,
+    check(layer.numel == 0 || layer.ready_s.has_value() == has_ready, place,
           "no ready_s, but other layers have one: all with elements must, or none");
   }
   const double backward = profile.backward_s();

@@ -148,11 +148,89 @@ std::string find_file(const std::string& folder, std::string_view name) {
   return std::filesystem::is_regular_file(compressed) ? compressed : "";
 }
 
+// A data set's four files: images and labels to train with, then those to test with.
+using Four = std::array<std::string, 4>;
+
+std::string named(std::string_view prefix, bool images, char joint) {
+  return concat(prefix, images ? "-images" : "-labels", joint, images ? "idx3" : "idx1", "-ubyte");
+}
+
+// The paths of a set; "" for those that are not there. Kaggle's copies of MNIST have a dot in the
+// place of the second hyphen.
+Four find_four(const std::string& folder, std::string_view train, std::string_view test) {
+  Four paths;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string_view prefix = i < 2 ? train : test;
+    for (const char joint : {'-', '.'}) {
+      if (paths[i].empty()) {
+        paths[i] = find_file(folder, named(prefix, i % 2 == 0, joint));
+      }
+    }
+  }
+  return paths;
+}
+
+bool complete(const Four& paths) {
+  return std::ranges::none_of(paths, [](const std::string& path) { return path.empty(); });
+}
+
+// MNIST's names, or those of one of EMNIST's six sets, of which a folder may hold several.
+Four find_set(const std::string& folder) {
+  constexpr std::array<std::string_view, 6> kEmnist = {"balanced", "byclass", "bymerge",
+                                                       "digits",   "letters", "mnist"};
+  const Four mnist = find_four(folder, "train", "t10k");
+  std::vector<Four> found;
+  std::string which;
+  if (complete(mnist)) {
+    found.push_back(mnist);
+    which = "MNIST's names";
+  }
+  for (const std::string_view set : kEmnist) {
+    const Four four =
+        find_four(folder, concat("emnist-", set, "-train"), concat("emnist-", set, "-test"));
+    if (complete(four)) {
+      found.push_back(four);
+      which += concat(which.empty() ? "" : ", ", "emnist-", set);
+    }
+  }
+  std::string missing;
+  for (size_t i = 0; i < mnist.size(); ++i) {
+    if (mnist[i].empty()) {
+      missing +=
+          concat(missing.empty() ? "" : ", ", named(i < 2 ? "train" : "t10k", i % 2 == 0, '-'));
+    }
+  }
+  check(!found.empty(), "data: folder '", folder, "' lacks ", missing,
+        ", expected IDX files of these names (or with a dot before idx, EMNIST's "
+        "emnist-letters-train-..., all plain or with .gz), or CIFAR-10's data_batch_1.bin, ..., or "
+        "CIFAR-100's train.bin");
+  check(found.size() == 1, "data: folder '", folder, "' holds several data sets (", which,
+        "), expected the four files of one");
+  return found[0];
+}
+
 LabelledImages load_pair(const std::string& images, const std::string& labels) {
   LabelledImages out;
   parse_idx_images(read_file(images), images, out);
   parse_idx_labels(read_file(labels), labels, out);
   return out;
+}
+
+// EMNIST's letters count from 1: where no example has label 0, 1 is the first class.
+void count_from_zero(DataFolder& out, std::string_view test_file) {
+  if (*std::ranges::min_element(out.train.labels) != 1) {
+    return;
+  }
+  for (size_t i = 0; i < out.test.count; ++i) {
+    check(out.test.labels[i] > 0, test_file, ": label ", i,
+          " is 0, expected at least 1, the least of "
+          "the training set");
+  }
+  for (LabelledImages* images : {&out.train, &out.test}) {
+    for (uint8_t& label : images->labels) {
+      --label;
+    }
+  }
 }
 
 // A wrong byte among the labels would otherwise add classes silently.
@@ -197,26 +275,14 @@ std::vector<uint8_t> read_file(const std::string& path) {
 }
 
 DataFolder load_idx_folder(const std::string& folder) {
-  constexpr std::array<std::string_view, 4> kNames = {
-      "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-      "t10k-labels-idx1-ubyte"};
-  std::array<std::string, 4> paths;
-  std::string missing;
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    paths[i] = find_file(folder, kNames[i]);
-    if (paths[i].empty()) {
-      missing += concat(missing.empty() ? "" : ", ", kNames[i]);
-    }
-  }
-  check(missing.empty(), "data: folder '", folder, "' lacks ", missing,
-        ", expected IDX files of these names, plain or with .gz, or CIFAR-10's data_batch_1.bin, "
-        "...");
+  const Four paths = find_set(folder);
   DataFolder out;
   out.train = load_pair(paths[0], paths[1]);
   out.test = load_pair(paths[2], paths[3]);
   check(out.test.rows == out.train.rows && out.test.columns == out.train.columns, paths[2],
         ": images are ", out.test.rows, " x ", out.test.columns, ", expected ", out.train.rows,
         " x ", out.train.columns, " as in training");
+  count_from_zero(out, paths[3]);
   out.classes = count_classes(out.train.labels, paths[1]);
   for (size_t i = 0; i < out.test.count; ++i) {
     check(out.test.labels[i] < out.classes, paths[3], ": label ", i, " is ",

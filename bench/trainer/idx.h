@@ -24,9 +24,11 @@ void parse_idx_labels(std::vector<uint8_t> bytes, std::string_view file, Labelle
 std::vector<uint8_t> read_file(const std::string& path);
 
 /// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-/// t10k-labels-idx1-ubyte, each plain or with .gz (plain wins). `classes` is the largest training
-/// label plus one.
-/// @throws gradwire::InvalidArgument listing the missing files, or naming the one that is wrong.
+/// t10k-labels-idx1-ubyte, each plain or with .gz (plain wins), with a dot before "idx" (as
+/// Kaggle's copies have it), or EMNIST's emnist-SET-train-... and emnist-SET-test-.... Labels that
+/// begin at 1 become one less. `classes` is the largest training label plus one.
+/// @throws gradwire::InvalidArgument listing the missing files, or naming the one that is wrong, or
+/// the data sets of a folder that has several.
 DataFolder load_idx_folder(const std::string& folder);
 
 }  // namespace trainer

@@ -1,4 +1,4 @@
-"""What an installed wheel is asked to do; with nothing but NumPy beside it, but for `bench`.
+"""What an installed wheel is asked to do; with nothing but what it requires beside it, but for `bench`.
 
     train.py requirements       what its metadata asks for
     train.py doctor <JSON       what `gradwire doctor --json` must say
@@ -25,7 +25,8 @@ STEPS, FEATURES = 60, 200
 def requirements():
     wanted = importlib.metadata.requires("gradwire") or []
     always = [line for line in wanted if "extra ==" not in line]
-    assert [re.split(r"[^\w-]", line)[0] for line in always] == ["numpy"], always
+    names = {re.split(r"[^\w-]", line)[0] for line in always}
+    assert names == {"numpy", "fastjsonschema"}, always
     extras = importlib.metadata.metadata("gradwire").get_all("Provides-Extra")
     assert {"torch", "bench"} <= set(extras), extras
     files = [str(f) for f in importlib.metadata.files("gradwire")]

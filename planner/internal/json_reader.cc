@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 #include <sstream>
 #include <vector>
 
@@ -34,31 +33,88 @@ std::string line_and_column(std::string_view text, size_t byte) {
   return concat("line ", line, ", column ", end - begin + 1);
 }
 
+// Deeper than any file that is read here, and far from where recursion ends the process.
+constexpr size_t kDeepest = 100;
+
+// Builds the value as the text is read. The library's own parser with a callback looks through the
+// whole of an array for each object that ends in it; this one looks at nothing twice.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  Builder(std::string_view text, std::string_view name, Json& whole)
+      : text_(text), name_(name), whole_(&whole) {}
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& key) override {
+    const auto [at, is_new] = open_.back()->get_ref<Json::object_t&>().try_emplace(key);
+    check(is_new, name_, ": key '", key, "' twice in one object, expected once");
+    member_ = &at->second;
+    return true;
+  }
+
+  bool parse_error(size_t byte, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    if (dynamic_cast<const Json::out_of_range*>(&error) != nullptr) {
+      throw InvalidArgument(
+          concat(name_, ": a number that no double holds, expected numbers up to 1.8e308"));
+    }
+    throw InvalidArgument(
+        concat(name_, ": ", line_and_column(text_, byte), ": not JSON here, expected valid JSON"));
+  }
+
+ private:
+  template <class Value>
+  bool add(Value&& value) {
+    place() = std::forward<Value>(value);
+    return true;
+  }
+
+  // Where the next value goes.
+  Json& place() {
+    if (open_.empty()) {
+      return *whole_;
+    }
+    return open_.back()->is_array() ? open_.back()->get_ref<Json::array_t&>().emplace_back()
+                                    : *member_;
+  }
+
+  bool open(Json empty) {
+    check(open_.size() < kDeepest, name_, ": nested more than ", kDeepest,
+          " deep, expected less in a file of this kind");
+    Json& value = place();
+    value = std::move(empty);
+    open_.push_back(&value);  // it stays where it is: nothing is added beside it while it is open
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string_view text_, name_;
+  Json* whole_;
+  Json* member_ = nullptr;  // of the innermost object: the value of the key that was read last
+  std::vector<Json*> open_;
+};
+
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view name) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto refuse_second_key = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const std::string key = value.get<std::string>();
-      check(keys.back().insert(key).second, name, ": key '", key,
-            "' twice in one object, expected once");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), refuse_second_key);
-  } catch (const Json::parse_error& error) {
-    throw InvalidArgument(concat(name, ": ", line_and_column(text, error.byte),
-                                 ": not JSON here, expected valid JSON"));
-  } catch (const Json::out_of_range&) {
-    throw InvalidArgument(
-        concat(name, ": a number that no double holds, expected numbers up to 1.8e308"));
-  }
+  Json whole;
+  Builder builder(text, name, whole);
+  Json::sax_parse(text.begin(), text.end(), &builder);  // what is wrong, the builder throws
+  return whole;
 }
 
 std::string read_text(const std::string& path) {

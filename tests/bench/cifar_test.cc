@@ -97,6 +97,44 @@ TEST_F(Cifar, NamesTheRecordWhoseLabelIsNone) {
       << refused();
 }
 
+TEST_F(Cifar, OfAHundredClassesTheFineLabelCounts) {
+  idx_files::Folder hundred;
+  Bytes train, test(3074, 9);
+  for (const uint8_t fine : {99, 0, 42}) {
+    train.push_back(static_cast<uint8_t>(fine / 5));  // the coarse one
+    train.push_back(fine);
+    train.insert(train.end(), 3072, static_cast<uint8_t>(fine + 1));
+  }
+  hundred.write("train.bin", train);
+  hundred.write("test.bin", test);
+  const trainer::DataFolder data = trainer::load_folder(hundred.path());
+  EXPECT_EQ(data.classes, 100u);
+  EXPECT_EQ(data.train.labels, (std::vector<uint8_t>{99, 0, 42}));
+  EXPECT_EQ(data.train.pixels.size(), 3u * 3072);
+  EXPECT_EQ(data.train.pixels[0], 100);
+  EXPECT_EQ(data.train.pixels[2 * 3072 + 3071], 43);
+  EXPECT_EQ(data.test.count, 1u);
+  const auto refused_of = [&] {
+    try {
+      trainer::load_folder(hundred.path());
+    } catch (const gradwire::InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  train[3074 + 1] = 100;
+  hundred.write("train.bin", train);
+  EXPECT_NE(refused_of().find("train.bin: the label of record 1 is 100, expected 0 to 99"),
+            std::string::npos)
+      << refused_of();
+  hundred.write("train.bin", Bytes(3073));
+  EXPECT_NE(refused_of().find("has 3073 bytes, expected a multiple of 3074"), std::string::npos);
+  std::filesystem::remove(hundred.file("test.bin"));
+  EXPECT_NE(refused_of().find("lacks test.bin, expected all two files of CIFAR-100's"),
+            std::string::npos)
+      << refused_of();
+}
+
 TEST_F(Cifar, AFolderWithoutAnyOfThemIsOneOfIdxFiles) {
   for (const std::string& name : cifar_files::kNames) {
     EXPECT_TRUE(trainer::is_cifar_folder(folder_.path()));

@@ -185,4 +185,43 @@ TEST_F(DataFolderTest, RejectsTestImagesOfAnotherSize) {
   expect_parts(load_error(), {"t10k-images-idx3-ubyte", "2 x 1", "expected 1 x 2"});
 }
 
+TEST_F(DataFolderTest, MayHaveADotBeforeIdxAsKagglesCopiesHave) {
+  for (const std::string set : {"train", "t10k"}) {
+    for (const std::string kind : {"images-idx3-ubyte", "labels-idx1-ubyte"}) {
+      std::string dotted = kind;
+      dotted[6] = '.';
+      std::filesystem::rename(folder_.file(set + "-" + kind), folder_.file(set + "-" + dotted));
+    }
+  }
+  const trainer::DataFolder data = trainer::load_folder(folder_.path());
+  EXPECT_EQ(data.train.pixels, (Bytes{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(data.test.labels, (Bytes{1, 0}));
+}
+
+TEST_F(DataFolderTest, MayBeOneSetOfEmnistWhoseLettersCountFromOne) {
+  idx_files::Folder letters;
+  letters.write("emnist-letters-train-images-idx3-ubyte",
+                idx_files::images(3, 1, 2, {1, 2, 3, 4, 5, 6}));
+  letters.write("emnist-letters-train-labels-idx1-ubyte", idx_files::labels(3, {3, 1, 2}));
+  letters.write("emnist-letters-test-images-idx3-ubyte", idx_files::images(1, 1, 2, {7, 8}));
+  letters.write("emnist-letters-test-labels-idx1-ubyte", idx_files::labels(1, {2}));
+  const trainer::DataFolder data = trainer::load_folder(letters.path());
+  EXPECT_EQ(data.classes, 3u);
+  EXPECT_EQ(data.train.labels, (Bytes{2, 0, 1}));
+  EXPECT_EQ(data.test.labels, (Bytes{1}));
+  letters.write("emnist-letters-test-labels-idx1-ubyte", idx_files::labels(1, {0}));
+  expect_parts(message_of([&] { trainer::load_folder(letters.path()); }),
+               {"emnist-letters-test-labels-idx1-ubyte", "label 0 is 0", "at least 1"});
+}
+
+TEST_F(DataFolderTest, IsRefusedWithSeveralSets) {
+  for (const std::string kind : {"images-idx3-ubyte", "labels-idx1-ubyte"}) {
+    for (const auto& [from, to] : {std::pair{"train-", "train-"}, std::pair{"t10k-", "test-"}}) {
+      std::filesystem::copy_file(folder_.file(from + kind),
+                                 folder_.file("emnist-digits-" + (to + kind)));
+    }
+  }
+  expect_parts(load_error(), {"several data sets (MNIST's names, emnist-digits)"});
+}
+
 }  // namespace

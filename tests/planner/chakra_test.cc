@@ -60,14 +60,18 @@ TEST(Chakra, WhatCannotBeNamesThePlace) {
   EXPECT_EQ(message(R"([{"id": 1, "type": 4, "duration_micros": 5}])"),
             "t: no all-reduce on the device, expected one per bucket of gradients: all layers are "
             "missing");
-  EXPECT_EQ(message(R"([{"id": 1, "name": "r", "type": 7, "comm_type": 0}])"),
-            "t: [0]: all-reduce 'r' has no comm_size, expected its bytes: without them a layer is "
-            "missing");
+  EXPECT_EQ(
+      message(R"([{"id": 1, "name": "r", "type": 7, "comm_type": 0}])"),
+      "t: [0]: all-reduce 'r' has no comm_size and no shapes of inputs, expected one of them, or "
+      "the elements of each all-reduce, in the order in which they leave (--elements)");
+  EXPECT_EQ(
+      message(R"([{"id": 1, "name": "r", "type": 7, "comm_type": 0, "comm_size": 6}])"),
+      "t: [0].comm_size: 6, must be bytes of gradient, 4 an element: a multiple of it above 0");
   EXPECT_EQ(message(R"([{"id": 1, "type": 4}, {"id": 1, "type": 4}])"),
             "t: [1].id: 1 is another node's too, expected each once");
   EXPECT_EQ(message("{}"),
-            "t: no list of nodes, expected an array, or an object with 'nodes' or "
-            "'workload_graph'");
+            "t: no list of nodes, expected an array, objects one behind another, or an object with "
+            "'nodes' or 'workload_graph'");
 }
 
 }  // namespace

@@ -180,17 +180,25 @@ TEST(Kineto, WhatIsMissingIsNamed) {
   EXPECT_EQ(message_of([] { import_kineto(kTrace, 2, "t.json"); }),
             "t.json: step 2, must be below 2, the trace's steps");
   EXPECT_EQ(message_of([] { import_kineto(kTrace, 0, "t.json"); }),
-            "t.json: step 0 has no all-reduce with its elements, expected DistributedDataParallel "
-            "over NCCL");
+            "t.json: step 0 has no all-reduce kernel, expected DistributedDataParallel over NCCL");
   EXPECT_EQ(message_of([] { import_kineto("{}", 0, "t.json"); }),
             "t.json: no key 'traceEvents', expected one");
   EXPECT_EQ(message_of([] { import_kineto("{\"traceEvents\": []}", 0, "t.json"); }),
             "t.json: no ProfilerStep events, expected a trace of torch.profiler with its step() "
             "called");
   std::string text = kTrace;
+  text.replace(text.find("\"Half\""), 6, "\"Double\"");
+  EXPECT_EQ(
+      message_of([&] { import_kineto(text, 1, "t.json"); }),
+      "t.json: traceEvents[8].args.dtype: unknown name 'Double', known: Float, Half, BFloat16");
+}
+
+TEST(Kineto, SumsOfCountsAreNoGradients) {
+  std::string text = kTrace;
   text.replace(text.find("\"Half\""), 6, "\"Long\"");
-  EXPECT_EQ(message_of([&] { import_kineto(text, 1, "t.json"); }),
-            "t.json: traceEvents[8].args.dtype: unknown name 'Long', known: Float, Half, BFloat16");
+  const Profile profile = import_kineto(text, 1);
+  ASSERT_EQ(profile.layers.size(), 1u);
+  EXPECT_EQ(profile.layers[0].numel, 10u);
 }
 
 const std::string kGraph =

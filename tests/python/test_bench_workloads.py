@@ -209,4 +209,4 @@ def test_rates_are_those_of_the_trainer(tmp_path, monkeypatch):
         started = [json.loads(line) for line in done.stdout.splitlines()]
         assert [e["learning_rate"] for e in started if e["event"] == "start"][0] == rate, done.stderr
     assert options.DEFAULT_LEARNING_RATE == workloads.RATES["sgd"]
-    assert cifar.RECORD_BYTES == 3073
+    assert cifar.TEN.record_bytes == 3073

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -75,8 +77,13 @@ def test_what_is_measured_is_what_the_planner_measures(tmp_path):
     '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [1, 2, 3, -1]}}}',
     '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [1, 2, 3, "4"]}}}',
     '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [1, 2, 3, NaN]}}}',
-    b"\xff\xfe",
-])
+    '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [1, 2, 3, 1e999]}}}',
+    '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [1, 2, 3, 1%s]}}}' % ("0" * 400),
+    '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [3601, 2, 3, 4]}}}',
+    '{"format": "gradwire.codecs", "version": 1, "machines": {"m": {"int8": [1, 1e16, 3, 4]}}}',
+    '{"format": "gradwire.codecs", "version": 1, "machines": {"\\ud800": {}}}',
+    "[" * 100000, "9" * 5000, " " * (17 << 20), b"\xff\xfe",
+], ids=lambda text: str(text[:40]))
 def test_a_damaged_cache_is_told_once_and_replaced(measured, tmp_path, caplog, text):
     file = tmp_path / "costs"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -88,6 +95,30 @@ def test_a_damaged_cache_is_told_once_and_replaced(measured, tmp_path, caplog, t
     cached_codecs(["int8"], file=file)
     assert measured == [("int8", 1)]
     assert len(caplog.records) == 1
+
+
+def test_a_cache_that_is_no_file_is_told_and_not_waited_for(measured, tmp_path, caplog):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        assert cached_codecs(["int8"], file=tmp_path / name) == {"int8": _COSTS}
+        assert "it is no file), compressors are timed anew" in caplog.text
+        caplog.clear()
+
+
+def test_a_plan_is_made_with_a_broken_cache_and_a_line_says_so(tmp_path):
+    cache = tmp_path / "gradwire" / "codecs.json"
+    cache.parent.mkdir()
+    cache.write_text("[" * 100000)
+    profile = planner.profile_of_model("bert-large", 5e13)
+    (tmp_path / "step.json").write_text(profile)
+    done = subprocess.run(
+        [sys.executable, "-m", "gradwire", "plan", "--profile", tmp_path / "step.json", "--workers", "4",
+         "--specs", "int8"], env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{cache}: cannot be used (nested more than 100 deep), compressors are timed anew" in done.stderr
+    assert "int8" in json.loads(cache.read_text())["machines"].popitem()[1]
 
 
 def test_a_cache_that_cannot_be_written_is_told_once(measured, tmp_path, caplog):

@@ -1,5 +1,7 @@
 """Reading, refusing and writing files: what the command says, and what is left when it fails."""
 
+import base64
+import gzip
 import json
 import os
 import subprocess
@@ -57,6 +59,17 @@ def test_without_output_it_is_markdown_on_the_terminal(result):
         (lambda d: d["rows"].append(d["rows"][0]), "stands in rows[0] already, expected each once"),
         (lambda d: d["curves"][0]["points"][1].update(accuracy=[]), "curves[0].points[1].accuracy: []"),
         (lambda d: d.update(machine=[]), "machine: [], expected an object"),
+        (lambda d: d.update(links=["50mbit"]), "links[0]: '50mbit', expected an object"),
+        (lambda d: d.update(command_line=[1]), "command_line[0]: 1, expected a text"),
+        (lambda d: d["settings"].update(bucket_kib="1024"), "settings.bucket_kib: '1024', expected a finite"),
+        (lambda d: d["rows"][0].update(world_size=10**30), "rows[0].world_size: 1000000000000000000000"),
+        (lambda d: d["rows"][0].update(step_ms=-1), "rows[0].step_ms: -1, expected a finite number, "),
+        (lambda d: d["rows"][0].update(step_ms=1e-320), "rows[0].step_ms: 1e-320, expected a finite number"),
+        (lambda d: d["rows"][0].update(decisions=[[]]), "rows[0].decisions[0]: [], expected an object or"),
+        (lambda d: d["rows"][0].update(link="\ud800"), "rows[0].link: '\\ud800', expected a text of whole"),
+        (lambda d: d["rows"][0]["timeline"].update(step=0.5), "rows[0].timeline.step: 0.5, expected a"),
+        (lambda d: d["rows"][0]["timeline"]["tracks"][1].update(spans=[]), "tracks[1].spans: [], exp"),
+        (lambda d: d["curves"][2].pop("points"), "curves[2].points: None, expected a list"),
     ],
 )  # fmt: skip
 def test_other_files_are_refused_with_place_value_and_what_was_expected(result, change, said):
@@ -70,6 +83,11 @@ def test_other_files_are_refused_with_place_value_and_what_was_expected(result, 
     assert not (result.parent / "x.html").exists()
 
 
+def _page(results):
+    packed = base64.b64encode(gzip.compress(results))
+    return b'<script id="gradwire-results">' + packed + b"</script>"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -79,7 +97,14 @@ def test_other_files_are_refused_with_place_value_and_what_was_expected(result, 
         (b"[1]", "[1], expected a JSON file of gradwire bench"),
         (b"<html>nothing</html>", "HTML without results"),
         (b'<script id="gradwire-results">AAAA</script>', "its results cannot be unpacked"),
-        (b"[" * 100000, "expected a JSON file"),
+        (b"[" * 100000, "nested more than 100 deep, expected a JSON file"),
+        (b"[" * 101 + b"]" * 101, "nested more than 100 deep"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "a number of 5000 digits, expected numbers up to 1.8e308"),
+        (b'{"a": [0, ' + b"9" * 309 + b"]}", "a[1]: 999999999"),
+        (b'{"schema": "gradwire-report/1", "results": [{"document": {"schema": 1}}]}', "schema: 1, expected"),
+        (_page(b"0" * (65 << 20)), "cannot be unpacked (more than 64 MiB are packed in it)"),
+        (_page(b"[]")[:-30] + b"AA</script>", "its results cannot be unpacked"),
+        (b" " * ((64 << 20) + 1), "has more than 64 MiB, expected a JSON file"),
     ],
 )
 def test_what_is_no_result_is_refused(tmp_path, content, said):
@@ -150,10 +175,27 @@ def test_the_timeline_is_one_step_of_the_first_rank(result, tmp_path):
     page = tmp_path / "x.html"
     assert report(result, "--trace", path, "--output", page)[0] == 0
     assert "What overlaps in a step" in page.read_text()
-    for wrong in ({}, {"traceEvents": []}, {"traceEvents": [1]}):
+    odd = [[{"ph": "X", "ts": ts, "dur": dur}] for ts, dur in ((10**300, 1), (1, -1), (True, 1))]
+    for wrong in ({}, {"traceEvents": []}, {"traceEvents": [1]}, [[[]] * 9], *odd):
         path.write_text(json.dumps(wrong))
         with pytest.raises(UsageError, match="expected a trace"):
             timeline.read(path)
+
+
+def test_a_trace_is_shown_whatever_its_threads_say_of_themselves(tmp_path):
+    odd = trace()
+    odd["traceEvents"] += [{"ph": "M", "name": "thread_name", "pid": 0, "tid": 2, "args": ["codec"]}]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(odd))
+    assert [track.name for track in timeline.read(path).tracks] == ["caller", "thread 2"]
+
+
+def test_a_command_line_that_no_shell_could_read_is_shown_as_it_is(result, tmp_path):
+    changed = json.loads(result.read_text())
+    changed["command_line"] = ["it's", "bench"]
+    result.write_text(json.dumps(changed))
+    code, out, err = report(result)
+    assert (code, err) == (0, "") and "it's bench" in out
 
 
 def test_the_benchmark_writes_the_report_too(tmp_path):

@@ -114,12 +114,12 @@ def test_without_a_step_it_is_said():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t: t.update(step="x"), "timeline.step: 'x', expected a number of at least 0"),
+        (lambda t: t.update(step="x"), "timeline.step: 'x', expected a finite number"),
         (lambda t: t.update(tracks=[]), "timeline.tracks: [], expected a list that is not empty"),
         (lambda t: t["tracks"].insert(0, 5), "timeline.tracks[0]: 5, expected an object"),
         (lambda t: t["tracks"][1].update(name=None), "timeline.tracks[1].name: None, expected a text"),
-        (lambda t: t["tracks"][0]["spans"][2].update(ms=-1), "tracks[0].spans[2].ms: -1, expected a number"),
-        (lambda t: t["tracks"][0]["spans"][2].pop("begin_ms"), "spans[2].begin_ms: None, expected a number"),
+        (lambda t: t["tracks"][0]["spans"][2].update(ms=-1), "spans[2].ms: -1, expected a finite number"),
+        (lambda t: t["tracks"][0]["spans"][2].pop("begin_ms"), "spans[2].begin_ms: None, expected a finite"),
     ],
 )
 def test_a_step_that_is_none_is_refused_with_its_place(change, said):

@@ -151,7 +151,7 @@ def test_bad_words_are_one_line(one_layer, words, message, capsys):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("{}", "dict, expected a list of workers"), ("[", "not JSON here"),
+    ("{}", "dict, expected a list of workers"), ("[", "line 1, column 2: Expecting value, expected JSON"),
     ('[{"pace": 1}]', "[0]: expected an object with some of speed"),
     ('[{"speed": -1, "workers": 4}]', "[0].speed: -1, expected a share"),
     ('[{"workers": 9}]', "[0].workers: 9, expected a whole number from 1 to 4"),

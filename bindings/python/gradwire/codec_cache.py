@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Set
 
-from . import _core
+from . import _core, json_input
 from .errors import InvalidArgument
 from .planning import Codec, measure_codecs
 from .whole_files import replacing
@@ -16,6 +16,8 @@ from .whole_files import replacing
 __all__ = ["cache_file", "cached_codecs", "needed_codecs"]
 
 _FORMAT, _VERSION = "gradwire.codecs", 1
+_MOST_BYTES = 16 << 20  # some hundred machines with all their specs have less than one
+_LONGEST_S, _FASTEST = 3600.0, 1e15  # of a codec's floor, and of its rate in bytes/s
 _log = logging.getLogger("gradwire")
 _told: Set[str] = set()
 
@@ -127,12 +129,22 @@ def _read(path: Optional[Path]) -> Dict[str, Dict[str, Codec]]:
     if path is None:
         return {}
     try:
-        return _checked(json.loads(path.read_text(encoding="utf-8")))
+        return _checked(_loaded(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         _tell_once(path, f"cannot be used ({error}), compressors are timed anew")
         return {}
+
+
+def _loaded(path: Path) -> Any:
+    if not path.is_file() and path.exists():
+        raise ValueError("it is no file")  # to open a pipe would wait for whoever writes
+    with open(path, "rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+    return json_input.parsed(data.decode("utf-8"))
 
 
 def _checked(document: Any) -> Dict[str, Dict[str, Codec]]:
@@ -156,9 +168,14 @@ def _is_dict(document: Dict[str, Any], key: str) -> bool:
 
 
 def _codec(spec: str, row: Any) -> Codec:
+    """As measure_codecs() can have found it: what the planner would refuse is not taken from here."""
     numbers = isinstance(row, list) and all(type(x) in (int, float) for x in row)
-    if not numbers or len(row) != 4 or not all(math.isfinite(x) and x >= 0 for x in row):
-        raise ValueError(f"costs of '{spec}' are {row!r}, expected 4 numbers from 0")
+    most = (_LONGEST_S, _FASTEST) * 2
+    if not numbers or len(row) != 4 or not all(0 <= x <= top for x, top in zip(row, most)):
+        raise ValueError(
+            f"costs of '{spec}' are {json_input.shown(row)}, expected 4 numbers: floors of 0 to "
+            f"{_LONGEST_S:g} s and rates of 0 to {_FASTEST:g} bytes/s"
+        )
     return float(row[0]), float(row[1]), float(row[2]), float(row[3])
 
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import drawing, effects, json_output, planner, planner_plots
 from .errors import InvalidArgument
-from .simulating import add_profile_format, aligned
+from .simulating import add_profile_format, aligned, format_rules, read_profile
 
 __all__ = ["add_plan", "add_recommend"]
 
@@ -128,8 +128,7 @@ def _plan(args: argparse.Namespace) -> int:
                           ("--threads", args.threads)):
         if least < 1:
             raise InvalidArgument(f"{option}: {least}, must be at least 1")
-    gradients = planner.gradients_of_profile(
-        planner.read_profile(args.profile, args.format, args.step, args.batch))
+    gradients = planner.gradients_of_profile(read_profile(args))
     specs = [spec.strip().replace("+", ",") for spec in args.specs.split(";") if spec.strip()]
     from .codec_cache import needed_codecs  # there is none in a build without the planner
 
@@ -155,7 +154,7 @@ def _plan(args: argparse.Namespace) -> int:
         ("--streams", full, "one stream carries all of the link (--stream-bandwidth)"),
         *_stream_rules(link),
         ("--batch", args.format not in ("chakra", "pipedream"), f"the format {args.format} says its own"),
-        ("--step", args.format != "kineto", "it is of the format kineto"),
+        *format_rules(args),
     ])
     notes = "".join(f"\n{note}" for note in document["notes"])
     return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}{notes}", planner_plots.plot_plan)

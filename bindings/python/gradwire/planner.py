@@ -24,14 +24,11 @@ What to rent: recommend, Recommendation, Configuration, Instance, default_instan
 Quantities: parse_rate, parse_seconds, parse_bytes, seconds_text.
 """
 
-import gzip
 import json
-import zlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
-from . import _core
+from . import _core, json_input
 from .cnns import CNNS
 from .errors import Error, InvalidArgument
 from .models import MODELS, layers
@@ -68,6 +65,8 @@ SCHEDULES: Sequence[str] = tuple(_core.planner_schedules())
 
 #: Names of the exchanges of a predicted step.
 EXCHANGES: Sequence[str] = tuple(_core.planner_exchanges())
+
+_MOST_BYTES = 1 << 30  # of a file, unpacked
 
 FORMATS = ("profile", "columns", "b-caffe", "b-caffe-merged", "kineto", "chakra", "pipedream")
 
@@ -122,26 +121,36 @@ def _needed() -> None:
         raise Error(_core.planner_unavailable_reason)
 
 
-def read_profile(path: str, format: str = "profile", step: int = 0, batch: int = 1) -> str:
+def read_profile(
+    path: str, format: str = "profile", step: int = 0, batch: int = 1, elements: Sequence[int] = ()
+) -> str:
     """The profile in a file, which may be compressed (.gz): "profile" (JSON), "columns" (S-SGD
     traces), "b-caffe" or "b-caffe-merged" (its logs), "kineto" (a torch.profiler trace of DDP on GPUs;
     `step` counts its steps from 0), "chakra" (execution traces in JSON), "pipedream" (its layer graphs);
-    these two do not say the batch. Raises InvalidArgument naming file, place and value."""
+    these two do not say the batch. `elements`: of kineto and chakra, those of each all-reduce in the
+    order in which they leave, for traces that do not say them. Raises InvalidArgument naming file, place
+    and value."""
     _needed()
     if format not in FORMATS:
         raise InvalidArgument(f"profile format: unknown name '{format}', known: {', '.join(FORMATS)}")
     if step < 0 or batch < 1:
         raise InvalidArgument(f"{path}: step {step}, batch {batch}, must be at least 0 and 1")
+    if not all(0 < count <= 10**13 for count in elements):
+        raise InvalidArgument(f"{path}: elements {list(elements)}, must each be from 1 to 1e13")
     text = read_text(path)
-    return _core.planner_profile(format, text, path, {"step": step, "batch": batch})
+    options = {"step": step, "batch": batch, "elements": list(elements)}
+    return _core.planner_profile(format, text, path, options)
 
 
 def read_text(path: str) -> str:
-    """The text of a file, which may be compressed (.gz). Raises InvalidArgument naming it."""
+    """The text of a file, plain or .gz, of at most 1 GiB. Raises InvalidArgument naming it."""
     try:
-        data = Path(path).read_bytes()
-        return (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise json_input.BadInput(f"it has more than {_MOST_BYTES >> 20} MiB")
+        return (json_input.unpacked(data, _MOST_BYTES) if path.endswith(".gz") else data).decode("utf-8")
+    except (OSError, json_input.BadInput, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: cannot be read ({error}), expected a text file") from None
 
 

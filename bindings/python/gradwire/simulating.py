@@ -12,7 +12,7 @@ from .errors import InvalidArgument
 from .models import MODELS
 from .uneven import uneven_workers
 
-__all__ = ["add_arguments", "aligned", "run"]
+__all__ = ["add_arguments", "aligned", "format_rules", "read_profile", "run"]
 
 _DDP = (2.0**20, 25 * 2.0**20)  # caps of DDP's buckets: of the first, of the others
 # Formats whose layers are the messages of a run, merged by whoever made it.
@@ -97,6 +97,25 @@ def add_profile_format(group: argparse._ActionsContainer) -> None:
     """Options that say how --profile is to be read."""
     group.add_argument("--format", default="profile", choices=planner.FORMATS, help="of --profile")
     group.add_argument("--step", type=int, default=0, help="of a kineto trace, from 0 (0)")
+    group.add_argument("--elements", metavar="N,..",
+                       help="of kineto and chakra: those of each all-reduce, in the order in which they "
+                            "leave, where the trace does not say them")
+
+
+def read_profile(args: argparse.Namespace) -> str:
+    """The profile that these options name."""
+    try:
+        elements = [int(count) for count in args.elements.split(",")] if args.elements else []
+    except ValueError:
+        raise InvalidArgument(
+            f"--elements: '{args.elements}', expected whole numbers such as 25557032,2048") from None
+    return planner.read_profile(args.profile, args.format, args.step, args.batch, elements)
+
+
+def format_rules(args: argparse.Namespace) -> List[effects.Rule]:
+    """Where options of the profile change nothing."""
+    return [("--step", args.format != "kineto", "it is of the format kineto"),
+            ("--elements", args.format not in ("kineto", "chakra"), "it is of the formats kineto and chakra")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -180,7 +199,7 @@ def _profile(args: argparse.Namespace) -> str:
     if args.model is not None:
         profile = planner.profile_of_model(args.model, args.tflops * 1e12, args.batch, args.tokens)
     else:
-        profile = planner.read_profile(args.profile, args.format, args.step, args.batch)
+        profile = read_profile(args)
     if args.step_on_one is not None:
         profile = planner.calibrated(profile, planner.parse_seconds(args.step_on_one))
     return profile
@@ -298,8 +317,8 @@ def _rules(args: argparse.Namespace, cluster: planner.Cluster) -> List[effects.R
         *effects.of_all(("--tflops", "--tokens"), args.model is None, "--profile has times of its own"),
         ("--batch", args.model is None and args.format not in ("chakra", "pipedream"),
          f"the format {args.format} says its own"),
-        *effects.of_all(("--format", "--step"), args.model is not None, "it is of --profile"),
-        ("--step", args.format != "kineto", "it is of the format kineto"),
+        *effects.of_all(("--format", "--step", "--elements"), args.model is not None, "it is of --profile"),
+        *format_rules(args),
         ("--measured", args.trace is None, "it is drawn into --trace"),
         ("--measured-step", args.measured is None, "it is of --measured"),
     ]

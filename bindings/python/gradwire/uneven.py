@@ -1,10 +1,9 @@
 """Workers that differ, as `gradwire simulate` is told of them."""
 
-import json
 import math
 from typing import Any, List, Optional, Sequence, Tuple
 
-from . import planner
+from . import json_input, planner
 from .errors import InvalidArgument
 
 __all__ = ["uneven_workers"]
@@ -62,9 +61,9 @@ def _expect(place: str, count: int, workers: int) -> None:
 
 def _of_file(workers: int, path: str) -> List[Times]:
     try:
-        rows = json.loads(planner.read_text(path))
-    except json.JSONDecodeError as error:
-        raise InvalidArgument(f"{path}: line {error.lineno}, column {error.colno}: not JSON here") from None
+        rows = json_input.parsed(planner.read_text(path))
+    except json_input.BadInput as error:
+        raise InvalidArgument(f"{path}: {error}, expected JSON: a list of workers") from None
     if not isinstance(rows, list):
         raise InvalidArgument(f"{path}: {type(rows).__name__}, expected a list of workers")
     out: List[Times] = []

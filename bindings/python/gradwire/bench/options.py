@@ -114,7 +114,7 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--data",
         metavar="DIR",
-        help="the four MNIST files, plain or .gz, or CIFAR-10's *.bin [scikit-learn's digits]",
+        help="MNIST's four files or EMNIST's, plain or .gz, or CIFAR's *.bin [scikit-learn's digits]",
     )
     group.add_argument(
         "--text", metavar="FILE", help="of --workload bytes [Python's standard library]"

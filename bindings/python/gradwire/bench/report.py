@@ -9,10 +9,9 @@ from typing import Any, List, Optional, Sequence
 
 from gradwire.bench.files import write_whole
 from gradwire.bench.machine import commit, machine, version
+from gradwire.bench.result_schema import SCHEMA
 from gradwire.bench.types import Document, Event, Row
 from gradwire.bench.variants import accuracies_at_equal_epochs, accuracy_differences, sentences
-
-SCHEMA = "gradwire-bench/1"
 
 
 class Report:

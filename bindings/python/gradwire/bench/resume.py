@@ -9,8 +9,10 @@ from typing import Any, Dict, List, Sequence, Tuple
 from gradwire.bench import variants
 from gradwire.bench.errors import UsageError
 from gradwire.bench.job import Trial
-from gradwire.bench.report import SCHEMA, Report
+from gradwire.bench.report import Report
+from gradwire.bench.result_schema import SCHEMA, checked
 from gradwire.bench.types import Document, Row
+from gradwire.json_input import parsed
 
 # What may be otherwise: how long to wait, and for how much there is time.
 _FREE = {"timeout_s", "time_budget_s", "quick", "trainer"}
@@ -27,10 +29,10 @@ def take(file: Path, report: Report, trials: Sequence[Trial]) -> List[Trial]:
     """
     former = _read(file)
     _compare(file, former, report)
-    for each in former.get("budget", {}).get("left_out", []):
+    for each in (former.get("budget") or {}).get("left_out") or []:
         if each.get("what") == "steps":
             raise UsageError(
-                f"--resume {file}: its runs were shortened by --budget ({each['says']}), expected "
+                f"--resume {file}: its runs were shortened by --budget ({each.get('says')}), expected "
                 "runs of the whole length"
             )
     wanted = {trial.key: trial for trial in trials}
@@ -42,7 +44,7 @@ def take(file: Path, report: Report, trials: Sequence[Trial]) -> List[Trial]:
                 f"--resume {file}: has the run '{key or row.get('method')}', which is not asked for; "
                 "expected the same or more workloads, links, methods and seeds"
             )
-        if row["stopped_by"] != "time budget":
+        if row.get("stopped_by") != "time budget":
             done[key] = (row, curve)
     for trial in trials:
         if trial.key in done:
@@ -50,8 +52,8 @@ def take(file: Path, report: Report, trials: Sequence[Trial]) -> List[Trial]:
             report.rows.append(row)
             report.curves.append(curve)
     report.more["resumed"] = [
-        *former.get("resumed", []),
-        {"rows": len(done), "ended": former["ended"], "load_at_start": _load(former)},
+        *(former.get("resumed") or []),
+        {"rows": len(done), "ended": former.get("ended"), "load_at_start": _load(former)},
     ]
     return [trial for trial in trials if trial.key not in done]
 
@@ -67,7 +69,7 @@ def arrange(report: Report, trials: Sequence[Trial]) -> None:
 
 def _read(file: Path) -> Document:
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        found: Any = parsed(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"--resume {file}: {error.strerror}, expected a report of gradwire bench"
@@ -80,7 +82,7 @@ def _read(file: Path) -> Document:
     lists = [found.get(name) for name in ("rows", "curves")]
     if not all(isinstance(each, list) for each in lists) or len(lists[0]) != len(lists[1]):
         raise UsageError(f"--resume {file}: has no rows with a curve each, expected a whole report")
-    return dict(found)
+    return checked(f"--resume {file}", found)
 
 
 def _compare(file: Path, former: Document, report: Report) -> None:

@@ -67,8 +67,10 @@ def _command(document: Document) -> str:
     words = document.get("command_line")
     if not isinstance(words, list) or not words:
         return "not said"
-    # The words are quoted for a shell already.
-    program = " ".join(shlex.split(str(words[0]))[:1]).rpartition("/")[2]
+    try:  # the words are quoted for a shell already
+        program = " ".join(shlex.split(words[0])[:1]).rpartition("/")[2]
+    except ValueError:  # or not, by whatever else wrote the file
+        program = words[0]
     if program in ("", "__main__.py"):  # python -m gradwire
         program = "gradwire"
     return " ".join([program, *(str(word) for word in words[1:])])

@@ -131,7 +131,8 @@ def _with_unit(name: str, value: Any) -> str:
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    """Of a time in seconds that a step can take."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-12 < value < 1e12
 
 
 def _entries(document: Document) -> Iterator[Tuple[Row, Dict[str, Any]]]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -11,11 +10,14 @@ from gradwire.bench.choices import is_auto
 from gradwire.bench.differences import estimate
 from gradwire.bench.errors import UsageError
 from gradwire.bench.summary import Cell
+from gradwire.json_input import BadInput, parsed
 from gradwire.report.document import Span, Timeline, Track, Verdict
+from gradwire.report.sources import whole_text
 from gradwire.report.verdict import DENSE, dense_of, quantity
 
 _EXPECTED = "expected a trace for Perfetto (an object with traceEvents)"
 _MOST_SPANS = 2000
+_LATEST = 1e18  # microseconds: thirty thousand years
 
 
 def of_link(at_link: List[Cell], verdict: Verdict) -> List[Timeline]:
@@ -56,11 +58,9 @@ def read(path: Path) -> Timeline:
     :raises UsageError: names the file, the value and what was expected.
     """
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}), {_EXPECTED}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}: line {error.lineno}: {error.msg}, {_EXPECTED}") from None
+        loaded = parsed(whole_text(path, _EXPECTED))
+    except BadInput as error:
+        raise UsageError(f"{path}: {error}, {_EXPECTED}") from None
     events = loaded.get("traceEvents") if isinstance(loaded, dict) else loaded
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise UsageError(f"{path}: no traceEvents, {_EXPECTED}")
@@ -86,16 +86,20 @@ def _tracks(spans: List[Dict[str, Any]], names: Dict[int, str]) -> List[Track]:
 
 def _names(events: List[Dict[str, Any]], rank: int) -> Dict[int, str]:
     return {
-        _number(event.get("tid")): str((event.get("args") or {}).get("name"))
+        _number(event.get("tid")): str(args.get("name"))
         for event in events
-        if event.get("ph") == "M"
+        for args in [event.get("args")]
+        if isinstance(args, dict)
+        and event.get("ph") == "M"
         and event.get("name") == "thread_name"
         and _number(event.get("pid")) == rank
     }
 
 
 def _timed(event: Dict[str, Any]) -> bool:
-    return all(isinstance(event.get(name), (int, float)) for name in ("ts", "dur"))
+    times: List[Any] = [event.get(name) for name in ("ts", "dur")]
+    known = all(type(value) in (int, float) and abs(value) < _LATEST for value in times)
+    return known and event["dur"] >= 0
 
 
 def _step(event: Dict[str, Any]) -> Optional[int]:

@@ -9,8 +9,7 @@ from typing import NamedTuple, Optional, Tuple
 import numpy
 import torch
 
-from gradwire.bench import cifar
-from gradwire.bench.digits import IDX_NAMES
+from gradwire.bench import cifar, idx
 from gradwire.bench.texts import standard_library
 from gradwire.errors import InvalidArgument
 
@@ -32,16 +31,21 @@ class Rows(NamedTuple):
 
 def images(folder: Path) -> Rows:
     """(rows, channels, height, width) float32, standardised by the training pixels; targets: classes."""
-    if cifar.is_folder(folder):
-        return _colours(folder)
-    found = [_idx(folder / name) for name in IDX_NAMES]
-    train, labels, test, test_labels = found
-    for pixels, classes, name in ((train, labels, IDX_NAMES[0]), (test, test_labels, IDX_NAMES[2])):
+    version = cifar.version_of(folder)
+    if version:
+        return _colours(folder, version)
+    files = idx.files(folder)
+    train, labels, test, test_labels = map(_idx, files)
+    for pixels, classes, file in ((train, labels, files[0]), (test, test_labels, files[2])):
         if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes) or not len(pixels):
             raise InvalidArgument(
-                f"{folder / name}: has the shape {pixels.shape} beside labels {classes.shape}, "
+                f"{file}: has the shape {pixels.shape} beside labels {classes.shape}, "
                 "expected (rows, height, width) and (rows,)"
             )
+    if labels.min() == 1:  # EMNIST's letters count from 1
+        if test_labels.min() < 1:
+            raise InvalidArgument(f"{files[3]}: a label is 0, expected at least 1, the least to train with")
+        labels, test_labels = labels - 1, test_labels - 1
     mean, deviation = float(train.mean()), float(train.std()) or 1.0
 
     def standard(pixels: numpy.ndarray) -> torch.Tensor:
@@ -54,12 +58,12 @@ def images(folder: Path) -> Rows:
     return Rows(standard(train), classes_of(labels), standard(test), classes_of(test_labels))
 
 
-def _colours(folder: Path) -> Rows:
-    """CIFAR-10, each channel standardised by its own training pixels."""
-    train = [_records(folder / name) for name in cifar.TRAIN_NAMES]
+def _colours(folder: Path, version: cifar.Version) -> Rows:
+    """CIFAR, each channel standardised by its own training pixels."""
+    train = [_records(folder / name, version) for name in version.train_names]
     pixels = numpy.concatenate([each for each, _ in train]).astype(numpy.float32)
     labels = numpy.concatenate([each for _, each in train])
-    test_pixels, test_labels = _records(folder / cifar.TEST_NAME)
+    test_pixels, test_labels = _records(folder / version.test_name, version)
     mean = pixels.mean((0, 2, 3), dtype=numpy.float64, keepdims=True)
     deviation = pixels.std((0, 2, 3), dtype=numpy.float64, keepdims=True)
     deviation[deviation == 0] = 1.0
@@ -73,21 +77,21 @@ def _colours(folder: Path) -> Rows:
     )  # fmt: skip
 
 
-def _records(path: Path) -> Tuple[numpy.ndarray, numpy.ndarray]:
+def _records(path: Path, version: cifar.Version) -> Tuple[numpy.ndarray, numpy.ndarray]:
     """(rows, 3, 32, 32) uint8 and (rows,) int64 of one file."""
     raw = numpy.fromfile(path, numpy.uint8)
-    if not len(raw) or len(raw) % cifar.RECORD_BYTES:
+    if not len(raw) or len(raw) % version.record_bytes:
         raise InvalidArgument(
-            f"{path}: has {len(raw)} bytes, expected a multiple of {cifar.RECORD_BYTES}"
+            f"{path}: has {len(raw)} bytes, expected a multiple of {version.record_bytes}"
         )
-    records = raw.reshape(-1, cifar.RECORD_BYTES)
-    labels = records[:, 0].astype(numpy.int64)
-    if labels.max() >= cifar.CLASSES:
+    records = raw.reshape(-1, version.record_bytes)
+    labels = records[:, version.labels - 1].astype(numpy.int64)
+    if labels.max() >= version.classes:
         at = int(labels.argmax())
         raise InvalidArgument(
-            f"{path}: the label of record {at} is {labels[at]}, expected 0 to {cifar.CLASSES - 1}"
+            f"{path}: the label of record {at} is {labels[at]}, expected 0 to {version.classes - 1}"
         )
-    return records[:, 1:].reshape(-1, cifar.CHANNELS, cifar.SIDE, cifar.SIDE), labels
+    return records[:, version.labels :].reshape(-1, cifar.CHANNELS, cifar.SIDE, cifar.SIDE), labels
 
 
 def text(file: Optional[Path]) -> Rows:
@@ -109,8 +113,9 @@ def text(file: Optional[Path]) -> Rows:
 
 
 def _idx(path: Path) -> numpy.ndarray:
-    packed = path.with_name(f"{path.name}.gz")
-    raw = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
+    raw = path.read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        raw = gzip.decompress(raw)
     shape: Tuple[int, ...] = ()
     if raw[:3] == b"\0\0\x08" and len(raw) >= 4 + 4 * raw[3]:
         shape = tuple(int(n) for n in numpy.frombuffer(raw, ">u4", raw[3], 4))
