@@ -64,16 +64,18 @@ def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
     return dtypes.pop() if len(dtypes) == 1 else "float32"
 
 
-def refuse_sparse_layers(module: torch.nn.Module, named: Sequence[Tuple[str, torch.Tensor]]) -> None:
+def refuse_sparse_layers(
+    module: torch.nn.Module, named: Sequence[Tuple[str, torch.Tensor]], frozen_too: bool = False
+) -> None:
     """Raises InvalidArgument for parameters that train and whose layer gives sparse gradients."""
-    names = {id(p): name for name, p in named if p.requires_grad}
+    names = {id(p): name for name, p in named if p.requires_grad or frozen_too}
     for part in module.modules():
         if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
             name = names.get(id(part.weight))
             if name is not None:
                 raise InvalidArgument(
-                    f"parameter '{name}': its layer is a {type(part).__name__} with sparse=True, whose "
-                    f"gradients are torch.sparse_coo; {HOW_TO_BE_DENSE}"
+                    f"parameter '{name}': its {type(part).__name__} has sparse=True, so that its gradients "
+                    f"are torch.sparse_coo, {HOW_TO_BE_DENSE}"
                 )
 
 

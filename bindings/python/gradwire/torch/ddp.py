@@ -157,10 +157,10 @@ class DDPHook(GradientExchange):
     def __init__(self, ddp: DistributedDataParallel, spec: str, **options: Any) -> None:
         self._ddp: Any = weakref.ref(ddp)
         # Those that DDP has, of which some may be frozen by now and train later.
-        self._reduced = _reduced_by(ddp)
         ignored = set(ddp.parameters_to_ignore)
         named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
         refuse_sparse_layers(ddp.module, named)
+        self._reduced = _reduced_by(ddp, named)
         super().__init__(named, spec, **options)
         self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
         self._mapped_anew = False  # what travels together may have to follow
@@ -249,7 +249,7 @@ class DDPHook(GradientExchange):
         if buffer.layout != torch.strided:
             names = ", ".join(self._names.get(id(p), "?") for p in parameters)
             raise InvalidArgument(f"parameter '{names}': its gradient is {buffer.layout}, {HOW_TO_BE_DENSE}")
-        if buffer.dtype not in DTYPES:
+        if any(p.dtype not in DTYPES for p in parameters):  # one dtype; complex ones are in real buffers
             return _Mapped(weakref.ref(buffer), [], None, [], dense=True)
         ids = [self._ids[id(p)] for p in parameters]
         parts = parts_of(buffer, parameters)
@@ -389,10 +389,15 @@ def _with_feedback(plan: Plan) -> Set[int]:
     return {p for p, spec in specs_of(plan).items() if parse_spec(spec).error_feedback}
 
 
-def _reduced_by(ddp: DistributedDataParallel) -> Set[int]:
+def _reduced_by(ddp: DistributedDataParallel, named: List[Tuple[str, torch.Tensor]]) -> Set[int]:
     """id() of the parameters in its buckets: those that required gradients when it was made."""
     reducer: Any = ddp.reducer
-    return {id(p) for bucket in reducer._get_zeros_like_grad_buckets() for p in bucket.parameters()}
+    try:
+        buckets = reducer._get_zeros_like_grad_buckets()
+    except RuntimeError:  # one of sparse gradients has none
+        refuse_sparse_layers(ddp.module, named, frozen_too=True)
+        raise
+    return {id(p) for bucket in buckets for p in bucket.parameters()}
 
 
 def _in_backward() -> bool:
