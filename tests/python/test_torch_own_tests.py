@@ -8,8 +8,9 @@ import rank_processes
 from rank_processes import needs_torch
 from test_torch_ddp import check
 
-pytestmark = [needs_torch, pytest.mark.skipif(importlib.util.find_spec("expecttest") is None,
-                                              reason="expecttest, which torch.testing needs, is not installed")]
+pytestmark = [needs_torch, pytest.mark.skipif(
+    importlib.util.find_spec("expecttest") is None,
+    reason="expecttest, which torch.testing needs, is not installed")]
 
 if rank_processes.HAS_TORCH:
     import torch

@@ -15,7 +15,18 @@ pytestmark = needs_torch
 if rank_processes.HAS_TORCH:
     import torch
     import torch.distributed as dist
-    from ddp_case import Net, assert_ranks_agree, batch, ddp, flat, loss_of, parameters, registered, sgd, train
+    from ddp_case import (
+        Net,
+        assert_ranks_agree,
+        batch,
+        ddp,
+        flat,
+        loss_of,
+        parameters,
+        registered,
+        sgd,
+        train,
+    )
     from torch.nn.parallel import DistributedDataParallel
 
     import gradwire
@@ -83,8 +94,9 @@ class Words(torch.nn.Module if rank_processes.HAS_TORCH else object):
         self.head = torch.nn.Linear(4, 2)
 
     def forward(self, x):
-        found = self.table(x) if self.layer else torch.nn.functional.embedding(x, self.table.weight, sparse=True)
-        return self.head(found)
+        if self.layer:
+            return self.head(self.table(x))
+        return self.head(torch.nn.functional.embedding(x, self.table.weight, sparse=True))
 
 
 def _sparse(world):
@@ -107,7 +119,7 @@ def _sparse(world):
     assert exchange.wait()
     hidden = Words(layer=False)
     exchange = gradwire.torch.attach(hidden, "none")
-    with pytest.raises(gradwire.InvalidArgument, match="'table.weight': its gradient is torch.sparse_coo, must"):
+    with pytest.raises(gradwire.InvalidArgument, match="'table.weight': its gradient is torch.sparse_coo"):
         hidden(torch.tensor([1, 2])).sum().backward()
 
 
@@ -227,7 +239,7 @@ def _copies(world):
             # By DDP alone.
             assert torch.equal(flat(p.grad for p in copied.parameters()),
                                flat(p.grad for p in plain.parameters()))
-        assert len(said.texts) == 1 and "is a copy of one with an exchange and has none itself" in said.texts[0]
+        assert len(said.texts) == 1 and "is a copy of one with an exchange" in said.texts[0]
         again = gradwire.torch.register(copied, "tensortopk:10%", exempt_1d="never", timeout=30.0)
         copied.zero_grad()
         loss_of(copied, world.rank, 5).backward()
