@@ -27,6 +27,8 @@ if rank_processes.HAS_TORCH:
         sgd,
         train,
     )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     import gradwire
@@ -254,3 +256,65 @@ def _copies(world):
 
 def test_a_copy_of_a_model_has_no_exchange_and_says_so(tmp_path):
     check(2, _copies, tmp_path)
+
+
+class Layers(torch.nn.Module if rank_processes.HAS_TORCH else object):
+    """A parameter group of float64 between two of float32."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.first = torch.nn.Linear(16, 8)
+        self.wide = torch.nn.Linear(8, 8, dtype=torch.float64)
+        self.last = torch.nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.wide(torch.tanh(self.first(x)).double())).float())
+
+
+def _sharded_layers():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = Layers()
+    for part in (model.first, model.wide, model.last):
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _fsdp(world):
+    plain, said = _sharded_layers(), Said()
+    model = _sharded_layers()
+    exchange = gradwire.torch.register_fsdp(model, "tensortopk:10%", timeout=30.0)
+    assert [text for text in said.texts if "gradients of 'wide' travel dense in torch.float64" in text]
+    for step in range(3):
+        for one in (model, plain):
+            one.zero_grad()
+            loss_of(one, world.rank, step).backward()
+        for found, expected in zip(model.wide.parameters(), plain.wide.parameters()):
+            assert torch.equal(found.grad.to_local(), expected.grad.to_local())
+        assert exchange.step == step + 1
+    assert exchange.residual("wide.weight") is None
+    kept = exchange.residual("first.weight")
+    assert kept.any()
+    state = exchange.state_dict()
+    if world.rank == 1:
+        model.wide.register_full_backward_pre_hook(lambda _, grads: (grads[0] * float("nan"),))
+    with pytest.raises(gradwire.NonFiniteGradient, match="rank 1's gradients of 'wide' hold NaN"):
+        loss_of(model, world.rank, 3).backward()
+    assert torch.equal(exchange.residual("first.weight"), kept) and exchange.step == 3
+    exchange.load_state_dict(state)
+    exchange.close()
+    model = Net()
+    model.maybe.bias.requires_grad_(False)
+    model = fully_shard(model, mesh=init_device_mesh("cpu", (world.world_size,)))
+    gradwire.torch.register_fsdp(model, "none", timeout=30.0)
+    loss_of(model, world.rank, 0).backward()
+    model.maybe.bias.requires_grad_(True)
+    with pytest.raises(gradwire.InvalidArgument, match="'maybe.bias': requires .* when register_fsdp.. was"):
+        loss_of(model, world.rank, 1).backward()
+    words = fully_shard(Words(), mesh=init_device_mesh("cpu", (world.world_size,)))
+    with pytest.raises(gradwire.InvalidArgument, match="'table.weight': its Embedding has sparse=True"):
+        gradwire.torch.register_fsdp(words, "none")
+
+
+def test_fsdp_has_the_same_of_its_groups(tmp_path):
+    check(2, _fsdp, tmp_path)
