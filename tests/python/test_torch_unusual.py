@@ -318,3 +318,24 @@ def _fsdp(world):
 
 def test_fsdp_has_the_same_of_its_groups(tmp_path):
     check(2, _fsdp, tmp_path)
+
+
+def _local_steps(world):
+    with gradwire.torch.transport() as transport:
+        torch.manual_seed(1)
+        model = Words()
+        plan = gradwire.make_plan([(n, tuple(p.shape)) for n, p in model.named_parameters()], "none")
+        outer = gradwire.torch.DiLoCo(model.parameters(), gradwire.Reducer(plan, transport), every=2)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = model.table.weight.detach().clone()
+        for step in range(4):
+            inner.zero_grad()
+            model(torch.tensor([world.rank, step])).sum().backward()
+            assert model.table.weight.grad.layout == torch.sparse_coo
+            inner.step(), outer.step()
+        assert_ranks_agree(parameters(model))
+        assert not torch.equal(before[1], model.table.weight[1])
+
+
+def test_local_steps_go_with_sparse_gradients(tmp_path):
+    check(2, _local_steps, tmp_path)
