@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .._core import Plan, parse_spec
 from ..errors import InvalidArgument, NonFiniteGradient
+from .backward import after_backward, in_backward
 from .checks import HOW_TO_BE_DENSE, refuse_sparse_layers
 from .exchange import DTYPES, GradientExchange, RefusedByAll
 from .memory_order import (
@@ -25,9 +26,9 @@ from .memory_order import (
     to_memory_order,
 )
 from .norms import specs_of
-from .slot import Slot, closed_slot, forget_lost
+from .slot import Slot, closed_slot, forget_lost, reduced_by
 
-__all__ = ["DDPHook", "after_backward", "register"]
+__all__ = ["DDPHook", "register"]
 
 _log = logging.getLogger("gradwire")
 
@@ -160,7 +161,7 @@ class DDPHook(GradientExchange):
         ignored = set(ddp.parameters_to_ignore)
         named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
         refuse_sparse_layers(ddp.module, named)
-        self._reduced = _reduced_by(ddp, named)
+        self._reduced = reduced_by(ddp, named)
         super().__init__(named, spec, **options)
         self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
         self._mapped_anew = False  # what travels together may have to follow
@@ -279,11 +280,11 @@ class DDPHook(GradientExchange):
             for each in waiting:
                 if each.buffer.layout == torch.strided:
                     each.buffer.fill_(float("nan"))
-            if _in_backward():
+            if in_backward():
                 after_backward(lambda: _throw(failed))
         for each in waiting:
             each.future.set_result(each.buffer)
-        if failed is not None and not _in_backward():
+        if failed is not None and not in_backward():
             self._throw_on_joined(failed)
 
     def _throw_on_joined(self, error: BaseException) -> None:
@@ -321,9 +322,9 @@ class DDPHook(GradientExchange):
         if committed:
             self._share_among_active(waiting)
         means = [self._as_read(each) for each in waiting] if committed else []
-        if means and _in_backward() and self._gradients_are_views():
+        if means and in_backward() and self._gradients_are_views():
             after_backward(lambda: self._right_views(means))
-        if means and _in_backward() and self._may_leave_out():
+        if means and in_backward() and self._may_leave_out():
             after_backward(lambda: self._give_to_unused(means))
         if self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
             self._mapped_anew = False
@@ -361,7 +362,7 @@ class DDPHook(GradientExchange):
         ddp: Any = self._ddp()
         if ddp is None or not ddp._join_config.enable or ddp._divide_by_initial_world_size:
             return
-        active = torch.tensor([float(_in_backward())], device=self._work.device)
+        active = torch.tensor([float(in_backward())], device=self._work.device)
         dist.all_reduce(active, group=self._process_group)
         for each in waiting:
             each.buffer.mul_(self._world_size / active.to(each.buffer.dtype))
@@ -389,27 +390,5 @@ def _with_feedback(plan: Plan) -> Set[int]:
     return {p for p, spec in specs_of(plan).items() if parse_spec(spec).error_feedback}
 
 
-def _reduced_by(ddp: DistributedDataParallel, named: List[Tuple[str, torch.Tensor]]) -> Set[int]:
-    """id() of the parameters in its buckets: those that required gradients when it was made."""
-    reducer: Any = ddp.reducer
-    try:
-        buckets = reducer._get_zeros_like_grad_buckets()
-    except RuntimeError:  # one of sparse gradients has none
-        refuse_sparse_layers(ddp.module, named, frozen_too=True)
-        raise
-    return {id(p) for bucket in buckets for p in bucket.parameters()}
-
-
-def _in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
 def _throw(error: BaseException) -> None:
     raise error
-
-
-def after_backward(call: Callable[[], None]) -> None:
-    """Queues a call behind what DDP and FSDP do at the end of backward. Inside a backward."""
-    # Twice: DDP queues its own end once the hook has returned.
-    queue = torch.autograd.Variable._execution_engine.queue_callback
-    queue(lambda: queue(call))

@@ -315,7 +315,7 @@ class GradientExchange(Shown):
         self._thread = threading.get_ident()
         refuse_unfrozen(self._left_out, self._settled_by)
         if self._begun_steps <= _LOOK_FOR_SCALERS:
-            refuse_steps_in_backward(self._named)
+            refuse_steps_in_backward(self._exchanged)
             if self._look_for_scalers:
                 find_scaler()
         self._set_waiting_plan()

@@ -12,8 +12,8 @@ from .._core import parse_spec, payload_info
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..feedback import Feedback
 from .agreement import agree
+from .backward import after_backward
 from .checks import DTYPES, refuse_sparse_layers, refuse_unfrozen
-from .ddp import after_backward
 from .joining import join
 from .meeting import check_group
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled

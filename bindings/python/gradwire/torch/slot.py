@@ -1,15 +1,17 @@
-"""The place of an exchange in a DDP model, and what becomes of it in copies of the model."""
+"""The place of an exchange in a DDP model, what becomes of it in copies of the model, and what DDP has."""
 
 import logging
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from .checks import refuse_sparse_layers
+
 if TYPE_CHECKING:
     from .ddp import DDPHook
 
-__all__ = ["Slot", "closed_slot", "forget_lost"]
+__all__ = ["Slot", "closed_slot", "forget_lost", "reduced_by"]
 
 _log = logging.getLogger("gradwire")
 
@@ -58,3 +60,14 @@ def forget_lost(ddp: DistributedDataParallel) -> None:
     before = ddp._forward_pre_hooks
     for key in [k for k, each in before.items() if isinstance(each, Slot) and each.hook is None]:
         del before[key]
+
+
+def reduced_by(ddp: DistributedDataParallel, named: List[Tuple[str, torch.Tensor]]) -> Set[int]:
+    """id() of the parameters in its buckets: those that required gradients when it was made."""
+    reducer: Any = ddp.reducer
+    try:
+        buckets = reducer._get_zeros_like_grad_buckets()
+    except RuntimeError:  # one of sparse gradients has none
+        refuse_sparse_layers(ddp.module, named, frozen_too=True)
+        raise
+    return {id(p) for bucket in buckets for p in bucket.parameters()}
