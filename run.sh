@@ -144,6 +144,9 @@ add_torch() {
   "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || return 0
   "$venv/bin/python" -m pip install -q --disable-pip-version-check 'torch==2.13.0+cpu' \
     2>/dev/null || { say "no CPU build of torch 2.13.0 here: the tests that need torch will be skipped"; return 0; }
+  # torch's own tests need this one.
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check 'expecttest==0.3.0' 2>/dev/null ||
+    say "no expecttest here: PyTorch's own tests of DDP will be skipped"
   # What the recipes are for; pip leaves the torch that is there.
   "$venv/bin/python" -m pip install -q --disable-pip-version-check \
     'accelerate==1.15.0' 'lightning==2.6.6' 'tensorboard==2.21.0' 'torch==2.13.0+cpu' 2>/dev/null ||

@@ -4,6 +4,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -12,6 +13,7 @@ import gradwire.torch
 spec = sys.argv[1] if len(sys.argv) > 1 else "topk:10%,int8"
 
 
+@record  # what it raises is in torchrun's last words
 def main():
     # [setup]
     dist.init_process_group("gloo")

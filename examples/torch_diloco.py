@@ -3,12 +3,14 @@ torchrun --nproc-per-node 4 examples/torch_diloco.py"""
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 
 import gradwire
 import gradwire.torch
 
 
+@record  # what it raises is in torchrun's last words
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)  # all ranks begin with the same parameters

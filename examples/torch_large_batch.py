@@ -3,6 +3,7 @@ torchrun --nproc-per-node 4 examples/torch_large_batch.py"""
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -11,6 +12,7 @@ import gradwire.torch
 EXAMPLES, EPOCHS, SMALL, LARGE = 16_384, 8, 64, 1024
 
 
+@record  # what it raises is in torchrun's last words
 def main():
     dist.init_process_group("gloo")
     ranks, rank = dist.get_world_size(), dist.get_rank()

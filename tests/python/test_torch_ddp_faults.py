@@ -1,9 +1,13 @@
 """gradwire.torch.register(): what is refused, and what happens when ranks or processes end."""
 
+import contextlib
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -17,6 +21,7 @@ pytestmark = needs_torch
 if rank_processes.HAS_TORCH:
     import torch
     from ddp_case import Net, ddp, loss_of, parameters, registered, sgd, train
+    from torch.distributed.elastic.multiprocessing.errors import record
 
     import gradwire
     import gradwire.torch
@@ -30,7 +35,6 @@ def _refuses(world):
         (lambda: gradwire.torch.register(ddp(), "nonsense"), "nonsense"),
         (lambda: gradwire.torch.register(ddp(), "none", carrier="pigeon"), "carrier: is 'pigeon'"),
         (lambda: gradwire.torch.register(ddp(), "none", scaler=True), "scaler: is True"),
-        (lambda: gradwire.torch.register(ddp(Net(torch.float64)), "none"), "is torch.float64"),
         (lambda: gradwire.torch.register(ddp(Net(torch.float16)), "none",
                                          scaler=torch.amp.GradScaler("cpu")), "float16"),
         (lambda: gradwire.torch.register(ddp(), "none", on_nonfinite="maybe"), "on_nonfinite"),
@@ -63,25 +67,6 @@ def _alone(world):
 
 def test_one_rank_has_nothing_to_exchange(tmp_path):
     check(1, _alone, tmp_path)
-
-
-def _sparse(world):
-    class Words(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = torch.nn.Embedding(10, 4, sparse=True)
-
-        def forward(self, x):
-            return self.table(x)
-
-    model = torch.nn.parallel.DistributedDataParallel(Words())
-    gradwire.torch.register(model, "none")
-    with pytest.raises(gradwire.InvalidArgument, match="must be dense"):
-        model(torch.tensor([1, 2])).sum().backward()
-
-
-def test_sparse_gradients_are_refused(tmp_path):
-    check(2, _sparse, tmp_path)
 
 
 def _refused_on_one_rank(world):
@@ -117,6 +102,35 @@ def _dies(world):
 def test_a_rank_that_dies_in_backward_ends_that_of_the_others(tmp_path):
     ends = run_ranks("torch_world", 2, _dies, folder=tmp_path, deadline=60.0, killed=(1,))
     assert ends[0].value < 10, ends[0].trace
+
+
+def _dies_under_torchrun(world):
+    # As torchrun starts it: with a file for the error, which `record` writes.
+    os.environ["TORCHELASTIC_ERROR_FILE"] = file = f"{tempfile.gettempdir()}/gradwire-{os.getpid()}.json"
+    try:
+        with pytest.raises(gradwire.TransportError, match="rank 1 died") as caught:
+            record(_dies_alone)(world)
+        with open(file) as written:
+            message = json.load(written)["message"]
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file)
+    assert caught.value.peer == 1
+    assert "TransportError" in message["message"] and "rank 1 died" in message["message"]
+    assert "loss_of(model, world.rank, 3).backward()" in message["extraInfo"]["py_callstack"]
+
+
+def _dies_alone(world):
+    model, exchange = registered()
+    train(model, sgd(model), 0, 3)
+    if world.rank == 1:
+        model.module.maybe.weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    loss_of(model, world.rank, 3).backward()
+
+
+def test_torchruns_error_file_names_a_rank_that_was_killed(tmp_path):
+    ends = run_ranks("torch_world", 2, _dies_under_torchrun, folder=tmp_path, deadline=60.0, killed=(1,))
+    assert ends[0].error is None, ends[0].trace
 
 
 def _forks(world):

@@ -366,8 +366,6 @@ def _copies(world):
     average.update_parameters(model)
     copied = copy.deepcopy(model)
     assert torch.equal(parameters(copied), parameters(model))
-    with pytest.raises(gradwire.InvalidArgument, match="cannot be pickled"):
-        torch.save(model, io.BytesIO())
     train(model, sgd(model), 3, 5)
     assert_ranks_agree(parameters(model))
 

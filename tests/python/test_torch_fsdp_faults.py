@@ -43,7 +43,6 @@ def _refuses(world):
         (lambda: register(sharded(), "powersgd:4"), "not powersgd and not ef21"),
         (lambda: register(sharded(), "topk:1%,ef21"), "not powersgd and not ef21"),
         (lambda: register(sharded(), "topk:1%,residual=bf16"), "float32 residuals"),
-        (lambda: register(sharded(Net(torch.float64)), "none"), "are reduced in torch.float64"),
         (lambda: register(sharded(mp_policy=half), "none", scaler=scaler), "cannot hold them unscaled"),
         (lambda: register(sharded(), "none", carrier="pigeon"), "carrier: is 'pigeon'"),
         (lambda: register(sharded(), "none", on_nonfinite="maybe"), "on_nonfinite: is 'maybe'"),

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InvalidArgument, NonFiniteGradient, TransportError
+from .checks import HOW_TO_BE_DENSE, refuse_sparse_layers
 from .exchange import DTYPES, GradientExchange, Named
 from .scaling import is_enabled
 
@@ -32,8 +33,8 @@ def attach(
             optimizer.step(), optimizer.zero_grad()
 
     Args:
-        module: parameters of float32, float16 or bfloat16 on the CPU or on one GPU, which stay its
-            own.
+        module: parameters on the CPU or on one GPU, which stay its own. Gradients of another dtype than
+            float32, float16 and bfloat16 travel as they are.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none', or 'auto', as of register().
         optimizer: its step() calls wait(), behind the closure where there is one. Not together with
             a scaler, which looks at gradients before: call wait() yourself, before scaler.step(),
@@ -65,7 +66,9 @@ def attach(
             "optimizer: is given together with a scaler, which looks at gradients before step(); "
             "expected wait() before scaler.step() and scaler.unscale_() in their place"
         )
-    exchange = Attached(list(module.named_parameters()), spec, **options)
+    named = list(module.named_parameters())
+    refuse_sparse_layers(module, named)
+    exchange = Attached(named, spec, **options)
     if broadcast:
         exchange.broadcast([*module.parameters(), *module.buffers()])
     exchange.hook(optimizer)
@@ -75,6 +78,7 @@ def attach(
 class Attached(GradientExchange):
     """What attach() returns."""
 
+    _settled_by = "attach() was called"
     _passes = 0  # scopes of no_sync() that live
     _in_step = False
 
@@ -88,7 +92,7 @@ class Attached(GradientExchange):
         """Called by attach()."""
         if self._reducer is None:
             return
-        for _, parameter in self._named:
+        for parameter in [p for _, p in self._exchanged]:
             register: Any = parameter.register_post_accumulate_grad_hook
             self._hooks.append(register(self._ready))
         if optimizer is not None:
@@ -146,10 +150,12 @@ class Attached(GradientExchange):
             raise InvalidArgument("wait: no gradient has appeared since the last step")
         self._check_unchanged()
         try:
-            for i in sorted(self._added - set(self._ready_as)):
-                gradient = self._named[i][1].grad
-                if gradient is not None:
-                    self._hand_over(i, gradient)
+            for _, parameter in self._exchanged:
+                if id(parameter) in self._added - set(self._ready_as) and parameter.grad is not None:
+                    self._hand_over(parameter, parameter.grad)
+            if self._uncompressed is not None:
+                self._uncompressed.check_used(self._unused)
+                self._uncompressed.give_flag(self._reducer, self._work)
             with self._work.behind_backward():
                 committed = self._reducer.wait() is not False  # None: nobody knows, means may be NaN
         except (NonFiniteGradient, TransportError) as error:
@@ -189,7 +195,7 @@ class Attached(GradientExchange):
         if self._reducer is None or not self._in_step:
             return
         for i, (_, parameter) in enumerate(self._named):
-            if i not in self._ready_as:  # not finite on this rank, so that none commits
+            if id(parameter) not in self._ready_as:  # not finite on this rank, so that none commits
                 with self._work.behind_backward():
                     none = torch.full((parameter.numel(),), float("nan"), device=self._work.device)
                     self._reducer.give_from([i], none.data_ptr(), "float32")
@@ -236,10 +242,14 @@ class Attached(GradientExchange):
         self._in_step = False
         self._ready_as.clear()
         self._added.clear()
+        if self._uncompressed is not None:
+            self._uncompressed.forget()
 
     def _check_unchanged(self) -> None:
-        for i, (gradient, version) in self._ready_as.items():
-            name, parameter = self._named[i]
+        for name, parameter in self._exchanged:
+            if id(parameter) not in self._ready_as:
+                continue
+            gradient, version = self._ready_as[id(parameter)]
             if parameter.grad is not gradient or gradient._version != version:
                 raise InvalidArgument(
                     f"wait: the gradient of '{name}' was changed or removed behind backward, which has "
@@ -247,31 +257,34 @@ class Attached(GradientExchange):
                 )
 
     def _ready(self, parameter: torch.Tensor) -> None:
-        i = self._ids[id(parameter)]
         if self._passes > 0:
-            self._added.add(i)
+            self._added.add(id(parameter))
             return
         if not self._in_step:
             self._begin_plainly()
             self._in_step = True
         gradient = parameter.grad
         assert gradient is not None
-        self._hand_over(i, gradient)
+        self._hand_over(parameter, gradient)
 
-    def _hand_over(self, i: int, gradient: torch.Tensor) -> None:
+    def _hand_over(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         assert self._reducer is not None
         started = time.perf_counter()
-        if gradient.layout != torch.strided or gradient.dtype not in DTYPES:
+        key, name = id(parameter), self._names[id(parameter)]
+        if gradient.layout != torch.strided:
+            raise InvalidArgument(f"parameter '{name}': its gradient is {gradient.layout}, {HOW_TO_BE_DENSE}")
+        if key in self._ready_as:
             raise InvalidArgument(
-                f"parameter '{self._named[i][0]}': its gradient is {gradient.dtype}, "
-                f"{gradient.layout}, must be dense and float32, float16 or bfloat16"
-            )
-        if i in self._ready_as:
-            raise InvalidArgument(
-                f"parameter '{self._named[i][0]}': its gradient has left already; expected wait() (or "
+                f"parameter '{name}': its gradient has left already; expected wait() (or "
                 "abandon(), where a backward has raised) before the next backward, or no_sync() around "
                 "all passes but the last"
             )
+        if parameter.dtype not in DTYPES:
+            assert self._uncompressed is not None
+            self._uncompressed.sees(gradient)
+            self._ready_as[key] = gradient, gradient._version
+            return
+        i = self._ids[key]
         dense = gradient.contiguous()
         self._work.use(dense)
         if self._auto is not None:
@@ -284,12 +297,14 @@ class Attached(GradientExchange):
                 1.0 / self._scale.value,
                 self._scale.address,
             )
-        self._ready_as[i] = gradient, gradient._version
+        self._ready_as[key] = gradient, gradient._version
         self.seconds += time.perf_counter() - started
 
     @torch.no_grad()
     def _take_means(self) -> None:
         assert self._reducer is not None
+        if self._uncompressed is not None:
+            self._uncompressed.average_all()
         for i, (_, parameter) in enumerate(self._named):
             gradient = parameter.grad
             direct = gradient is not None and gradient.is_contiguous()
@@ -312,6 +327,6 @@ class Attached(GradientExchange):
                 gradient.copy_(mean)
 
     def _fill_with_nan(self) -> None:
-        for _, parameter in self._named:
+        for _, parameter in self._exchanged:
             if parameter.grad is not None:
                 parameter.grad.fill_(float("nan"))

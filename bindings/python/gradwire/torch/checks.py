@@ -10,14 +10,20 @@ from .shards import check_plain
 
 __all__ = [
     "DTYPES",
+    "HOW_TO_BE_DENSE",
     "check_options",
     "common_device",
     "common_dtype",
     "plain_name",
+    "refuse_sparse_layers",
     "refuse_steps_in_backward",
+    "refuse_unfrozen",
 ]
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+HOW_TO_BE_DENSE = (
+    "must be dense, which sparse=False makes them (set before DistributedDataParallel is made)"
+)
 _PLAN_OPTIONS = ("rules", "exempt_1d", "exchange", "seed", "ranks_per_node")
 
 
@@ -53,14 +59,34 @@ def common_device(named: Sequence[Tuple[str, torch.Tensor]]) -> torch.device:
 
 
 def common_dtype(named: Sequence[Tuple[str, torch.Tensor]]) -> str:
-    """Likewise."""
-    for name, p in named:
-        if p.dtype not in DTYPES:
-            raise InvalidArgument(
-                f"parameter '{name}': is {p.dtype}, must be float32, float16 or bfloat16"
-            )
+    """Of a plan's gradients."""
     dtypes = {DTYPES[p.dtype] for _, p in named}
     return dtypes.pop() if len(dtypes) == 1 else "float32"
+
+
+def refuse_sparse_layers(
+    module: torch.nn.Module, named: Sequence[Tuple[str, torch.Tensor]], frozen_too: bool = False
+) -> None:
+    """Raises InvalidArgument for parameters that train and whose layer gives sparse gradients."""
+    names = {id(p): name for name, p in named if p.requires_grad or frozen_too}
+    for part in module.modules():
+        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+            name = names.get(id(part.weight))
+            if name is not None:
+                raise InvalidArgument(
+                    f"parameter '{name}': its {type(part).__name__} has sparse=True, so that its gradients "
+                    f"are torch.sparse_coo, {HOW_TO_BE_DENSE}"
+                )
+
+
+def refuse_unfrozen(left_out: Sequence[Tuple[str, torch.Tensor]], call: str) -> None:
+    """Raises InvalidArgument for a parameter that did not train when the exchange was made, and does now."""
+    for name, p in left_out:
+        if p.requires_grad:
+            raise InvalidArgument(
+                f"parameter '{name}': requires a gradient now, and did not when {call}, so that nothing "
+                "exchanges it; expected requires_grad=True by then (it may be frozen again behind it)"
+            )
 
 
 def refuse_steps_in_backward(named: Sequence[Tuple[str, torch.Tensor]]) -> None:

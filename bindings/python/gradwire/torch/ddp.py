@@ -2,6 +2,7 @@
 
 # DDP compares the hook's annotations as objects: no `from __future__ import annotations` here.
 
+import logging
 import time
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
@@ -12,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .._core import Plan, parse_spec
 from ..errors import InvalidArgument, NonFiniteGradient
+from .backward import after_backward, in_backward
+from .checks import HOW_TO_BE_DENSE, refuse_sparse_layers
 from .exchange import DTYPES, GradientExchange, RefusedByAll
 from .memory_order import (
     Part,
@@ -23,8 +26,11 @@ from .memory_order import (
     to_memory_order,
 )
 from .norms import specs_of
+from .slot import Slot, closed_slot, forget_lost, reduced_by
 
-__all__ = ["DDPHook", "after_backward", "register"]
+__all__ = ["DDPHook", "register"]
+
+_log = logging.getLogger("gradwire")
 
 _STEPS_UNTIL_REBUILT = 2  # DDP's first step has other buckets than those after it
 
@@ -40,7 +46,8 @@ def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -
     residuals; where some rank's gradient holds NaN or infinity nothing is committed on any.
 
     Args:
-        ddp: parameters of float32, float16 or bfloat16 on the CPU or on one GPU; no other hook.
+        ddp: parameters on the CPU or on one GPU; no other hook. Gradients of another dtype than float32,
+            float16 and bfloat16 travel as they are.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none'; 'auto' measures the job's own
             steps and takes what is fastest, or no compression (float32; docs/auto.md); make the
             optimizer first, since it looks for it.
@@ -84,38 +91,22 @@ def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -
             f"launch_order: is {options['launch_order']!r}, must be 'plan': DDP hands over its buckets in "
             "an order of its own; for models that need another one there is gradwire.torch.attach()"
         )
-    slot = _closed_slot(ddp)
+    forget_lost(ddp)
+    slot = closed_slot(ddp)
     if slot is None:
         _refuse_other_hooks(ddp)
     options.setdefault("process_group", ddp.process_group)
     options.setdefault("bucket_bytes", ddp.bucket_bytes_cap)
-    ignored = set(ddp.parameters_to_ignore)
-    named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
-    hook = DDPHook(named, spec, **options)
-    hook.watch(ddp)
+    hook = DDPHook(ddp, spec, **options)
     if slot is None:
-        ddp.register_comm_hook(_Slot(hook), _hook)
+        slot = Slot(hook)
+        ddp.register_comm_hook(slot, _hook)
+        ddp.register_forward_pre_hook(slot)
     else:
         slot.hook = hook
     return hook
 
 
-class _Slot:
-    """What DDP keeps for good: it takes one hook in its life, which may be closed and followed."""
-
-    def __init__(self, hook: "DDPHook") -> None:
-        self.hook = hook
-
-    def __deepcopy__(self, memo: Dict[int, Any]) -> "_Slot":
-        return self
-
-
-def _closed_slot(ddp: DistributedDataParallel) -> Optional[_Slot]:
-    """Of an exchange there was."""
-    hooks = getattr(ddp, "_comm_hooks", [])
-    if len(hooks) == 1 and isinstance(hooks[0][1], _Slot) and hooks[0][1].hook._closed:
-        return hooks[0][1]
-    return None
 
 
 def _refuse_other_hooks(ddp: DistributedDataParallel) -> None:
@@ -143,6 +134,7 @@ class _Mapped(NamedTuple):
     parameters: List[int]
     bucket: Optional[int]  # of the plan, when that is laid out like it: then nothing is copied
     parts: List[Part]  # of the parameters
+    dense: bool = False  # of a dtype that no compressor takes, and not in the plan
 
 
 _NOWHERE = _Mapped(lambda: None, [], None, [])
@@ -161,17 +153,23 @@ class DDPHook(GradientExchange):
 
     _given_buckets = True
 
-    def __init__(self, named: Any, spec: str, **options: Any) -> None:
+    _settled_by = "DistributedDataParallel was made"
+
+    def __init__(self, ddp: DistributedDataParallel, spec: str, **options: Any) -> None:
+        self._ddp: Any = weakref.ref(ddp)
+        # Those that DDP has, of which some may be frozen by now and train later.
+        ignored = set(ddp.parameters_to_ignore)
+        named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
+        refuse_sparse_layers(ddp.module, named)
+        self._reduced = reduced_by(ddp, named)
         super().__init__(named, spec, **options)
         self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
         self._mapped_anew = False  # what travels together may have to follow
         self._waiting: List[_Waiting] = []
         self._error: Optional[BaseException] = None
-        self._ddp: Any = lambda: None
 
-    def watch(self, ddp: DistributedDataParallel) -> None:
-        """Called by register(): whose buckets will come."""
-        self._ddp = weakref.ref(ddp)
+    def _takes(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._reduced
 
     def _may_leave_out(self) -> bool:
         ddp = self._ddp()  # asked anew: a static graph may be declared later
@@ -226,6 +224,10 @@ class DDPHook(GradientExchange):
             parts = parts_of(buffer, self._parameters_of(mapped), mapped.parts)
             mapped = self._mapped[index] = mapped._replace(parts=parts)
         to_c_order(buffer, mapped.parts)  # nobody reads it until _end_step()
+        if mapped.dense:
+            assert self._uncompressed is not None
+            self._uncompressed.sees(buffer)
+            return mapped
         if self._auto is not None:
             self._auto.sees(mapped.parameters, buffer)
         if mapped.bucket is None:
@@ -244,12 +246,12 @@ class DDPHook(GradientExchange):
         self._mapped.clear()
 
     def _map(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
-        if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
-            raise InvalidArgument(
-                f"gradients: are {buffer.dtype}, {buffer.layout}, must be dense and float32, "
-                "float16 or bfloat16"
-            )
         parameters = [p for p in bucket.parameters() if p.numel() > 0]
+        if buffer.layout != torch.strided:
+            names = ", ".join(self._names.get(id(p), "?") for p in parameters)
+            raise InvalidArgument(f"parameter '{names}': its gradient is {buffer.layout}, {HOW_TO_BE_DENSE}")
+        if any(p.dtype not in DTYPES for p in parameters):  # one dtype; complex ones are in real buffers
+            return _Mapped(weakref.ref(buffer), [], None, [], dense=True)
         ids = [self._ids[id(p)] for p in parameters]
         parts = parts_of(buffer, parameters)
         return _Mapped(weakref.ref(buffer), ids, self._bucket_like(ids, buffer), parts)
@@ -271,17 +273,31 @@ class DDPHook(GradientExchange):
                 self._end_step(waiting)
             except (Exception, KeyboardInterrupt) as error:
                 self._error = error
-        if self._error is not None:
-            failed, self._error = self._error, None
+        failed, self._error = self._error, None
+        if failed is not None:
+            if self._uncompressed is not None:
+                self._uncompressed.forget()
             for each in waiting:
                 if each.buffer.layout == torch.strided:
                     each.buffer.fill_(float("nan"))
-            after_backward(lambda: _throw(failed))
+            if in_backward():
+                after_backward(lambda: _throw(failed))
         for each in waiting:
             each.future.set_result(each.buffer)
+        if failed is not None and not in_backward():
+            self._throw_on_joined(failed)
+
+    def _throw_on_joined(self, error: BaseException) -> None:
+        """A rank that has joined (torch's Join) has no backward to raise in. What the others may catch and go
+        on behind must not take it away from them; on a GPU it could not call synchronize() as they do."""
+        if not isinstance(error, NonFiniteGradient) or not self._work.waits:
+            raise error
+        _log.warning(f"gradwire: on a rank that has joined: {error}")
 
     def _end_step(self, waiting: List[_Waiting]) -> None:
         assert self._reducer is not None
+        if self._uncompressed is not None:
+            self._uncompressed.give_flag(self._reducer, self._work)
         try:
             committed = self._reducer.wait() is not False  # None: nobody knows, and means may be NaN
         except NonFiniteGradient:  # on all ranks: a step, but one that was left out
@@ -292,6 +308,9 @@ class DDPHook(GradientExchange):
         for each in waiting:
             if not committed:
                 each.buffer.fill_(float("nan"))
+            elif each.mapped.dense:
+                assert self._uncompressed is not None
+                self._uncompressed.average([each.buffer])
             elif each.mapped.bucket is None:
                 self._reducer.write_means(
                     each.mapped.parameters,
@@ -300,18 +319,22 @@ class DDPHook(GradientExchange):
                     self._scale.value,
                     self._scale.address,
                 )
+        if committed:
+            self._share_among_active(waiting)
         means = [self._as_read(each) for each in waiting] if committed else []
-        if means and self._gradients_are_views():
+        if means and in_backward() and self._gradients_are_views():
             after_backward(lambda: self._right_views(means))
-        if means and self._may_leave_out():
+        if means and in_backward() and self._may_leave_out():
             after_backward(lambda: self._give_to_unused(means))
         if self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
             self._mapped_anew = False
             travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
+            if self._uncompressed is not None:
+                travelled.append([0])  # its flag
             self._travel_in(travelled)
         self.seconds += time.perf_counter() - started
         if self._auto is not None:
-            for each in waiting:
+            for each in (each for each in waiting if not each.mapped.dense):
                 self._auto.sees_means(each.mapped.parameters, each.buffer)
             self._auto.end_step(committed)
         for buffer, mapped in means:
@@ -333,6 +356,16 @@ class DDPHook(GradientExchange):
     def _right_views(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
         for buffer, mapped in means:
             right_views(buffer, mapped.parts, self._parameters_of(mapped))
+
+    def _share_among_active(self, waiting: List[_Waiting]) -> None:
+        """Join(divide_by_initial_world_size=False): means are over the ranks that have not joined yet."""
+        ddp: Any = self._ddp()
+        if ddp is None or not ddp._join_config.enable or ddp._divide_by_initial_world_size:
+            return
+        active = torch.tensor([float(in_backward())], device=self._work.device)
+        dist.all_reduce(active, group=self._process_group)
+        for each in waiting:
+            each.buffer.mul_(self._world_size / active.to(each.buffer.dtype))
 
     def _give_to_unused(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
         # DDP leaves a parameter alone that no rank has reached. But what ranks still owed it has been
@@ -359,10 +392,3 @@ def _with_feedback(plan: Plan) -> Set[int]:
 
 def _throw(error: BaseException) -> None:
     raise error
-
-
-def after_backward(call: Callable[[], None]) -> None:
-    """Queues a call behind what DDP and FSDP do at the end of backward. Inside a backward."""
-    # Twice: DDP queues its own end once the hook has returned.
-    queue = torch.autograd.Variable._execution_engine.queue_callback
-    queue(lambda: queue(call))

@@ -1,9 +1,7 @@
 """Gradients of torch parameters through a Reducer: what DDP's hook and attach() share."""
 
 import logging
-import os
 import threading
-from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
@@ -15,8 +13,16 @@ from ..errors import InvalidArgument, NonFiniteGradient
 from ..reducer import Reducer
 from .auto import Auto, parse_auto
 from .checkpoint import States, state_of
-from .checks import DTYPES, check_options, common_device, common_dtype, plain_name, refuse_steps_in_backward
-from .figures import stats_of
+from .checks import (
+    DTYPES,
+    check_options,
+    common_device,
+    common_dtype,
+    plain_name,
+    refuse_steps_in_backward,
+    refuse_unfrozen,
+)
+from .figures import Shown
 from .joining import join
 from .live import live, refuse_exchanged
 from .loading import load_states
@@ -25,8 +31,8 @@ from .norms import specs_of
 from .ordering import Scale, work_on
 from .refused import RefusedByAll
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
+from .uncompressed import Uncompressed, without_compressor
 from .updates import warns_of_two_momenta
-from .writers import write_scalars
 
 __all__ = ["DTYPES", "GradientExchange", "Named", "RefusedByAll"]
 
@@ -38,7 +44,7 @@ _LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers and optimizers i
 _log = logging.getLogger("gradwire")
 
 
-class GradientExchange:
+class GradientExchange(Shown):
     """Parameters of a model, and the Reducer that averages their gradients over ranks.
 
     Made by register() and attach(), whose arguments these are. State is kept by parameter, so that
@@ -47,6 +53,7 @@ class GradientExchange:
     """
 
     _given_buckets = False  # whether gradients appear in buckets of others
+    _settled_by = "the exchange was made"  # which parameters it has
 
     def __init__(
         self,
@@ -68,22 +75,32 @@ class GradientExchange:
     ) -> None:
         check_group(process_group)
         check_options(spec, plan)
-        self._named = [(name, p) for name, p in named if p.requires_grad and p.numel() > 0]
-        check_scaler(scaler, [p for _, p in self._named])
-        refuse_steps_in_backward(self._named)
-        self._work = work_on(common_device(self._named))
+        filled = [(name, p) for name, p in named if p.numel() > 0]
+        trained = [(name, p) for name, p in filled if self._takes(p)]
+        self._left_out = [(name, p) for name, p in filled if not self._takes(p)]
+        check_scaler(scaler, [p for _, p in trained])
+        refuse_steps_in_backward(trained)
+        self._work = work_on(common_device(trained))
         if unused != "error" and not self._work.waits:
             raise InvalidArgument(
                 f"unused: is '{unused}', must be 'error' for gradients on {self._work.device}, where "
                 "every backward has to reach all parameters"
             )
         self._process_group: Any = process_group or dist.group.WORLD
-        self._dtype = common_dtype(self._named)
+        self._world_size = dist.get_world_size(process_group)
+        wide = without_compressor(trained)
+        self._uncompressed = Uncompressed(wide, self._process_group, self._world_size) if wide else None
+        self._named = [each for each in trained if each[1].dtype in DTYPES]
+        self._dtype = common_dtype(self._named) if self._named else "float32"
+        if self._uncompressed is not None:
+            self._named.insert(0, self._uncompressed.flag)
         self._ids = {id(p): i for i, (_, p) in enumerate(self._named)}
+        self._exchanged = trained  # all, also those that are not in the plan
+        self._names = {id(p): name for name, p in trained}
         self._spec = spec
         self._options = dict(plan)
         self._streams = streams
-        self._world_size = dist.get_world_size(process_group)
+        self._unused = unused
         self._threads = torch.get_num_threads() if threads is None else threads
         self._bucket_bytes = bucket_bytes
         self._buckets: Optional[List[List[int]]] = None  # None: filled to bucket_bytes
@@ -108,7 +125,7 @@ class GradientExchange:
             _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return
         refuse_exchanged(
-            [p for _, p in self._named],
+            [p for _, p in trained],
             "expected one (its set_spec() changes the compressor, close() ends it)",
         )
         self._transport = join(process_group, carrier, timeout, self._work.device)
@@ -122,6 +139,8 @@ class GradientExchange:
             **self._work.reducer_options(),
         )
         live.add(self)
+        if self._uncompressed is not None:
+            self._uncompressed.say()
         if self._auto is not None:
             self._auto.start()
 
@@ -203,7 +222,7 @@ class GradientExchange:
 
         On the CPU; where gradients are on a GPU it waits for that.
         """
-        if self._reducer is None:
+        if self._reducer is None or (self._uncompressed is not None and self._uncompressed.has(name)):
             return None
         kept = self._reducer.residual(self._index_of(name))
         return None if kept is None else torch.from_numpy(kept)
@@ -235,43 +254,6 @@ class GradientExchange:
             raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
         load_states(self, states)
 
-    def stats(self, norms: bool = False) -> Dict[str, float]:
-        """Of the last step: what it sent, and what it cost.
-
-        Args:
-            norms: adds norms over this rank's parameters, by passes over residuals and gradients.
-
-        Returns:
-            'step' (from 0: one less than the steps there have been, which decisions() count),
-            'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
-            gradients), 'exposed_us' (the end of backward waited so long), 'codec_us',
-            'transfer_us', 'buckets', 'rounds' and 'round_bytes_sent' (of launch_order='agreed', else
-            0), 'hook_us' (handing over and taking back, without waiting); on a GPU there is no
-            'committed', and times are those of enqueueing; with norms 'residual_norm',
-            'gradient_norm' (of the means in .grad) and 'compression_error', the first over the
-            second. Empty before the first step.
-
-        Raises:
-            InvalidArgument: norms of another thread than that which runs backward and may change
-                .grad meanwhile.
-        """
-        return stats_of(self, norms)
-
-    def write_to(self, writer: Any, step: Optional[int] = None, norms: bool = False) -> None:
-        """Hands stats() to TensorBoard (add_scalar) or wandb (log) as 'gradwire/bytes_sent' etc.
-
-        Args:
-            writer: a torch.utils.tensorboard.SummaryWriter, a wandb run or the module.
-            step: the count the values belong to; by default that of the exchange.
-        """
-        write_scalars(writer, self.stats(norms), step)
-
-    def save_trace(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes the last steps as Chrome/Perfetto JSON, the rank as process."""
-        if self._reducer is None:
-            raise InvalidArgument("save_trace: the group has 1 rank, which exchanges nothing")
-        Path(path).write_text(self._reducer.chrome_trace(), encoding="utf-8")
-
     def close(self) -> None:
         """Leaves the group; steps after it raise. Nothing when closed already."""
         self._closed = True
@@ -284,17 +266,15 @@ class GradientExchange:
 
     def __reduce__(self) -> Any:
         raise InvalidArgument(
-            "gradwire: an exchange cannot be pickled, and a DDP model that has one neither; expected "
-            "ddp.module, or its state_dict(), beside exchange.state_dict()"
+            "gradwire: an exchange cannot be pickled; expected its state_dict(), beside the model's or the "
+            "model, whose copy comes back without an exchange"
         )
 
-    def __repr__(self) -> str:
-        ended = ", closed" if self._closed else ""
-        kind, count = type(self).__name__, len(self._named)
-        chosen = "" if self._auto is None else " by 'auto'"
-        return f"<gradwire.torch.{kind} '{self._spec}'{chosen} of {count} parameters{ended}>"
-
     # What a step is made of.
+
+    def _takes(self, parameter: torch.Tensor) -> bool:
+        """Whether its gradients are exchanged; settled when the exchange is made."""
+        return parameter.requires_grad
 
     def _wanted(self) -> Tuple[Any, ...]:
         return self._spec, self._options, self._buckets
@@ -336,14 +316,15 @@ class GradientExchange:
         assert self._reducer is not None
         self._begun_steps += 1
         self._thread = threading.get_ident()
+        refuse_unfrozen(self._left_out, self._settled_by)
         if self._begun_steps <= _LOOK_FOR_SCALERS:
-            refuse_steps_in_backward(self._named)
+            refuse_steps_in_backward(self._exchanged)
             own_scaler(self._scaler)
             if self._look_for_scalers:
-                find_scaler(p for _, p in self._named)
+                find_scaler(p for _, p in self._exchanged)
             if not self._warned:
                 specs = dict.fromkeys(specs_of(self.plan).values())
-                self._warned = warns_of_two_momenta(specs, self._ids)
+                self._warned = warns_of_two_momenta(specs, self._names)
         self._set_waiting_plan()
         self._scale = self._work.scale_of(self._scaler)
         self.seconds = 0.0

@@ -13,8 +13,8 @@ from .._core import parse_spec, payload_info
 from ..errors import InvalidArgument, NonFiniteGradient
 from ..feedback import Feedback
 from .agreement import agree
-from .ddp import after_backward
-from .exchange import DTYPES
+from .backward import after_backward
+from .checks import DTYPES, refuse_sparse_layers, refuse_unfrozen
 from .joining import join
 from .meeting import check_group
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
@@ -47,8 +47,8 @@ def register_fsdp(module: torch.nn.Module, spec: str, **options: Any) -> "FSDPEx
 
     Args:
         module: fully_shard has been applied to it, or to modules in it, over one mesh of one
-            dimension on the CPU; gradients are reduced in float32, float16 or bfloat16
-            (MixedPrecisionPolicy.reduce_dtype); no other custom reduce-scatter.
+            dimension on the CPU; no other custom reduce-scatter. Gradients that are reduced in another
+            dtype than float32, float16 and bfloat16 (MixedPrecisionPolicy.reduce_dtype) travel as they are.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none', of all parameters; not powersgd
             and not ef21, whose ranks must see all payloads, and with float32 residuals.
         carrier, timeout, scaler, on_nonfinite, threads: as of register().
@@ -80,6 +80,7 @@ class FSDPExchange:
         seed: int = 0,
     ) -> None:
         check_group(None)
+        refuse_sparse_layers(module, list(module.named_parameters()))
         self._spec = _checked_spec(spec)
         if on_nonfinite not in (None, "error", "skip"):
             raise InvalidArgument(f"on_nonfinite: is '{on_nonfinite}', must be 'error' or 'skip'")
@@ -109,6 +110,9 @@ class FSDPExchange:
             _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return
         for group in self._groups:
+            if group.uncompressed:
+                group.say()
+                continue
             rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
             group.slices = self._make_slices(group, rank, size)
         self._transport = join(process_group, carrier, timeout)
@@ -151,6 +155,8 @@ class FSDPExchange:
             begin = 0
             for parameter in group.parameters:
                 end = begin + parameter.slice_numel
+                if parameter.name == name and group.uncompressed:
+                    return None
                 if parameter.name == name:
                     return parameter.whole([each.residual for each in group.slices], begin)
                 begin = end
@@ -176,7 +182,9 @@ class FSDPExchange:
         if self._transport is None:
             raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
         rank, size = self._place()
-        fresh = {g.name: self._make_slices(g, rank, size) for g in self._groups}
+        fresh = {
+            g.name: [] if g.uncompressed else self._make_slices(g, rank, size) for g in self._groups
+        }
         agree(
             self._transport,
             lambda: load_slices(state, fresh, self._spec, rank, size),
@@ -214,6 +222,10 @@ class FSDPExchange:
         started = time.perf_counter()
         try:
             self._begin(group)
+            if group.uncompressed:
+                self._pending.append(group)
+                group.reduce_dense(output, input, op)
+                return
             share = share_of(op, len(group.slices))
             if input.numel() != group.numel * len(group.slices) or input.dtype != group.dtype:
                 raise InvalidArgument(
@@ -247,6 +259,7 @@ class FSDPExchange:
                 f"gradients of '{group.name}': are reduced twice in one backward, must be once; after "
                 "a backward that broke off a forward pass must come first"
             )
+        refuse_unfrozen(group.left_out, "register_fsdp() was called")
         # Checkpointing with use_reentrant has backward passes within one, each with an end.
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
@@ -333,11 +346,6 @@ class FSDPExchange:
 
     def _check_dtypes(self, scaled: bool) -> None:
         for group in self._groups:
-            if group.dtype not in DTYPES:
-                raise InvalidArgument(
-                    f"gradients of '{group.name}': are reduced in {group.dtype}, must be float32, "
-                    "float16 or bfloat16"
-                )
             if scaled and group.dtype == torch.float16:
                 raise InvalidArgument(
                     f"scaler: gradients of '{group.name}' are reduced in torch.float16, which cannot "

@@ -19,8 +19,8 @@ def refuse_exchanged(parameters: Iterable[torch.Tensor], expected: str) -> None:
     """Raises InvalidArgument where one that is not closed has gradients of one of them."""
     for parameter in parameters:
         for other in list(live):
-            if id(parameter) in other._ids and not other._closed:
-                name = other._named[other._ids[id(parameter)]][0]
+            name = other._names.get(id(parameter))
+            if name is not None and not other._closed:
                 raise InvalidArgument(
                     f"parameter '{name}': an exchange has its gradients already, {expected}"
                 )

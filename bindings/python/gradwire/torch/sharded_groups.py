@@ -1,5 +1,6 @@
 """FSDP2's parameter groups, whose gradients travel as one slice for each rank."""
 
+import logging
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -11,6 +12,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceS
 
 from ..errors import InvalidArgument
 from ..feedback import Feedback
+from .checks import DTYPES
+
+_log = logging.getLogger("gradwire")
 
 __all__ = ["Group", "checked_mesh", "groups_of", "share_of", "viewed"]
 
@@ -44,6 +48,8 @@ class Group(ReduceScatter):
         self.reduce, self.name, self.group = reduce, name, group
         policy = group.mp_policy
         trained = [p for p in group.fsdp_params if p.sharded_param.requires_grad]
+        frozen = [p for p in group.fsdp_params if not p.sharded_param.requires_grad]
+        self.left_out = [(names[id(p.sharded_param)], p.sharded_param) for p in frozen]
         own = trained[0].sharded_param.dtype if trained else torch.float32
         self.dtype: torch.dtype = policy.reduce_dtype or policy.param_dtype or own
         self.parameters = [
@@ -58,10 +64,25 @@ class Group(ReduceScatter):
         self.numel = sum(p.slice_numel for p in self.parameters)
         self.slices: List[Feedback] = []  # by the rank they are sent to
         self.finite = True  # all of what this rank sent last
+        self.uncompressed = self.dtype not in DTYPES
         self.overflows = False  # the sum of what it got last, all of it finite
 
     def allocate(self, size: Sequence[Any], *, dtype: Any, device: Any) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
+
+    def say(self) -> None:
+        """Once, that its gradients are not compressed."""
+        _log.warning(
+            f"gradwire: gradients of '{self.name}' travel dense in {self.dtype}, by the process group: "
+            "compressors take float32, float16 and bfloat16"
+        )
+
+    def reduce_dense(self, output: torch.Tensor, input: torch.Tensor, op: Any) -> None:
+        """As FSDP does it by itself."""
+        self.finite = bool(input.isfinite().all())
+        group = self.group._reduce_scatter_process_group
+        dist.reduce_scatter_tensor(output, input, op=op, group=group)
+        self.overflows = self.finite and not bool(output.isfinite().all())
 
     def __call__(
         self,

@@ -40,7 +40,7 @@ def updates_of(parameters: Container[int]) -> str:
 
 def agreed_updates(exchange: "GradientExchange", transport: "_core.Transport") -> str:
     """Collective: 'linear' where it is that on all ranks."""
-    own = updates_of(exchange._ids)
+    own = updates_of(exchange._names)
     told = transport.all_gather(own[:1].encode(), what="auto: optimizers")
     return "linear" if all(bytes(each) == b"l" for each in told) else "scaled"
 
