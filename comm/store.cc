@@ -8,7 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "gradwire/comm/internal/sha256.h"
+#include "gradwire/comm/internal/digest.h"
 #include "gradwire/comm/internal/tcp_store.h"
 #include "gradwire/comm/transport.h"
 

@@ -75,7 +75,7 @@ class TcpStore final : public Store {
         port_(std::move(port)),
         prefix_(key_prefix(access.secret)),
         server_(server) {}
-  ~TcpStore() override { connection_ = Socket(); }  // before the table waits for its clients
+  ~TcpStore() override { connection_ = ProvenSocket(); }  // before the table waits for its clients
 
   /// This rank's own way to it needs no name, nor a way out of this machine and back.
   void serve(Socket listener, const StoreAccess& access) {
@@ -92,8 +92,9 @@ class TcpStore final : public Store {
       std::string why;
       milliseconds longest = kPause;
       try {
-        const int error = connect_once(host_, port_, deadline(), connection_);
-        why = error == 0 ? refusal_of(secret) : std::strerror(error);
+        Socket socket;
+        const int error = connect_once(host_, port_, deadline(), socket);
+        why = error == 0 ? refusal_of(std::move(socket), secret) : std::strerror(error);
       } catch (const UnknownHost& unknown) {
         why = unknown.why;
         longest = kPauseForNames;
@@ -123,13 +124,13 @@ class TcpStore final : public Store {
     return call(Request::kGet, key, {}, value) == Outcome::kDone;
   }
 
-  std::string local_address() const override { return local_address_of(connection_); }
+  std::string local_address() const override { return local_address_of(connection_.socket()); }
 
  private:
   /// Empty when the server lets this rank in.
-  std::string refusal_of(const std::string& secret) {
+  std::string refusal_of(Socket socket, const std::string& secret) {
     try {
-      prove(connection_, secret, deadline());
+      connection_ = ProvenSocket(std::move(socket), secret, deadline());
       return {};
     } catch (const WrongPeer& wrong) {
       throw TransportError(
@@ -149,8 +150,8 @@ class TcpStore final : public Store {
       std::string request{static_cast<char>(kind)};
       request.append(reinterpret_cast<const char*>(&key_bytes), sizeof(key_bytes));
       request.append(prefix_).append(key).append(value.data(), value.size());
-      write_frame(connection_, request, until);
-      const std::string answer = read_frame(connection_, until);
+      connection_.write(request, until);
+      const std::string answer = connection_.read(until);
       if (answer.empty() || static_cast<Outcome>(answer[0]) == Outcome::kNoRequest) {
         throw TransportError("it does not understand the request");
       }
@@ -165,7 +166,7 @@ class TcpStore final : public Store {
   std::string host_, port_, prefix_;
   int server_;  // the rank, for messages
   std::unique_ptr<Table> table_;
-  Socket connection_;
+  ProvenSocket connection_;
 };
 
 /// For rank 0: see make_store() in store.h.

@@ -1,0 +1,480 @@
+#include "gradwire/comm/internal/succession.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "gradwire/comm/internal/quorum.h"
+#include "gradwire/kernels/core/error.h"
+
+namespace gradwire {
+namespace {
+
+using Frame = SuccessionFrame;
+using Phase = Frame::Phase;
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+bool contains(const std::vector<Attempt>& attempts, const Attempt& attempt) {
+  return std::any_of(attempts.begin(), attempts.end(),
+                     [&](const Attempt& other) { return other.is(attempt); });
+}
+
+class Succession final : public SuccessionProtocol {
+ public:
+  Succession(int rank, int world_size) : rank_(rank), base_(static_cast<size_t>(world_size)) {
+    std::iota(base_.begin(), base_.end(), 0);
+  }
+
+  std::vector<int> base() const override { return base_; }
+  uint64_t generation() const override { return history_.size(); }
+  bool take_change() override { return std::exchange(changed_, false); }
+
+  void begin(Ms now, Limits limits) override {
+    limits_ = std::move(limits);
+    begun_ = since_ = now;
+    failure_.clear();
+    failed_.clear();
+    phase_ = Phase::kJoined;
+    follow(rank_);
+    tick(now);
+  }
+
+  void give_up() override {
+    leave();
+    phase_ = Phase::kIdle;
+    follow(-1);
+  }
+
+  void found_gone(int rank, Ms now) override {
+    if (gone_.insert(rank).second) {
+      changed_ = true;
+      tick(now);
+    }
+  }
+
+  void heard(const std::string& text, Ms now) override;
+  void connected(bool fine, Ms now) override;
+  void tick(Ms now) override;
+  News take_news() override;
+  std::string frame(Ms now) override;
+
+ private:
+  struct Peer {
+    Frame frame;
+    Ms heard = 0;
+  };
+
+  /// Of this base, and heard at any time.
+  const Frame* frame_of(int rank) const {
+    const auto found = peers_.find(rank);
+    if (found == peers_.end()) {
+      return nullptr;
+    }
+    const std::vector<Attempt>& theirs = found->second.frame.history;
+    return theirs.size() == history_.size() && is_mine(theirs) ? &found->second.frame : nullptr;
+  }
+  bool is_heard(int rank, Ms now) const {
+    const auto found = peers_.find(rank);
+    return found != peers_.end() && !gone_.contains(rank) &&
+           now - found->second.heard < limits_.silence;
+  }
+  bool is_mine(int rank) const { return rank == rank_; }
+  /// Whether this history has come through the base.
+  bool is_mine(const std::vector<Attempt>& history) const {
+    return history.size() >= history_.size() &&
+           (history_.empty() || history[history_.size() - 1].is(history_.back()));
+  }
+  /// As the base counts them, for messages.
+  int place_of(int rank) const {
+    return static_cast<int>(std::find(base_.begin(), base_.end(), rank) - base_.begin());
+  }
+  std::vector<int> places_of(std::vector<int> ranks) const {
+    for (int& rank : ranks) {
+      rank = place_of(rank);
+    }
+    return ranks;
+  }
+
+  bool enough(const std::vector<int>& ranks, const std::vector<int>& gone) const;
+  std::vector<int> heard_ranks(Ms now) const;
+  int best_leader(Ms now) const;
+  void follow(int leader);
+  void leave();
+  bool is_void(const Attempt& attempt) const;
+  void drop_void();
+  void adopt(const Attempt& attempt, Ms now);
+  void follow_attempt(Ms now);
+  void lead(Ms now);
+  void decide(std::vector<int> joined);
+  const Attempt* blocked_by(const std::vector<int>& joined) const;
+  void lead_attempt(Ms now);
+  void fail(std::string reason, const std::vector<int>& told);
+  std::string too_few(const std::vector<int>& joined) const;
+
+  const int rank_;
+  std::vector<int> base_;
+  std::vector<Attempt> history_;
+  uint64_t sequence_ = 0, vote_ = 0, number_ = 0;
+  Phase phase_ = Phase::kIdle;
+  int follows_ = -1;
+  std::optional<Attempt> current_;  // connecting or confirmed
+  std::vector<Attempt> pending_;
+  std::set<int> gone_;
+  std::map<int, Peer> peers_;
+  Limits limits_;
+  Ms begun_ = 0;  // when rebuild() was called
+  Ms since_ = 0;  // since when ranks of this base are listened for
+  bool connecting_ = false;  // whoever drives this has not said yet what became of it
+  bool announced_ = false;   // of current_: that it is to be connected
+  std::string failure_;
+  std::vector<std::pair<int, uint64_t>> failed_;
+  std::deque<News> news_;
+  bool changed_ = true;
+};
+
+bool Succession::enough(const std::vector<int>& ranks, const std::vector<int>& gone) const {
+  size_t there = 0, dead = 0;
+  for (const int rank : base_) {
+    there += contains(ranks, rank) ? 1 : 0;
+    dead += !contains(ranks, rank) && contains(gone, rank) ? 1 : 0;
+  }
+  return 2 * there > base_.size() || (2 * there == base_.size() && there + dead == base_.size());
+}
+
+std::vector<int> Succession::heard_ranks(Ms now) const {
+  std::vector<int> ranks;
+  for (const int rank : base_) {
+    if (is_mine(rank) || is_heard(rank, now)) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+/// The lowest that is in rebuild() and reaches enough; where none does, the lowest in rebuild().
+int Succession::best_leader(Ms now) const {
+  int lowest = rank_;
+  for (const int rank : base_) {
+    const Frame* const frame = frame_of(rank);
+    if (is_mine(rank)) {
+      if (enough(heard_ranks(now), {gone_.begin(), gone_.end()})) {
+        return rank;
+      }
+    } else if (frame != nullptr && is_heard(rank, now) && frame->phase != Phase::kIdle) {
+      if (enough(frame->hears, frame->gone)) {
+        return rank;
+      }
+      lowest = std::min(lowest, rank);
+    }
+  }
+  return lowest;
+}
+
+// Join.
+void Succession::follow(int leader) {
+  follows_ = leader;
+  ++vote_;
+  changed_ = true;
+}
+
+// Leave. What was confirmed stays pending: whether the leader said Go this rank cannot know; a leader
+// knows that it has not.
+void Succession::leave() {
+  if (!current_) {
+    return;
+  }
+  if (phase_ == Phase::kConfirmed) {
+    news_.push_back({.kind = News::Kind::kDisconnect});
+  }
+  if (is_mine(current_->leader)) {
+    std::erase_if(pending_, [&](const Attempt& attempt) { return attempt.is(*current_); });
+  }
+  current_.reset();
+  announced_ = false;
+  phase_ = Phase::kJoined;
+  follow(rank_);
+}
+
+/// Void. True for good: a vote never comes back.
+bool Succession::is_void(const Attempt& attempt) const {
+  return std::any_of(attempt.members.begin(), attempt.members.end(), [&](int rank) {
+    const Frame* const frame = frame_of(rank);
+    const uint64_t left = attempt.vote_of(rank);
+    return is_mine(rank) ? vote_ > left && !contains(pending_, attempt)
+                         : frame != nullptr && frame->vote > left &&
+                               !contains(frame->pending, attempt);
+  });
+}
+
+void Succession::drop_void() {
+  if (std::erase_if(pending_, [&](const Attempt& attempt) { return is_void(attempt); }) > 0) {
+    changed_ = true;
+  }
+}
+
+void Succession::heard(const std::string& text, Ms now) {
+  std::optional<Frame> frame = Frame::parse(text);
+  if (!frame || frame->rank == rank_ || !contains(base_, frame->rank)) {
+    return;
+  }
+  Peer& peer = peers_[frame->rank];
+  if (peer.frame.sequence >= frame->sequence) {
+    return;  // it was late
+  }
+  peer.heard = now;
+  peer.frame = std::move(*frame);
+  const std::vector<Attempt>& theirs = peer.frame.history;
+  if (theirs.size() > history_.size() && is_mine(theirs)) {
+    const Attempt next = theirs[history_.size()];
+    drop_void();
+    // One that was confirmed later than that group rules it out, unless it is void itself: whoever
+    // says so is one of its members then, or dead.
+    std::erase_if(pending_, [&](const Attempt& attempt) {
+      return attempt.has(peer.frame.rank) && !attempt.is(next);
+    });
+    if (!pending_.empty() && pending_.back().is(next)) {
+      adopt(next, now);
+    } else if (!next.has(rank_) && phase_ != Phase::kIdle) {
+      fail(left_behind(place_of(rank_), places_of(next.members)), {});
+    }
+  }
+  tick(now);
+}
+
+// Adopt, and Go.
+void Succession::adopt(const Attempt& attempt, Ms now) {
+  const bool there = current_ && current_->is(attempt) && phase_ == Phase::kConfirmed;
+  if (!there) {
+    leave();
+  }
+  history_.push_back(attempt);
+  base_ = attempt.members;
+  pending_.clear();
+  current_.reset();
+  announced_ = false;
+  changed_ = true;
+  if (there) {
+    phase_ = Phase::kIdle;
+    follows_ = -1;
+    news_.push_back({.kind = News::Kind::kFormed, .members = base_});
+  } else if (phase_ != Phase::kIdle) {
+    since_ = now;
+    follow(rank_);
+  }
+}
+
+void Succession::connected(bool fine, Ms now) {
+  connecting_ = false;
+  if (!current_ || !announced_) {  // it was left meanwhile
+    if (fine) {
+      news_.push_back({.kind = News::Kind::kDisconnect});
+    }
+  } else if (!fine) {
+    leave();
+  } else if (!is_mine(current_->leader) && !is_heard(current_->leader, now)) {
+    leave();  // it could not hear this rank confirm
+    news_.push_back({.kind = News::Kind::kDisconnect});
+  } else {  // Confirm
+    phase_ = Phase::kConfirmed;
+    pending_.push_back(*current_);
+    changed_ = true;
+  }
+  tick(now);
+}
+
+void Succession::tick(Ms now) {
+  drop_void();
+  if (phase_ == Phase::kIdle) {
+    return;
+  }
+  if (current_) {
+    if (is_mine(current_->leader)) {
+      lead_attempt(now);
+    } else {
+      follow_attempt(now);
+    }
+  }
+  if (phase_ == Phase::kJoined) {
+    if (const int best = best_leader(now); best != follows_) {
+      follow(best);
+    }
+    if (is_mine(follows_)) {
+      lead(now);
+    } else if (const Frame* const leader = frame_of(follows_)) {
+      const std::pair<int, uint64_t> me{rank_, vote_};
+      if (std::find(leader->failed.begin(), leader->failed.end(), me) != leader->failed.end()) {
+        fail(leader->failure, {});
+      } else if (leader->decision && leader->decision->has(rank_) &&
+                 leader->decision->vote_of(rank_) == vote_) {
+        current_ = leader->decision;
+        phase_ = Phase::kConnecting;
+        changed_ = true;
+      } else if (now >= begun_ + limits_.timeout) {
+        fail(concat("rebuild: rank ", place_of(follows_), ", which collects the others, did not decide in time"),
+             {});
+      }
+    }
+  }
+  if (phase_ == Phase::kConnecting && !announced_ && !connecting_) {
+    announced_ = connecting_ = true;
+    news_.push_back({.kind = News::Kind::kConnect,
+                     .members = current_->members,
+                     .place = current_->place,
+                     .leader = current_->leader});
+  }
+}
+
+void Succession::follow_attempt(Ms now) {
+  const Frame* const leader = frame_of(current_->leader);
+  const bool left = leader != nullptr && leader->vote > current_->vote_of(current_->leader);
+  if (left || (phase_ == Phase::kConfirmed && !is_heard(current_->leader, now))) {
+    leave();
+    drop_void();
+  }
+}
+
+void Succession::lead_attempt(Ms now) {
+  bool all = phase_ == Phase::kConfirmed;
+  for (const int rank : current_->members) {
+    if (is_mine(rank)) {
+      continue;
+    }
+    const Frame* const frame = frame_of(rank);
+    const bool confirmed = frame != nullptr && contains(frame->pending, *current_);
+    if (!is_heard(rank, now) ||
+        (frame != nullptr && !confirmed && frame->vote > current_->vote_of(rank))) {
+      leave();
+      return;
+    }
+    all = all && confirmed;
+  }
+  if (all) {
+    adopt(Attempt(*current_), now);  // Go
+  }
+}
+
+/// A pending decision of one of these that may have become a group that goes on without them.
+const Attempt* Succession::blocked_by(const std::vector<int>& joined) const {
+  for (const int rank : joined) {
+    for (const Attempt& attempt : is_mine(rank) ? pending_ : frame_of(rank)->pending) {
+      const auto elsewhere =
+          std::count_if(attempt.members.begin(), attempt.members.end(), [&](int member) {
+            return !contains(joined, member) && !gone_.contains(member);
+          });
+      // Fewer than half could never follow it with a group of their own.
+      if (2 * static_cast<size_t>(elsewhere) >= attempt.members.size() && !is_void(attempt)) {
+        return &attempt;
+      }
+    }
+  }
+  return nullptr;
+}
+
+void Succession::lead(Ms now) {
+  std::vector<int> joined;
+  bool waits = false;
+  Ms end = begun_ + limits_.timeout;
+  for (const int rank : base_) {
+    const Frame* const frame = frame_of(rank);
+    if (is_mine(rank)) {
+      joined.push_back(rank);
+    } else if (is_heard(rank, now) && frame != nullptr && frame->phase == Phase::kJoined &&
+               frame->follows == rank_) {
+      joined.push_back(rank);
+      // A tenth less than it has: the decision must still arrive.
+      end = std::min(end, peers_.at(rank).heard + frame->left_ms * 9 / 10);
+    } else if (!gone_.contains(rank) && (is_heard(rank, now) || now - since_ < limits_.silence)) {
+      waits = true;
+    }
+  }
+  if (waits && now < end) {
+    return;
+  }
+  if (!enough(joined, {gone_.begin(), gone_.end()})) {
+    fail(too_few(joined), joined);
+  } else if (const Attempt* const blocked = blocked_by(joined)) {
+    std::vector<int> unheard;
+    for (const int member : blocked->members) {
+      if (!contains(joined, member) && !gone_.contains(member)) {
+        unheard.push_back(member);
+      }
+    }
+    if (now >= end) {
+      fail(concat("rebuild: ", list_ranks(places_of(blocked->members)), " may have gone on together; not heard: ",
+                  list_ranks(places_of(unheard))), joined);
+    }
+  } else {
+    decide(std::move(joined));
+  }
+}
+
+void Succession::decide(std::vector<int> joined) {
+  Attempt attempt{.leader = rank_, .number = ++number_, .members = std::move(joined)};
+  for (const int rank : attempt.members) {
+    attempt.votes.push_back(is_mine(rank) ? vote_ : frame_of(rank)->vote);
+  }
+  attempt.place = limits_.open_place();
+  current_ = std::move(attempt);
+  phase_ = Phase::kConnecting;
+  changed_ = true;
+}
+
+std::string Succession::too_few(const std::vector<int>& joined) const {
+  std::vector<Presence> presence;
+  for (const int rank : base_) {
+    presence.push_back(contains(joined, rank)   ? Presence::kJoined
+                       : gone_.contains(rank) ? Presence::kGone
+                                              : Presence::kUnknown);
+  }
+  return why_too_few(presence);
+}
+
+void Succession::fail(std::string reason, const std::vector<int>& told) {
+  failure_ = reason;
+  failed_.clear();
+  for (const int rank : told) {
+    if (!is_mine(rank)) {
+      failed_.emplace_back(rank, frame_of(rank)->vote);
+    }
+  }
+  leave();
+  phase_ = Phase::kIdle;
+  follow(-1);
+  news_.push_back({.kind = News::Kind::kFailed, .reason = std::move(reason)});
+}
+
+SuccessionProtocol::News Succession::take_news() {
+  if (news_.empty()) {
+    return {};
+  }
+  News news = std::move(news_.front());
+  news_.pop_front();
+  return news;
+}
+
+std::string Succession::frame(Ms now) {
+  Frame frame{.rank = rank_,
+              .sequence = ++sequence_,
+              .history = history_,
+              .vote = vote_,
+              .phase = phase_,
+              .follows = follows_,
+              .left_ms = begun_ + limits_.timeout - now,
+              .hears = heard_ranks(now),
+              .gone = {gone_.begin(), gone_.end()},
+              .decision = current_ && is_mine(current_->leader) ? current_ : std::nullopt,
+              .pending = pending_,
+              .failure = failure_,
+              .failed = failed_};
+  return frame.to_text();
+}
+
+}  // namespace
+
+std::unique_ptr<SuccessionProtocol> make_succession(int rank, int world_size) {
+  return std::make_unique<Succession>(rank, world_size);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,207 @@
+// Ranks that agree on the next group while links are cut, cuts move, frames are late and processes
+// die: there are never two groups, and who can go on does.
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/comm/succession_world.h"
+
+namespace gradwire::succession_test {
+namespace {
+
+uint64_t seeds() { return std::getenv("GRADWIRE_SOAK") != nullptr ? 20000 : 300; }
+
+/// Whether these ranks, which reach each other and nobody else, must go on: they are enough of the
+/// newest base that one of them has, and none has confirmed a group with a living rank elsewhere.
+bool must_go_on(World& world, const std::vector<int>& side, int size) {
+  SuccessionFrame newest;
+  for (const int r : side) {
+    const auto frame = SuccessionFrame::parse(world.protocol(r).frame(world.now()));
+    if (frame->history.size() >= newest.history.size()) {
+      newest = *frame;
+    }
+  }
+  std::vector<int> base(static_cast<size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    base[static_cast<size_t>(r)] = r;
+  }
+  base = newest.history.empty() ? base : newest.history.back().members;
+  const auto in_base = static_cast<size_t>(
+      std::count_if(base.begin(), base.end(), [&](int r) {
+        return std::find(side.begin(), side.end(), r) != side.end();
+      }));
+  if (2 * in_base <= base.size()) {
+    return false;
+  }
+  for (const int r : side) {
+    const auto frame = SuccessionFrame::parse(world.protocol(r).frame(world.now()));
+    for (const Attempt& pending : frame->pending) {
+      for (const int member : pending.members) {
+        if (world.alive(member) && std::find(side.begin(), side.end(), member) == side.end()) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+struct Count {
+  uint64_t formed = 0, waits = 0, two = 0;
+};
+
+/// Checks a world that has been left in peace.
+void expect_peace(World& world, const std::vector<int>& sides, uint64_t seed, Count& count) {
+  const int size = static_cast<int>(sides.size());
+  if (!world.found().empty()) {
+    ++count.two;
+  }
+  bool any = false;
+  for (int first = 0; first < size; ++first) {
+    std::vector<int> side;
+    for (int r = 0; r < size; ++r) {
+      if (sides[static_cast<size_t>(r)] == sides[static_cast<size_t>(first)] && world.alive(r)) {
+        side.push_back(r);
+      }
+    }
+    const auto works = std::count_if(side.begin(), side.end(), [&](int r) { return world.works(r); });
+    any = any || works > 0;
+    if (!side.empty() && must_go_on(world, side, size)) {
+      EXPECT_GT(works, 0) << "seed " << seed << ": nobody went on beside rank " << first;
+    }
+  }
+  (any ? count.formed : count.waits) += 1;
+}
+
+Make real() { return make_succession; }
+
+/// The cut {0,1,2} | {3,4} moves to {0,1} | {2,3,4} while rank 0 collects.
+Count moving_cuts(const Make& make) {
+  Count count;
+  for (uint64_t seed = 0; seed < seeds(); ++seed) {
+    World world(5, seed, make);
+    world.cut({0, 0, 0, 1, 1});
+    world.break_all(100);
+    world.run_until(5 + world.up_to(900));
+    const std::vector<int> sides{0, 0, 1, 1, 1};
+    world.cut(sides);
+    world.run_until(world.now() + 6000);
+    expect_peace(world, sides, seed, count);
+  }
+  return count;
+}
+
+TEST(Succession, AMovingCutNeverMakesTwoGroups) {
+  const Count count = moving_cuts(real());
+  std::cout << count.formed << " went on, " << count.waits << " wait\n";
+  EXPECT_EQ(count.two, 0u);
+  EXPECT_GT(count.formed, seeds() * 9 / 10);
+}
+
+/// Tells nobody what it has confirmed: it is not bound by its vote.
+class Forgetful final : public SuccessionProtocol {
+ public:
+  Forgetful(int rank, int size) : real_(make_succession(rank, size)) {}
+  void begin(Ms now, Limits limits) override { real_->begin(now, std::move(limits)); }
+  void heard(const std::string& text, Ms now) override { real_->heard(text, now); }
+  void found_gone(int rank, Ms now) override { real_->found_gone(rank, now); }
+  void connected(bool fine, Ms now) override { real_->connected(fine, now); }
+  void tick(Ms now) override { real_->tick(now); }
+  void give_up() override { real_->give_up(); }
+  News take_news() override { return real_->take_news(); }
+  bool take_change() override { return real_->take_change(); }
+  std::vector<int> base() const override { return real_->base(); }
+  uint64_t generation() const override { return real_->generation(); }
+  std::string frame(Ms now) override {
+    auto frame = SuccessionFrame::parse(real_->frame(now));
+    if (frame->phase != SuccessionFrame::Phase::kConfirmed) {
+      frame->pending.clear();
+    }
+    return frame->to_text();
+  }
+
+ private:
+  std::unique_ptr<SuccessionProtocol> real_;
+};
+
+/// Cuts that move and heal, and processes that die, at any time.
+Count random_faults(const Make& make, uint64_t first, uint64_t last) {
+  Count count;
+  for (uint64_t seed = first; seed < last; ++seed) {
+    World world(3 + static_cast<int>(seed % 3), seed, make);
+    const int size = 3 + static_cast<int>(seed % 3);
+    std::vector<int> sides(static_cast<size_t>(size), 0);
+    world.break_all(300);
+    for (Ms faults = 1 + world.up_to(5); faults > 0; --faults) {
+      world.run_until(world.now() + world.up_to(world.up_to(2) == 0 ? 1500 : 60));
+      if (world.up_to(3) == 0) {
+        world.kill(static_cast<int>(world.up_to(size - 1)));
+      } else {
+        for (int& side : sides) {
+          side = static_cast<int>(world.up_to(1));
+        }
+        world.cut(sides);
+      }
+    }
+    world.run_until(world.now() + 9000);
+    expect_peace(world, sides, seed, count);
+    if (!world.found().empty() && count.two == 1) {
+      std::cout << "seed " << seed << ": " << world.found() << "\n";
+    }
+  }
+  return count;
+}
+
+TEST(Succession, RandomFaultsNeverMakeTwoGroupsAndWhoCanGoOnDoes) {
+  const Count count = random_faults(real(), 0, seeds());
+  std::cout << count.formed << " have a group, " << count.waits << " have none\n";
+  EXPECT_EQ(count.two, 0u);
+  EXPECT_GT(count.formed, seeds() / 2);
+}
+
+TEST(Succession, TheWorldFindsTwoGroupsWhereNobodyIsBoundByItsVote) {
+  const Make forgetful = [](int rank, int size) { return std::make_unique<Forgetful>(rank, size); };
+  EXPECT_GT(random_faults(forgetful, 0, 2000).two + moving_cuts(forgetful).two, 0u);
+}
+
+TEST(Succession, EveryRankGoesOnWhereNothingIsCut) {
+  World world(4, 1, real());
+  world.break_all(50);
+  world.run_until(1000);
+  for (int r = 0; r < 4; ++r) {
+    EXPECT_EQ(world.groups_of(r), (std::vector<std::string>{"group 0 1 2 3 of generation 1"}));
+  }
+}
+
+TEST(Succession, OfTwoOneGoesOnWhereTheOtherHasDiedAndNoneWhereItIsCutOff) {
+  for (const bool dies : {true, false}) {
+    World world(2, 1, real());
+    if (dies) {
+      world.kill(0);
+    } else {
+      world.cut({0, 1});
+    }
+    world.break_all(0);
+    world.run_until(3000);
+    EXPECT_EQ(world.groups_of(1).size(), dies ? 1u : 0u);
+    if (!dies) {
+      ASSERT_FALSE(world.errors().empty());
+      EXPECT_EQ(world.errors()[0].substr(0, 42), "rebuild: only rank 0 of 2 came; not heard:");
+    }
+  }
+}
+
+TEST(Succession, ALaggardIsToldWhoWentOn) {
+  World world(3, 5, real());
+  world.cut({0, 1, 0});
+  world.break_all(50);
+  world.run_until(1500);
+  ASSERT_EQ(world.groups_of(2), (std::vector<std::string>{"group 0 2 of generation 1"}));
+  world.cut({0, 0, 0});
+  world.run_until(2500);
+  EXPECT_EQ(world.errors().back(), "rebuild: ranks 0, 2 went on without rank 1");
+}
+
+}  // namespace
+}  // namespace gradwire::succession_test
