@@ -58,6 +58,7 @@ class Control {
     std::string store;         ///< "10.0.0.1:4711": where the members meet
     int server = 0;            ///< which of them serves it: who has collected the others
     Socket listener;           ///< of the store, on that rank
+    std::function<bool()> given_up;  ///< connecting is in vain by now
   };
   struct Connecting {
     std::function<void(Agreement&)> connect;  ///< throws where it cannot be done
@@ -92,7 +93,7 @@ class Control {
   std::map<std::string, Socket> places_;  // opened for decisions of this rank
   std::vector<std::string> addresses_;    // of the first group's ranks
   std::map<uint64_t, std::vector<int>> groups_;  // who was in which generation
-  std::atomic<bool> driven_{false};
+  std::atomic<bool> driven_{false}, in_vain_{false};
   std::map<uint64_t, Reason> reasons_;
   std::vector<std::pair<Server::Client, uint64_t>> asking_;
   Server server_;  // last: its thread uses the others

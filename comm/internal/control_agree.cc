@@ -28,6 +28,7 @@ int64_t milliseconds_now() {
 
 void Control::settle() {
   groups_.emplace(protocol_->generation(), protocol_->base());
+  in_vain_ = protocol_->connects_in_vain();
   for (News news = protocol_->take_news(); news.kind != News::Kind::kNone;
        news = protocol_->take_news()) {
     news_.push_back(std::move(news));
@@ -51,6 +52,7 @@ Control::Agreement Control::agreement_of(const News& news, uint64_t generation) 
     agreement.store = news.place;
     agreement.server = place_of(news.leader, news.members);
     agreement.listener = std::move(places_[news.place]);
+    agreement.given_up = [this] { return in_vain_.load(); };
   }
   return agreement;
 }

@@ -28,6 +28,7 @@ class Succession final : public SuccessionProtocol {
   }
 
   std::vector<int> base() const override { return base_; }
+  bool connects_in_vain() const override { return connecting_ && !announced_; }
   uint64_t generation() const override { return history_.size(); }
   bool take_change() override { return std::exchange(changed_, false); }
 
@@ -99,6 +100,8 @@ class Succession final : public SuccessionProtocol {
 
   bool enough(const std::vector<int>& ranks, const std::vector<int>& gone) const;
   std::vector<int> heard_ranks(Ms now) const;
+  bool leads(int rank, Ms now) const;
+  bool reaches_enough(int rank, Ms now) const;
   int best_leader(Ms now) const;
   void follow(int leader);
   void leave();
@@ -153,17 +156,27 @@ std::vector<int> Succession::heard_ranks(Ms now) const {
   return ranks;
 }
 
-/// The lowest that is in rebuild() and reaches enough; where none does, the lowest in rebuild().
+bool Succession::leads(int rank, Ms now) const {
+  const Frame* const frame = frame_of(rank);
+  return !is_mine(rank) && frame != nullptr && is_heard(rank, now) && frame->phase != Phase::kIdle &&
+         frame->follows == rank;
+}
+
+bool Succession::reaches_enough(int rank, Ms now) const {
+  return is_mine(rank) ? enough(heard_ranks(now), {gone_.begin(), gone_.end()})
+                       : enough(frame_of(rank)->hears, frame_of(rank)->gone);
+}
+
+/// The lowest that leads, or is this one, and reaches enough; where none does, the lowest. Who follows
+/// another stays with it: a decision that is on its way must find the vote that it answers.
 int Succession::best_leader(Ms now) const {
-  int lowest = rank_;
+  if (leads(follows_, now) && reaches_enough(follows_, now)) {
+    return follows_;
+  }
+  int lowest = leads(follows_, now) ? follows_ : rank_;
   for (const int rank : base_) {
-    const Frame* const frame = frame_of(rank);
-    if (is_mine(rank)) {
-      if (enough(heard_ranks(now), {gone_.begin(), gone_.end()})) {
-        return rank;
-      }
-    } else if (frame != nullptr && is_heard(rank, now) && frame->phase != Phase::kIdle) {
-      if (enough(frame->hears, frame->gone)) {
+    if (is_mine(rank) || leads(rank, now)) {
+      if (reaches_enough(rank, now)) {
         return rank;
       }
       lowest = std::min(lowest, rank);
@@ -297,16 +310,19 @@ void Succession::tick(Ms now) {
     }
   }
   if (phase_ == Phase::kJoined) {
+    const std::pair<int, uint64_t> me{rank_, vote_};
+    const Frame* const last = frame_of(follows_);
+    if (last != nullptr && std::find(last->failed.begin(), last->failed.end(), me) != last->failed.end()) {
+      fail(last->failure, {});
+      return;
+    }
     if (const int best = best_leader(now); best != follows_) {
       follow(best);
     }
     if (is_mine(follows_)) {
       lead(now);
     } else if (const Frame* const leader = frame_of(follows_)) {
-      const std::pair<int, uint64_t> me{rank_, vote_};
-      if (std::find(leader->failed.begin(), leader->failed.end(), me) != leader->failed.end()) {
-        fail(leader->failure, {});
-      } else if (leader->decision && leader->decision->has(rank_) &&
+      if (leader->decision && leader->decision->has(rank_) &&
                  leader->decision->vote_of(rank_) == vote_) {
         current_ = leader->decision;
         phase_ = Phase::kConnecting;
@@ -384,7 +400,7 @@ void Succession::lead(Ms now) {
                frame->follows == rank_) {
       joined.push_back(rank);
       // A tenth less than it has: the decision must still arrive.
-      end = std::min(end, peers_.at(rank).heard + frame->left_ms * 9 / 10);
+      end = std::min(end, peers_.at(rank).heard + frame->left_ms - limits_.timeout / 10);
     } else if (!gone_.contains(rank) && (is_heard(rank, now) || now - since_ < limits_.silence)) {
       waits = true;
     }

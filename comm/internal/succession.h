@@ -51,6 +51,8 @@ class SuccessionProtocol {
   virtual void found_gone(int rank, Ms now) = 0;
   /// What became of News::kConnect.
   virtual void connected(bool fine, Ms now) = 0;
+  /// The decision that it is connecting to has been given up: connected() will change nothing.
+  virtual bool connects_in_vain() const = 0;
   /// Time has passed.
   virtual void tick(Ms now) = 0;
   /// rebuild() has ended with an error.

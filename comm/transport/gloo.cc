@@ -151,6 +151,34 @@ std::shared_ptr<PointToPoint> connect(const TransportOptions& options, const std
   return engine;
 }
 
+/// One that ends as soon as the group for which ranks meet there has been given up.
+class StoreOfAttempt final : public Store {
+ public:
+  StoreOfAttempt(std::unique_ptr<Store> store, std::function<bool()> given_up)
+      : Store(store->address(), store->deadline()),
+        store_(std::move(store)),
+        given_up_(std::move(given_up)) {}
+  void set(std::string_view key, std::span<const char> value) override {
+    check_attempt();
+    store_->set(key, value);
+  }
+  bool try_get(std::string_view key, std::vector<char>& value) override {
+    check_attempt();
+    return store_->try_get(key, value);
+  }
+  std::string local_address() const override { return store_->local_address(); }
+  void clear() noexcept override { store_->clear(); }
+
+ private:
+  void check_attempt() const {
+    if (given_up_()) {
+      throw TransportError("a member of the new group left before all had connected");
+    }
+  }
+  std::unique_ptr<Store> store_;
+  std::function<bool()> given_up_;
+};
+
 GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
   std::shared_ptr<PointToPoint> engine;
   TransportOptions next = options_;
@@ -158,10 +186,12 @@ GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
     next.rank = agreement.rank;
     next.world_size = static_cast<int>(agreement.members.size());
     const Deadline deadline = std::chrono::steady_clock::now() + next.timeout;
-    const auto store = make_tcp_store(agreement.store, next.rank, deadline, access_of(next),
-                                      std::move(agreement.listener), agreement.server);
-    meet(*store, "here", next.rank, next.world_size);
-    engine = connect(next, address_, *store, agreement.server);
+    StoreOfAttempt store(
+        make_tcp_store(agreement.store, next.rank, deadline, access_of(next),
+                       std::move(agreement.listener), agreement.server),
+        agreement.given_up);
+    meet(store, "here", next.rank, next.world_size);
+    engine = connect(next, address_, store, agreement.server);
   };
   const auto disconnect = [&engine] {
     engine->close("not all members of the new group confirmed it");

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,6 +38,8 @@ class World {
     return sides_[static_cast<size_t>(a)] == sides_[static_cast<size_t>(b)];
   }
   void kill(int r) { at(r).alive = false; }
+  /// It lives, and does not call rebuild().
+  void keep_out(int r) { at(r).stays_out = true; }
   /// The group they are in has failed: they call rebuild(), within `spread`.
   void break_all(Ms spread) {
     for (Rank& rank : ranks_) {
@@ -74,13 +77,14 @@ class World {
     const Rank& rank = ranks_[static_cast<size_t>(r)];
     return rank.alive && rank.formed && !rank.in_rebuild;
   }
-  /// Two living ranks that have gone on from one base in different groups, as text; empty if none.
+  /// Two living ranks that have gone on from one base in different groups which worked, with all their
+  /// members in them at once; empty if there are none.
   std::string two_groups() const {
     for (int a = 0; a < size_; ++a) {
       for (int b = a + 1; b < size_; ++b) {
         const auto &one = groups_of(a), &other = groups_of(b);
         for (size_t i = 0; alive(a) && alive(b) && i < std::min(one.size(), other.size()); ++i) {
-          if (one[i] != other[i]) {
+          if (one[i] != other[i] && worked_.contains(one[i]) && worked_.contains(other[i])) {
             return "ranks " + std::to_string(a) + " and " + std::to_string(b) + ": " + one[i] +
                    " and " + other[i];
           }
@@ -96,6 +100,7 @@ class World {
   struct Rank {
     std::unique_ptr<SuccessionProtocol> protocol;
     bool alive = true;
+    bool stays_out = false;
     bool in_rebuild = false;
     bool formed = false;          ///< works in the last of `groups`
     Ms calls_at = 1 << 30;        ///< rebuild()
@@ -126,7 +131,7 @@ class World {
 
   void step(int r) {
     Rank& rank = at(r);
-    if (!rank.in_rebuild && now_ >= rank.calls_at) {
+    if (!rank.in_rebuild && now_ >= rank.calls_at && !rank.stays_out) {
       rank.calls_at = 1 << 30;
       rank.in_rebuild = true;
       rank.formed = false;
@@ -138,7 +143,7 @@ class World {
       return;
     }
     protocol(r).tick(now_);
-    if (!rank.connecting.empty() && now_ >= rank.connects_until) {
+    if (!rank.connecting.empty() && (now_ >= rank.connects_until || protocol(r).connects_in_vain())) {
       rank.connecting.clear();
       protocol(r).connected(false, now_);
     } else if (!rank.connecting.empty() && all_connect(r) && up_to(4) == 0) {
@@ -199,6 +204,11 @@ class World {
       rank.groups.push_back("group" + group + " of generation " +
                             std::to_string(protocol(r).generation()));
     }
+    if (rank.formed && std::all_of(rank.members.begin(), rank.members.end(), [&](int member) {
+          return at(member).formed && at(member).groups == rank.groups;
+        })) {
+      worked_.insert(rank.groups.begin(), rank.groups.end());
+    }
     const std::string two = two_groups();
     if (!two.empty() && found_.empty()) {
       found_ = two;
@@ -229,6 +239,7 @@ class World {
   std::vector<int> sides_;
   std::multimap<Ms, Flying> flying_;
   std::set<std::pair<int, std::string>> came_;
+  std::set<std::string> worked_;
   std::vector<std::string> errors_;
   int places_ = 0;
   std::string found_;

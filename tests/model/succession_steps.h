@@ -119,10 +119,14 @@ static void adopt(int i, int a) {
 }
 
 /* Join */
+static int leads(int i, int j) {
+  int s = frame_of(i, j);
+  return members_of(now.base[i]) & BIT(j) && heard(i, j) && s && S_JOINED(s) && S_FOLLOW(s) == j;
+}
 static int leader_for(int i) {
+  if (now.follow[i] != i && leads(i, now.follow[i])) return now.follow[i];
   for (int j = 0; j < RANKS; ++j) {
-    int s = frame_of(i, j);
-    if (members_of(now.base[i]) & BIT(j) && (j == i || (heard(i, j) && s && S_JOINED(s)))) return j;
+    if (j == i || leads(i, j)) return j;
   }
   return i;
 }
