@@ -42,6 +42,7 @@ byte current[RANKS];  /* a + 1: connecting or confirmed */
 byte confirmed[RANKS];
 byte pending[RANKS];  /* bits of attempts */
 byte gone[RANKS];     /* bits of ranks that it knows to be dead */
+byte silent[RANKS];   /* bits of ranks of which it has heard nothing for too long */
 
 byte worked;      /* bits of attempts that were groups with all their members */
 byte attempts = 0;
@@ -50,7 +51,7 @@ byte a_vote[ATTEMPTS * RANKS];
 
 int known[RANKS * RANKS];   /* what i has heard of j, at i * RANKS + j; see status() */
 int flying[RANKS * RANKS];  /* the frame on its way from j to i; 0: none */
-byte kills = KILLS, cuts = CUTS, late = LATE, lost = LOST, quiet = 0;
+byte kills = KILLS, cuts = CUTS, late = LATE, lost = LOST;
 
 c_code {
 \#include "succession_steps.h"
@@ -59,25 +60,9 @@ c_code {
 proctype rank(byte i) {
 end:
   do
-  :: d_step { c_expr { CAN_JOIN } -> c_code { take_vote(Prank->i, leader_for(Prank->i));  } }
-  :: d_step { c_expr { CAN_DECIDE } -> c_code { decide(Prank->i);  } }
-  :: d_step { c_expr { CAN_DECIDE_EARLY } -> c_code { now.lost--; decide(Prank->i);  } }
-  :: d_step { c_expr { CAN_BEGIN } -> c_code { now.joined[Prank->i] = 1; take_vote(Prank->i, Prank->i);  } }
-#ifdef OLD_RULE
-  :: d_step { c_expr { IS_TOLD } -> c_code { adopt(Prank->i, told(Prank->i) - 1);  } }
-  :: d_step { c_expr { CAN_CONNECT } -> c_code {
-          now.current[Prank->i] = now.joined[Prank->i] = 0;
-          begin_group(Prank->i);  } }
-  :: d_step { c_expr { CAN_LEAVE } -> c_code { now.current[Prank->i] = 0; take_vote(Prank->i, Prank->i);  } }
-#else
-  :: d_step { c_expr { IS_TOLD } -> c_code { now.current[Prank->i] = told(Prank->i);  } }
-  :: d_step { c_expr { CAN_CONFIRM } -> c_code {
-          now.confirmed[Prank->i] = 1;
-          now.pending[Prank->i] |= BIT(now.current[Prank->i] - 1);  } }
-  :: d_step { c_expr { CAN_GO } -> c_code { adopt(Prank->i, now.current[Prank->i] - 1);  } }
-  :: d_step { c_expr { CAN_LEAVE } -> c_code { leave(Prank->i);  } }
-  :: d_step { c_expr { CAN_LEAVE_EARLY } -> c_code { now.lost--; leave(Prank->i);  } }
-#endif
+  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); } }
+  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); } }
+  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); } }
   od
 }
 
@@ -87,36 +72,37 @@ end:
   do
   :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); } }
   :: d_step { c_expr { CAN_SEND_LATE } -> c_code {
-          now.late--;
-          now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j);  } }
+       now.late--;
+       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); } }
   :: d_step { c_expr { CAN_ARRIVE } -> c_code {
-          int s = now.flying[Pwire->i * RANKS + Pwire->j];
-          now.late++;
-          now.flying[Pwire->i * RANKS + Pwire->j] = 0;
-          arrives(Pwire->i, Pwire->j, s);  } }
+       int s = now.flying[Pwire->i * RANKS + Pwire->j];
+       now.flying[Pwire->i * RANKS + Pwire->j] = 0;
+       now.late++;
+       arrives(Pwire->i, Pwire->j, s); } }
   :: d_step { c_expr { CAN_VANISH } -> c_code {
-          now.late++;
-          now.flying[Pwire->i * RANKS + Pwire->j] = 0;  } }
-  :: d_step { c_expr { CAN_FIND_GONE } -> c_code {
-          now.gone[Pwire->i] |= BIT(Pwire->j);  } }
+       now.flying[Pwire->i * RANKS + Pwire->j] = 0;
+       now.late++; } }
+  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); } }
+  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); } }
+  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); } }
   od
 }
 
+/* All of them come; a cut that changes nothing and the death of a dead rank are among them. */
 proctype faults() {
   byte k;
 end:
   do
-  :: d_step { cuts > 0 && !quiet -> cuts--; k = 0 };
-     do
-     :: k < (1 << (RANKS - 1)) - 1 -> k++
-     :: d_step { c_code { cut(Pfaults->k << 1); }; k = 0 }; break
-     od
-  :: d_step { kills > 0 && !quiet -> kills--; k = 0 };
-     do
-     :: k < RANKS - 1 -> k++
-     :: d_step { c_code { now.alive[Pfaults->k] = 0; }; k = 0 }; break
-     od
-  :: d_step { !quiet -> quiet = 1; cuts = 0; kills = 0; lost = 0 }
+  :: atomic { cuts > 0 -> cuts--; k = 0;
+       do
+       :: k < (1 << (RANKS - 1)) - 1 -> k++
+       :: c_code { cut(Pfaults->k << 1); }; k = 0; break
+       od }
+  :: atomic { kills > 0 -> kills--; k = 0;
+       do
+       :: k < RANKS - 1 -> k++
+       :: c_code { kill_rank(Pfaults->k); }; k = 0; break
+       od }
   od
 }
 
@@ -128,13 +114,14 @@ init {
   byte i = 0, j;
   atomic {
     do
-    :: i < RANKS -> alive[i] = 1; joined[i] = 1; follow[i] = i; run rank(i); j = 0;
+    :: i < RANKS -> alive[i] = 1; joined[i] = 1; follow[i] = i; vote[i] = 1; run rank(i); j = 0;
        do
        :: j < RANKS -> if :: i != j -> run wire(i, j) :: else fi; j++
        :: else -> break
        od; i++
     :: else -> break
     od;
+    c_code { meet(); };
     run faults(); run monitor()
   }
 }

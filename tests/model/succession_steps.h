@@ -22,9 +22,9 @@ extern void (*uerror)(char *);
 static void show(void) {
   for (int i = 0; i < RANKS; ++i) {
     printf("rank %d: alive %d side %d vote %d base %d follow %d joined %d out %d current %d confirmed %d "
-           "pending %x gone %x\n", i, now.alive[i], now.side[i], now.vote[i], now.base[i],
+           "pending %x gone %x silent %x\n", i, now.alive[i], now.side[i], now.vote[i], now.base[i],
            now.follow[i], now.joined[i], now.out[i], now.current[i], now.confirmed[i], now.pending[i],
-           now.gone[i]);
+           now.gone[i], now.silent[i]);
   }
   for (int a = 0; a < now.attempts; ++a) {
     printf("attempt %d: base %d leader %d members %x\n", a + 1, now.a_base[a], now.a_leader[a],
@@ -33,7 +33,8 @@ static void show(void) {
 }
 
 static int linked(int i, int j) { return now.side[i] == now.side[j]; }
-static int heard(int i, int j) { return i == j || (linked(i, j) && now.alive[j]); }
+static int there(int i, int j) { return linked(i, j) && now.alive[j]; }
+static int heard(int i, int j) { return i == j || !((now.silent[i] | now.gone[i]) & BIT(j)); }
 static int members_of(int b) { return b == 0 ? BIT(RANKS) - 1 : now.a_members[b - 1]; }
 static int count(int mask) { return __builtin_popcount(mask); }
 
@@ -69,6 +70,9 @@ static void drop_void(int i) {
 static void take_vote(int i, int leader) {
   now.follow[i] = leader;
   now.vote[i]++;
+#ifdef OLD_RULE
+  if (now.vote[i] > 15) now.vote[i] = 15; /* it may go on for ever */
+#endif
   require(now.vote[i] < 16);
 }
 static void leave(int i) {
@@ -130,10 +134,6 @@ static int leader_for(int i) {
   }
   return i;
 }
-static int can_join(int i) {
-  return now.alive[i] && now.joined[i] && !now.current[i] && leader_for(i) != now.follow[i];
-}
-
 /* Decide */
 static int followers(int i) {
   int mask = BIT(i);
@@ -175,13 +175,16 @@ static int waits(int i, int mask) {
   return 0;
 }
 static int may_decide(int i) {
-  return now.alive[i] && now.joined[i] && !now.current[i] && now.follow[i] == i &&
+  return now.attempts < ATTEMPTS - 1 && now.joined[i] && !now.current[i] && now.follow[i] == i &&
          leader_for(i) == i && enough(followers(i), now.base[i], now.gone[i]) &&
          !blocked(i, followers(i));
 }
 static void decide(int i) {
   int a = now.attempts++, mask = followers(i);
-  require(now.attempts < ATTEMPTS);
+#ifndef OLD_RULE
+  if (now.attempts >= ATTEMPTS - 1) show();
+  require(now.attempts < ATTEMPTS - 1);
+#endif
   now.a_base[a] = now.base[i];
   now.a_leader[a] = i;
   now.a_members[a] = mask;
@@ -207,57 +210,135 @@ static int told(int i) {
 static int all_there(int i) {
   int a = now.current[i] - 1;
   for (int m = 0; m < RANKS; ++m) {
-    if (now.a_members[a] & BIT(m) &&
-        (!heard(i, m) || (now.current[m] != a + 1 && !(now.pending[m] & BIT(a)) &&
-                          now.base[m] != a + 1))) {
+    if (now.a_members[a] & BIT(m) && m != i &&
+        (!there(i, m) ||
+         (now.current[m] != a + 1 && !(now.pending[m] & BIT(a)) && now.base[m] != a + 1))) {
       return 0;
     }
   }
   return 1;
 }
-static int can_confirm(int i) {
+static int can_connect(int i) {
   return now.alive[i] && now.current[i] && !now.confirmed[i] && all_there(i);
+}
+/* Connecting fails: somebody is not there, and for so long that the leader has noticed too (else it would
+ * decide the same again and again) */
+static int can_fail(int i) {
+  if (!now.alive[i] || !now.current[i] || now.confirmed[i]) return 0;
+  int a = now.current[i] - 1, leader = now.a_leader[a];
+  for (int m = 0; m < RANKS; ++m) {
+    if (now.a_members[a] & BIT(m) && m != i &&
+        !there(i, m) && !heard(i, m) && (!there(i, leader) || !heard(leader, m))) {
+      return 1;
+    }
+  }
+  return 0;
 }
 static int knows_left(int i, int m) {
   int a = now.current[i] - 1, s = frame_of(i, m);
   return s && S_VOTE(s) > now.a_vote[a * RANKS + m] && !(S_PENDING(s) & BIT(a));
 }
-/* Leave: somebody is not there, or has left */
-static int can_leave(int i) {
-  if (!now.alive[i] || !now.current[i]) return 0;
+/* Leave: somebody is not heard, or has left */
+static int must_leave(int i) {
   int a = now.current[i] - 1, leader = now.a_leader[a];
-  if (leader != i && now.confirmed[i]) return !heard(i, leader) || knows_left(i, leader);
+  if (leader != i) return knows_left(i, leader) || (now.confirmed[i] && !heard(i, leader));
   for (int m = 0; m < RANKS; ++m) {
-    if (now.a_members[a] & BIT(m) && m != i && (!heard(i, m) || knows_left(i, m))) return 1;
+    if (now.a_members[a] & BIT(m) && (!heard(i, m) || knows_left(i, m))) return 1;
   }
   return 0;
 }
 /* Go */
 static int can_go(int i) {
-  if (!now.alive[i] || !now.current[i] || !now.confirmed[i]) return 0;
   int a = now.current[i] - 1;
-  if (now.a_leader[a] != i) return 0;
+  if (!now.confirmed[i] || now.a_leader[a] != i) return 0;
   for (int m = 0; m < RANKS; ++m) {
     int s = frame_of(i, m);
-    if (now.a_members[a] & BIT(m) && m != i && !(s && S_PENDING(s) & BIT(a))) return 0;
+    if (now.a_members[a] & BIT(m) && !(s && S_PENDING(s) & BIT(a))) return 0;
   }
   return 1;
+}
+/* What a rank does at once when it has learned something: tick() */
+static void react(int i) {
+  drop_void(i);
+  if (!now.joined[i]) return;
+#ifndef OLD_RULE
+  if (now.current[i] && must_leave(i)) leave(i);
+  if (now.current[i] && can_go(i)) {
+    adopt(i, now.current[i] - 1);
+    return;
+  }
+#endif
+  if (now.current[i]) return;
+  if (leader_for(i) != now.follow[i]) take_vote(i, leader_for(i)); /* Join */
+  if (may_decide(i) && !waits(i, followers(i))) {
+    decide(i);
+  } else if (told(i)) {
+#ifdef OLD_RULE
+    adopt(i, told(i) - 1);
+#else
+    now.current[i] = told(i);
+#endif
+  }
+}
+static void connects(int i) {
+#ifdef OLD_RULE
+  now.current[i] = now.joined[i] = 0;
+  begin_group(i);
+#else
+  if (!heard(i, now.a_leader[now.current[i] - 1])) {
+    leave(i);
+  } else {
+    now.confirmed[i] = 1;
+    now.pending[i] |= BIT(now.current[i] - 1);
+  }
+#endif
+  react(i);
+}
+static void fails(int i) {
+#ifdef OLD_RULE
+  now.current[i] = 0;
+  take_vote(i, i);
+#else
+  leave(i);
+#endif
+  react(i);
 }
 /* The group it is in has broken: rebuild() */
 static int can_begin(int i) {
   if (!now.alive[i] || now.joined[i] || now.out[i]) return 0;
   for (int m = 0; m < RANKS; ++m) {
     if (members_of(now.base[i]) & BIT(m) && m != i &&
-        (!heard(i, m) || (now.base[m] == now.base[i] && now.joined[m]) || now.out[m])) {
+        (!there(i, m) || (now.base[m] == now.base[i] && now.joined[m]) || now.out[m])) {
       return 1;
     }
   }
   return 0;
 }
+static void begins(int i) {
+  now.joined[i] = 1;
+  take_vote(i, i);
+  react(i);
+}
+/* i has heard nothing of j for too long: rightly, or because frames were lost */
+static int can_notice(int i, int j) {
+  return now.alive[i] && !there(i, j) && heard(i, j);
+}
+static int can_miss(int i, int j) {
+  return now.lost && now.alive[i] && now.alive[j] && now.joined[i] && heard(i, j);
+}
+static void notices(int i, int j) {
+  now.silent[i] |= BIT(j);
+  react(i);
+}
+static void finds_gone(int i, int j) {
+  now.gone[i] |= BIT(j);
+  react(i);
+}
 
 /* A frame of j arrives at i: Void, Adopt */
 static void arrives(int i, int j, int s) {
   now.known[i * RANKS + j] = s;
+  now.silent[i] &= ~BIT(j);
   int next = -1;
   for (int b = S_BASE(s); b != 0; b = now.a_base[b - 1]) {
     if (now.a_base[b - 1] == now.base[i]) next = b - 1;
@@ -281,10 +362,14 @@ static void arrives(int i, int j, int s) {
 #ifdef UNBOUND
   if (!now.current[i]) now.pending[i] = 0;
 #endif
+  react(i);
 }
 
 /* What must be where nothing happens any more */
 static int at_peace_is_right(void) {
+#ifdef OLD_RULE
+  return 1; /* it is asked for two groups alone */
+#endif
   for (int i = 0; i < RANKS; ++i) {
     int here = 0, dead = 0, newest = 0, works = 0, bound = 0;
     if (!now.alive[i]) continue;
@@ -304,30 +389,44 @@ static int at_peace_is_right(void) {
   }
   return 1;
 }
+/* All have heard each other once, and follow nobody yet. */
+static void meet(void) {
+  for (int i = 0; i < RANKS; ++i) {
+    for (int j = 0; j < RANKS; ++j) {
+      if (i != j) now.known[i * RANKS + j] = status(j);
+    }
+  }
+}
+/* What it knew does not matter any more. */
+static void kill_rank(int k) {
+  now.alive[k] = 0;
+  now.vote[k] = now.base[k] = now.follow[k] = now.joined[k] = now.out[k] = now.current[k] = 0;
+  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = 0;
+  for (int j = 0; j < RANKS; ++j) {
+    now.known[k * RANKS + j] = 0;
+    now.late += now.flying[k * RANKS + j] != 0;
+    now.flying[k * RANKS + j] = 0;
+  }
+}
 static void cut(int mask) {
   for (int r = 0; r < RANKS; ++r) now.side[r] = (mask >> r) & 1;
 }
 
 static int can_send(int i, int j) {
   return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         status(j) != now.known[i * RANKS + j];
+         (status(j) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
 }
 static int can_find_gone(int i, int j) {
   return now.alive[i] && !now.alive[j] && linked(i, j) && !(now.gone[i] & BIT(j));
 }
 
-#define CAN_JOIN (can_join(Prank->i))
-#define CAN_DECIDE (may_decide(Prank->i) && !waits(Prank->i, followers(Prank->i)))
-#define CAN_DECIDE_EARLY (now.lost && may_decide(Prank->i) && waits(Prank->i, followers(Prank->i)))
+#define CAN_CONNECT (can_connect(Prank->i))
+#define CAN_FAIL (can_fail(Prank->i))
 #define CAN_BEGIN (can_begin(Prank->i))
-#define IS_TOLD (told(Prank->i))
-#define CAN_CONNECT (can_confirm(Prank->i))
-#define CAN_LEAVE (can_leave(Prank->i))
-#define CAN_CONFIRM (can_confirm(Prank->i) && !can_leave(Prank->i))
-#define CAN_GO (can_go(Prank->i))
-#define CAN_LEAVE_EARLY (now.lost && now.alive[Prank->i] && now.current[Prank->i])
 #define CAN_SEND (can_send(Pwire->i, Pwire->j))
 #define CAN_SEND_LATE (now.late && CAN_SEND)
 #define CAN_ARRIVE (now.alive[Pwire->i] && now.flying[Pwire->i * RANKS + Pwire->j])
-#define CAN_VANISH (now.flying[Pwire->i * RANKS + Pwire->j] && !heard(Pwire->i, Pwire->j))
+#define CAN_VANISH (now.flying[Pwire->i * RANKS + Pwire->j] && !there(Pwire->i, Pwire->j))
+#define CAN_NOTICE (can_notice(Pwire->i, Pwire->j))
+#define CAN_MISS (can_miss(Pwire->i, Pwire->j))
 #define CAN_FIND_GONE (can_find_gone(Pwire->i, Pwire->j))
