@@ -5,6 +5,7 @@
  * A frame arrives at once or is never sent (a newer one replaces it); up to -DLATE=1 are on their way at a time
  * and arrive at any time, also after a cut or their sender's death. -DOLD_RULE is the protocol as it
  * was: a decision counts at once, and as the base of the next, with nobody's confirmation.
+ * -DCUT_FIRST: they are cut in two before they begin.
  * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing.
  *
  * Checked: there are never two groups of one base that worked, with living members (begin_group() in
@@ -60,9 +61,9 @@ c_code {
 proctype rank(byte i) {
 end:
   do
-  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); } }
-  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); } }
-  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); } }
+  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); tidy(); } }
   od
 }
 
@@ -70,7 +71,7 @@ end:
 proctype wire(byte i; byte j) {
 end:
   do
-  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); } }
+  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); tidy(); } }
   :: d_step { c_expr { CAN_SEND_LATE } -> c_code {
        now.late--;
        now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); } }
@@ -78,13 +79,13 @@ end:
        int s = now.flying[Pwire->i * RANKS + Pwire->j];
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
        now.late++;
-       arrives(Pwire->i, Pwire->j, s); } }
+       arrives(Pwire->i, Pwire->j, s); tidy(); } }
   :: d_step { c_expr { CAN_VANISH } -> c_code {
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
-       now.late++; } }
-  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); } }
-  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); } }
-  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); } }
+       now.late++; tidy(); } }
+  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); tidy(); } }
+  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); tidy(); } }
+  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); tidy(); } }
   od
 }
 
@@ -101,7 +102,7 @@ end:
   :: atomic { kills > 0 -> kills--; k = 0;
        do
        :: k < RANKS - 1 -> k++
-       :: c_code { kill_rank(Pfaults->k); }; k = 0; break
+       :: c_code { kill_rank(Pfaults->k); tidy(); }; k = 0; break
        od }
   od
 }
@@ -121,7 +122,14 @@ init {
        od; i++
     :: else -> break
     od;
-    c_code { meet(); };
-    run faults(); run monitor()
+    c_code { meet(); tidy(); };
+#ifdef CUT_FIRST
+    i = 0;
+    do
+    :: i < (1 << (RANKS - 1)) - 1 -> i++
+    :: c_code { cut(Pinit->i << 1); }; break
+    od;
+#endif
+    i = 0; j = 0; run faults(); run monitor()
   }
 }

@@ -367,15 +367,15 @@ static void arrives(int i, int j, int s) {
 
 /* What must be where nothing happens any more */
 static int at_peace_is_right(void) {
-#ifdef OLD_RULE
-  return 1; /* it is asked for two groups alone */
+#if defined(OLD_RULE) || defined(UNBOUND)
+  return 1; /* they are asked for two groups alone */
 #endif
   for (int i = 0; i < RANKS; ++i) {
     int here = 0, dead = 0, newest = 0, works = 0, bound = 0;
     if (!now.alive[i]) continue;
     for (int j = 0; j < RANKS; ++j) {
       if (!now.alive[j] && linked(i, j)) dead |= BIT(j);
-      if (!now.alive[j] || !linked(i, j)) continue;
+      if (!now.alive[j] || !linked(i, j) || now.out[j]) continue; /* who was told that others went on ends */
       here |= BIT(j);
       if (now.base[j] > newest) newest = now.base[j]; /* attempts count up along a chain */
       if (now.base[j] && !now.joined[j] && !now.out[j]) works |= BIT(j);
@@ -389,6 +389,78 @@ static int at_peace_is_right(void) {
   }
   return 1;
 }
+/* The same state by the same numbers: attempts of which nobody knows are forgotten, and the votes of a rank
+ * count up from 0. Only their order is ever looked at. */
+static int knows_attempt(int s, int a) {
+  return s && (S_BASE(s) == a + 1 || S_DECISION(s) == a + 1 || S_PENDING(s) & BIT(a));
+}
+static int renumbered(int s, const int *number, const int *votes) {
+  int pending = 0;
+  if (!s) return 0;
+  for (int a = 0; a < ATTEMPTS; ++a) pending |= S_PENDING(s) & BIT(a) ? BIT(number[a + 1] - 1) : 0;
+  return (s & (1 << 30 | 15 << 8 | 1 << 16)) | votes[S_VOTE(s)] | number[S_BASE(s)] << 4 |
+         number[S_DECISION(s)] << 12 | pending << 17;
+}
+static void tidy(void) {
+  int kept[ATTEMPTS], number[ATTEMPTS + 1] = {0}, left = 0;
+  for (int a = now.attempts - 1; a >= 0; --a) { /* bases come before what follows them */
+    kept[a] = 0;
+    for (int r = 0; r < RANKS; ++r) {
+      kept[a] |= now.base[r] == a + 1 || now.current[r] == a + 1 || now.pending[r] & BIT(a);
+      for (int j = 0; j < RANKS; ++j) {
+        kept[a] |= knows_attempt(now.known[r * RANKS + j], a) || knows_attempt(now.flying[r * RANKS + j], a);
+      }
+    }
+    for (int b = a + 1; b < now.attempts; ++b) kept[a] |= kept[b] && now.a_base[b] == a + 1;
+  }
+  for (int a = 0; a < now.attempts; ++a) number[a + 1] = kept[a] ? ++left : 0;
+  int votes[RANKS][16];
+  for (int r = 0; r < RANKS; ++r) {
+    int used[16] = {0}, next = 0;
+    used[now.vote[r]] = 1;
+    for (int i = 0; i < RANKS; ++i) {
+      int s = now.known[i * RANKS + r], f = now.flying[i * RANKS + r];
+      if (s) used[S_VOTE(s)] = 1;
+      if (f) used[S_VOTE(f)] = 1;
+    }
+    for (int a = 0; a < now.attempts; ++a) {
+      if (kept[a] && now.a_members[a] & BIT(r)) used[now.a_vote[a * RANKS + r]] = 1;
+    }
+    for (int v = 0; v < 16; ++v) votes[r][v] = used[v] ? next++ : 0;
+  }
+  int worked = 0;
+  for (int a = 0; a < now.attempts; ++a) {
+    int to = number[a + 1] - 1;
+    if (to < 0) continue;
+    worked |= now.worked & BIT(a) ? BIT(to) : 0;
+    now.a_base[to] = number[now.a_base[a]];
+    now.a_leader[to] = now.a_leader[a];
+    now.a_members[to] = now.a_members[a];
+    for (int r = 0; r < RANKS; ++r) {
+      int in = now.a_members[a] & BIT(r);
+      now.a_vote[to * RANKS + r] = in ? votes[r][now.a_vote[a * RANKS + r]] : 0;
+    }
+  }
+  for (int a = left; a < ATTEMPTS; ++a) {
+    now.a_base[a] = now.a_leader[a] = now.a_members[a] = 0;
+    for (int r = 0; r < RANKS; ++r) now.a_vote[a * RANKS + r] = 0;
+  }
+  now.worked = worked;
+  now.attempts = left;
+  for (int r = 0; r < RANKS; ++r) {
+    int pending = 0;
+    for (int a = 0; a < ATTEMPTS; ++a) pending |= now.pending[r] & BIT(a) ? BIT(number[a + 1] - 1) : 0;
+    now.pending[r] = pending;
+    now.base[r] = number[now.base[r]];
+    now.current[r] = number[now.current[r]];
+    now.vote[r] = votes[r][now.vote[r]];
+    for (int i = 0; i < RANKS; ++i) {
+      now.known[i * RANKS + r] = renumbered(now.known[i * RANKS + r], number, votes[r]);
+      now.flying[i * RANKS + r] = renumbered(now.flying[i * RANKS + r], number, votes[r]);
+    }
+  }
+}
+
 /* All have heard each other once, and follow nobody yet. */
 static void meet(void) {
   for (int i = 0; i < RANKS; ++i) {
