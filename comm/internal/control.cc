@@ -20,13 +20,12 @@ Control::Control(Socket listener, const std::string& host, const TransportOption
       address_(concat(host, ":", local_port_of(listener))),
       rank_(options.rank),
       protocol_(make_succession(options.rank, options.world_size)),
-      server_(std::move(listener),
-              {concat("rank ", rank_, "'s control socket ", address_), secret_,
-               static_cast<size_t>(options.world_size), options.log},
-              {[this](Server::Client client, const std::string& request) {
-                 answer(client, request);
-               },
-               [this](Server::Client client) { forget(client); }}) {}
+      server_(
+          std::move(listener),
+          {concat("rank ", rank_, "'s control socket ", address_), secret_,
+           static_cast<size_t>(options.world_size), options.log},
+          {[this](Server::Client client, const std::string& request) { answer(client, request); },
+           [this](Server::Client client) { forget(client); }}) {}
 
 void Control::set_addresses(std::vector<std::string> addresses) {
   std::lock_guard lock(mutex_);

@@ -2,7 +2,8 @@
 // Beside the sockets that carry payloads, every rank listens on one more: there others ask why it
 // closed the group, and there those that are left agree on the next one.
 //
-// Frames are text (frame_seal.h has their outer form), generations count the groups since the first:
+// Frames are text (frame_seal.h has their outer form), generations count the groups since the
+// first:
 //   "W generation"   why did you close?      -> "R culprit reason", once there is one
 //   "S ..."          what succession_frame.h says -> the same of the one who is asked
 
@@ -53,16 +54,16 @@ class Control {
 
   struct Agreement {
     uint64_t generation = 0;
-    std::vector<int> members;  ///< ranks of the generation that rebuilds, ascending
-    int rank = 0;              ///< own place among them
-    std::string store;         ///< "10.0.0.1:4711": where the members meet
-    int server = 0;            ///< which of them serves it: who has collected the others
-    Socket listener;           ///< of the store, on that rank
+    std::vector<int> members;        ///< ranks of the generation that rebuilds, ascending
+    int rank = 0;                    ///< own place among them
+    std::string store;               ///< "10.0.0.1:4711": where the members meet
+    int server = 0;                  ///< which of them serves it: who has collected the others
+    Socket listener;                 ///< of the store, on that rank
     std::function<bool()> given_up;  ///< connecting is in vain by now
   };
   struct Connecting {
     std::function<void(Agreement&)> connect;  ///< throws where it cannot be done
-    std::function<void()> disconnect;  ///< what was connected is no group
+    std::function<void()> disconnect;         ///< what was connected is no group
   };
   /// Transport::rebuild(), for a group of this generation: returns what has been connected, and
   /// confirmed by all members. @throws TransportError as it says.
@@ -90,8 +91,8 @@ class Control {
   std::condition_variable settled_;
   std::unique_ptr<SuccessionProtocol> protocol_;
   std::deque<SuccessionProtocol::News> news_;
-  std::map<std::string, Socket> places_;  // opened for decisions of this rank
-  std::vector<std::string> addresses_;    // of the first group's ranks
+  std::map<std::string, Socket> places_;         // opened for decisions of this rank
+  std::vector<std::string> addresses_;           // of the first group's ranks
   std::map<uint64_t, std::vector<int>> groups_;  // who was in which generation
   std::atomic<bool> driven_{false}, in_vain_{false};
   std::map<uint64_t, Reason> reasons_;

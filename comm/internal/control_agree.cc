@@ -72,8 +72,7 @@ void Control::drive(milliseconds silence) {
       words.frame = protocol_->frame(milliseconds_now());
     }
     links.speak(words, silence);
-    const ControlLinks::Heard heard =
-        links.listen(stops ? milliseconds(0) : milliseconds(2));
+    const ControlLinks::Heard heard = links.listen(stops ? milliseconds(0) : milliseconds(2));
     std::lock_guard lock(mutex_);
     for (const int rank : heard.gone) {
       protocol_->found_gone(rank, milliseconds_now());
@@ -91,8 +90,8 @@ Control::Agreement Control::agree(uint64_t generation, const RebuildOptions& opt
   const Deadline deadline = steady_clock::now() + options.timeout;
   std::unique_lock lock(mutex_);
   news_.clear();
-  protocol_->begin(milliseconds_now(), {options.timeout.count(), silence.count(),
-                                        [this] { return open_place(); }});
+  protocol_->begin(milliseconds_now(),
+                   {options.timeout.count(), silence.count(), [this] { return open_place(); }});
   settle();
   driven_ = true;
   std::thread driver([this, silence] { drive(silence); });

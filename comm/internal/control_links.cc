@@ -13,9 +13,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kSayEvery{10};    // between frames to one rank
-constexpr milliseconds kReachAgain{5};     // before another attempt to connect
-constexpr milliseconds kLongestTry{200};  // for an attempt; what the system tries again comes too late
+constexpr milliseconds kSayEvery{10};   // between frames to one rank
+constexpr milliseconds kReachAgain{5};  // before another attempt to connect
+constexpr milliseconds kLongestTry{
+    200};  // for an attempt; what the system tries again comes too late
 
 template <class T>
 bool take_value(std::string& input, T& value) {
@@ -109,8 +110,8 @@ ControlLinks::Heard ControlLinks::listen(milliseconds at_most) {
 }
 
 void ControlLinks::write(Link& link) {
-  const ssize_t count = ::send(link.socket.fd(), link.output.data(), link.output.size(),
-                               MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t count =
+      ::send(link.socket.fd(), link.output.data(), link.output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (count > 0) {
     link.output.erase(0, static_cast<size_t>(count));
   }  // an error is one of reading too
@@ -136,7 +137,8 @@ bool ControlLinks::read(Link& link, Heard& heard) {
     return false;
   }
   try {
-    for (std::string frame; link.state == State::kReady && link.seals.server.take(link.input, frame);) {
+    for (std::string frame;
+         link.state == State::kReady && link.seals.server.take(link.input, frame);) {
       heard.frames.push_back(frame);
       link.heard = steady_clock::now();
       link.waits = false;

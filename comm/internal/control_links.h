@@ -1,5 +1,6 @@
 #pragma once
-// One rank's connections to the control sockets of all others, made and used without waiting for any.
+// One rank's connections to the control sockets of all others, made and used without waiting for
+// any.
 
 #include <cstdint>
 #include <string>

@@ -16,8 +16,8 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kAtOnce{50};  // for a short look
 
-/// Which of `addresses` live: they accept a connection and say their first word. Sets kGone for those
-/// whose machine refuses.
+/// Which of `addresses` live: they accept a connection and say their first word. Sets kGone for
+/// those whose machine refuses.
 std::vector<bool> look_at(const std::vector<std::string>& addresses, std::vector<Presence*> ranks,
                           Deadline end) {
   std::vector<Socket> sockets(addresses.size());
@@ -25,8 +25,8 @@ std::vector<bool> look_at(const std::vector<std::string>& addresses, std::vector
   std::vector<bool> alive(addresses.size(), false);
   for (size_t i = 0; i < addresses.size(); ++i) {
     const size_t colon = addresses[i].rfind(':');
-    const int error = start_connecting(addresses[i].substr(0, colon),
-                                       addresses[i].substr(colon + 1), sockets[i]);
+    const int error =
+        start_connecting(addresses[i].substr(0, colon), addresses[i].substr(colon + 1), sockets[i]);
     if (error == ECONNREFUSED) {
       *ranks[i] = Presence::kGone;
     }

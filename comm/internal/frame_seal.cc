@@ -61,8 +61,8 @@ bool FrameSeal::take(std::string& input, std::string& bytes) {
   std::memcpy(digest.data(), input.data() + sizeof(uint32_t) + kTagBytes, sizeof(digest));
   bytes = input.substr(kHeadBytes, length);
   if (!same_digest(digest, digest_of("bytes", bytes))) {
-    throw BadFrame(concat("a frame of ", length,
-                          " bytes changed on the way: its digest is another"));
+    throw BadFrame(
+        concat("a frame of ", length, " bytes changed on the way: its digest is another"));
   }
   input.erase(0, kHeadBytes + length);
   ++count_;

@@ -44,24 +44,23 @@ Seals seals_of(std::string_view secret, const Nonce& server, const Nonce& client
   return {FrameSeal(key, "client"), FrameSeal(key, "server")};
 }
 
-ProvenSocket::ProvenSocket(Socket socket, std::string_view secret, Deadline deadline)
-    : socket_(std::move(socket)) {
+Seals prove(const Socket& socket, std::string_view secret, Deadline deadline) {
   Challenge challenge;
-  read_all(socket_, chars_of(challenge), deadline);
+  read_all(socket, chars_of(challenge), deadline);
   if (challenge.magic != Challenge::kMagic) {
     throw WrongPeer("it speaks another protocol");
   }
   Proof proof;
   proof.nonce = random_nonce();
   proof.digest = proof_of("client", secret, challenge.nonce, proof.nonce);
-  write_all(socket_, chars_of(proof), deadline);
+  write_all(socket, chars_of(proof), deadline);
   Verdict verdict;
-  read_all(socket_, chars_of(verdict), deadline);
+  read_all(socket, chars_of(verdict), deadline);
   if (verdict.outcome != Verdict::kAccepted ||
       !same_digest(verdict.digest, proof_of("server", secret, challenge.nonce, proof.nonce))) {
     throw WrongPeer("it has another job secret");
   }
-  seals_ = seals_of(secret, challenge.nonce, proof.nonce);
+  return seals_of(secret, challenge.nonce, proof.nonce);
 }
 
 void ProvenSocket::write(std::string_view bytes, Deadline deadline) {

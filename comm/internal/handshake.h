@@ -55,15 +55,20 @@ struct Seals {
 };
 Seals seals_of(std::string_view secret, const Nonce& server, const Nonce& client);
 
+/// The client's side: what the frames that follow, if there are any, are sealed with. @throws WrongPeer
+/// when the other end speaks another protocol or has another job secret, TransportError when it closes
+/// or is silent past the deadline.
+Seals prove(const Socket& socket, std::string_view secret, Deadline deadline);
+
 /// @throws TransportError as read_all() does, BadFrame.
 std::string read_frame(const Socket& socket, FrameSeal& seal, Deadline deadline);
 
 /// The client's end of a connection.
 class ProvenSocket {
  public:
-  /// @throws WrongPeer when the other end speaks another protocol or has another job secret,
-  /// TransportError when it closes or is silent past the deadline.
-  ProvenSocket(Socket socket, std::string_view secret, Deadline deadline);
+  /// @throws as prove() does.
+  ProvenSocket(Socket socket, std::string_view secret, Deadline deadline)
+      : socket_(std::move(socket)), seals_(prove(socket_, secret, deadline)) {}
   ProvenSocket() = default;
 
   const Socket& socket() const { return socket_; }

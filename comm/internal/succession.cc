@@ -1,141 +1,11 @@
 #include "gradwire/comm/internal/succession.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include "gradwire/comm/internal/quorum.h"
+#include "gradwire/comm/internal/succession_rank.h"
 #include "gradwire/kernels/core/error.h"
 
 namespace gradwire {
-namespace {
-
-using Frame = SuccessionFrame;
-using Phase = Frame::Phase;
-
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
-bool contains(const std::vector<Attempt>& attempts, const Attempt& attempt) {
-  return std::any_of(attempts.begin(), attempts.end(),
-                     [&](const Attempt& other) { return other.is(attempt); });
-}
-
-class Succession final : public SuccessionProtocol {
- public:
-  Succession(int rank, int world_size) : rank_(rank), base_(static_cast<size_t>(world_size)) {
-    std::iota(base_.begin(), base_.end(), 0);
-  }
-
-  std::vector<int> base() const override { return base_; }
-  bool connects_in_vain() const override { return connecting_ && !announced_; }
-  uint64_t generation() const override { return history_.size(); }
-  bool take_change() override { return std::exchange(changed_, false); }
-
-  void begin(Ms now, Limits limits) override {
-    limits_ = std::move(limits);
-    begun_ = since_ = now;
-    failure_.clear();
-    failed_.clear();
-    phase_ = Phase::kJoined;
-    follow(rank_);
-    tick(now);
-  }
-
-  void give_up() override {
-    leave();
-    phase_ = Phase::kIdle;
-    follow(-1);
-  }
-
-  void found_gone(int rank, Ms now) override {
-    if (gone_.insert(rank).second) {
-      changed_ = true;
-      tick(now);
-    }
-  }
-
-  void heard(const std::string& text, Ms now) override;
-  void connected(bool fine, Ms now) override;
-  void tick(Ms now) override;
-  News take_news() override;
-  std::string frame(Ms now) override;
-
- private:
-  struct Peer {
-    Frame frame;
-    Ms heard = 0;
-  };
-
-  /// Of this base, and heard at any time.
-  const Frame* frame_of(int rank) const {
-    const auto found = peers_.find(rank);
-    if (found == peers_.end()) {
-      return nullptr;
-    }
-    const std::vector<Attempt>& theirs = found->second.frame.history;
-    return theirs.size() == history_.size() && is_mine(theirs) ? &found->second.frame : nullptr;
-  }
-  bool is_heard(int rank, Ms now) const {
-    const auto found = peers_.find(rank);
-    return found != peers_.end() && !gone_.contains(rank) &&
-           now - found->second.heard < limits_.silence;
-  }
-  bool is_mine(int rank) const { return rank == rank_; }
-  /// Whether this history has come through the base.
-  bool is_mine(const std::vector<Attempt>& history) const {
-    return history.size() >= history_.size() &&
-           (history_.empty() || history[history_.size() - 1].is(history_.back()));
-  }
-  /// As the base counts them, for messages.
-  int place_of(int rank) const {
-    return static_cast<int>(std::find(base_.begin(), base_.end(), rank) - base_.begin());
-  }
-  std::vector<int> places_of(std::vector<int> ranks) const {
-    for (int& rank : ranks) {
-      rank = place_of(rank);
-    }
-    return ranks;
-  }
-
-  bool enough(const std::vector<int>& ranks, const std::vector<int>& gone) const;
-  std::vector<int> heard_ranks(Ms now) const;
-  bool leads(int rank, Ms now) const;
-  bool reaches_enough(int rank, Ms now) const;
-  int best_leader(Ms now) const;
-  void follow(int leader);
-  void leave();
-  bool is_void(const Attempt& attempt) const;
-  void drop_void();
-  void adopt(const Attempt& attempt, Ms now);
-  void follow_attempt(Ms now);
-  void lead(Ms now);
-  void decide(std::vector<int> joined);
-  const Attempt* blocked_by(const std::vector<int>& joined) const;
-  void lead_attempt(Ms now);
-  void fail(std::string reason, const std::vector<int>& told);
-  std::string too_few(const std::vector<int>& joined) const;
-
-  const int rank_;
-  std::vector<int> base_;
-  std::vector<Attempt> history_;
-  uint64_t sequence_ = 0, vote_ = 0, number_ = 0;
-  Phase phase_ = Phase::kIdle;
-  int follows_ = -1;
-  std::optional<Attempt> current_;  // connecting or confirmed
-  std::vector<Attempt> pending_;
-  std::set<int> gone_;
-  std::map<int, Peer> peers_;
-  Limits limits_;
-  Ms begun_ = 0;  // when rebuild() was called
-  Ms since_ = 0;  // since when ranks of this base are listened for
-  bool connecting_ = false;  // whoever drives this has not said yet what became of it
-  bool announced_ = false;   // of current_: that it is to be connected
-  std::string failure_;
-  std::vector<std::pair<int, uint64_t>> failed_;
-  std::deque<News> news_;
-  bool changed_ = true;
-};
+namespace succession {
 
 bool Succession::enough(const std::vector<int>& ranks, const std::vector<int>& gone) const {
   size_t there = 0, dead = 0;
@@ -158,8 +28,8 @@ std::vector<int> Succession::heard_ranks(Ms now) const {
 
 bool Succession::leads(int rank, Ms now) const {
   const Frame* const frame = frame_of(rank);
-  return !is_mine(rank) && frame != nullptr && is_heard(rank, now) && frame->phase != Phase::kIdle &&
-         frame->follows == rank;
+  return !is_mine(rank) && frame != nullptr && is_heard(rank, now) &&
+         frame->phase != Phase::kIdle && frame->follows == rank;
 }
 
 bool Succession::reaches_enough(int rank, Ms now) const {
@@ -167,8 +37,8 @@ bool Succession::reaches_enough(int rank, Ms now) const {
                        : enough(frame_of(rank)->hears, frame_of(rank)->gone);
 }
 
-/// The lowest that leads, or is this one, and reaches enough; where none does, the lowest. Who follows
-/// another stays with it: a decision that is on its way must find the vote that it answers.
+/// The lowest that leads, or is this one, and reaches enough; where none does, the lowest. Who
+/// follows another stays with it: a decision that is on its way must find the vote that it answers.
 int Succession::best_leader(Ms now) const {
   if (leads(follows_, now) && reaches_enough(follows_, now)) {
     return follows_;
@@ -192,8 +62,8 @@ void Succession::follow(int leader) {
   changed_ = true;
 }
 
-// Leave. What was confirmed stays pending: whether the leader said Go this rank cannot know; a leader
-// knows that it has not.
+// Leave. What was confirmed stays pending: whether the leader said Go this rank cannot know; a
+// leader knows that it has not.
 void Succession::leave() {
   if (!current_) {
     return;
@@ -215,9 +85,9 @@ bool Succession::is_void(const Attempt& attempt) const {
   return std::any_of(attempt.members.begin(), attempt.members.end(), [&](int rank) {
     const Frame* const frame = frame_of(rank);
     const uint64_t left = attempt.vote_of(rank);
-    return is_mine(rank) ? vote_ > left && !contains(pending_, attempt)
-                         : frame != nullptr && frame->vote > left &&
-                               !contains(frame->pending, attempt);
+    return is_mine(rank)
+               ? vote_ > left && !contains(pending_, attempt)
+               : frame != nullptr && frame->vote > left && !contains(frame->pending, attempt);
   });
 }
 
@@ -312,7 +182,8 @@ void Succession::tick(Ms now) {
   if (phase_ == Phase::kJoined) {
     const std::pair<int, uint64_t> me{rank_, vote_};
     const Frame* const last = frame_of(follows_);
-    if (last != nullptr && std::find(last->failed.begin(), last->failed.end(), me) != last->failed.end()) {
+    if (last != nullptr &&
+        std::find(last->failed.begin(), last->failed.end(), me) != last->failed.end()) {
       fail(last->failure, {});
       return;
     }
@@ -323,12 +194,13 @@ void Succession::tick(Ms now) {
       lead(now);
     } else if (const Frame* const leader = frame_of(follows_)) {
       if (leader->decision && leader->decision->has(rank_) &&
-                 leader->decision->vote_of(rank_) == vote_) {
+          leader->decision->vote_of(rank_) == vote_) {
         current_ = leader->decision;
         phase_ = Phase::kConnecting;
         changed_ = true;
       } else if (now >= begun_ + limits_.timeout) {
-        fail(concat("rebuild: rank ", place_of(follows_), ", which collects the others, did not decide in time"),
+        fail(concat("rebuild: rank ", place_of(follows_),
+                    ", which collects the others, did not decide in time"),
              {});
       }
     }
@@ -349,102 +221,6 @@ void Succession::follow_attempt(Ms now) {
     leave();
     drop_void();
   }
-}
-
-void Succession::lead_attempt(Ms now) {
-  bool all = phase_ == Phase::kConfirmed;
-  for (const int rank : current_->members) {
-    if (is_mine(rank)) {
-      continue;
-    }
-    const Frame* const frame = frame_of(rank);
-    const bool confirmed = frame != nullptr && contains(frame->pending, *current_);
-    if (!is_heard(rank, now) ||
-        (frame != nullptr && !confirmed && frame->vote > current_->vote_of(rank))) {
-      leave();
-      return;
-    }
-    all = all && confirmed;
-  }
-  if (all) {
-    adopt(Attempt(*current_), now);  // Go
-  }
-}
-
-/// A pending decision of one of these that may have become a group that goes on without them.
-const Attempt* Succession::blocked_by(const std::vector<int>& joined) const {
-  for (const int rank : joined) {
-    for (const Attempt& attempt : is_mine(rank) ? pending_ : frame_of(rank)->pending) {
-      const auto elsewhere =
-          std::count_if(attempt.members.begin(), attempt.members.end(), [&](int member) {
-            return !contains(joined, member) && !gone_.contains(member);
-          });
-      // Fewer than half could never follow it with a group of their own.
-      if (2 * static_cast<size_t>(elsewhere) >= attempt.members.size() && !is_void(attempt)) {
-        return &attempt;
-      }
-    }
-  }
-  return nullptr;
-}
-
-void Succession::lead(Ms now) {
-  std::vector<int> joined;
-  bool waits = false;
-  Ms end = begun_ + limits_.timeout;
-  for (const int rank : base_) {
-    const Frame* const frame = frame_of(rank);
-    if (is_mine(rank)) {
-      joined.push_back(rank);
-    } else if (is_heard(rank, now) && frame != nullptr && frame->phase == Phase::kJoined &&
-               frame->follows == rank_) {
-      joined.push_back(rank);
-      // A tenth less than it has: the decision must still arrive.
-      end = std::min(end, peers_.at(rank).heard + frame->left_ms - limits_.timeout / 10);
-    } else if (!gone_.contains(rank) && (is_heard(rank, now) || now - since_ < limits_.silence)) {
-      waits = true;
-    }
-  }
-  if (waits && now < end) {
-    return;
-  }
-  if (!enough(joined, {gone_.begin(), gone_.end()})) {
-    fail(too_few(joined), joined);
-  } else if (const Attempt* const blocked = blocked_by(joined)) {
-    std::vector<int> unheard;
-    for (const int member : blocked->members) {
-      if (!contains(joined, member) && !gone_.contains(member)) {
-        unheard.push_back(member);
-      }
-    }
-    if (now >= end) {
-      fail(concat("rebuild: ", list_ranks(places_of(blocked->members)), " may have gone on together; not heard: ",
-                  list_ranks(places_of(unheard))), joined);
-    }
-  } else {
-    decide(std::move(joined));
-  }
-}
-
-void Succession::decide(std::vector<int> joined) {
-  Attempt attempt{.leader = rank_, .number = ++number_, .members = std::move(joined)};
-  for (const int rank : attempt.members) {
-    attempt.votes.push_back(is_mine(rank) ? vote_ : frame_of(rank)->vote);
-  }
-  attempt.place = limits_.open_place();
-  current_ = std::move(attempt);
-  phase_ = Phase::kConnecting;
-  changed_ = true;
-}
-
-std::string Succession::too_few(const std::vector<int>& joined) const {
-  std::vector<Presence> presence;
-  for (const int rank : base_) {
-    presence.push_back(contains(joined, rank)   ? Presence::kJoined
-                       : gone_.contains(rank) ? Presence::kGone
-                                              : Presence::kUnknown);
-  }
-  return why_too_few(presence);
 }
 
 void Succession::fail(std::string reason, const std::vector<int>& told) {
@@ -487,10 +263,10 @@ std::string Succession::frame(Ms now) {
   return frame.to_text();
 }
 
-}  // namespace
+}  // namespace succession
 
 std::unique_ptr<SuccessionProtocol> make_succession(int rank, int world_size) {
-  return std::make_unique<Succession>(rank, world_size);
+  return std::make_unique<succession::Succession>(rank, world_size);
 }
 
 }  // namespace gradwire

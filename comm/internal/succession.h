@@ -16,7 +16,8 @@
 // A group is begun when all its members have confirmed, and is more than half of its base (or half,
 // the others proven dead): any two groups of one base would share a member, which is bound by what
 // it has confirmed until that is void, or until the leader of another attempt has more than half of
-// its members (without the dead): those that are left could not go on from it. A group that never connected is never confirmed, and never a base.
+// its members (without the dead): those that are left could not go on from it. A group that never
+// connected is never confirmed, and never a base.
 
 #include <cstdint>
 #include <deque>
@@ -39,8 +40,8 @@ class SuccessionProtocol {
   virtual ~SuccessionProtocol() = default;
 
   struct Limits {
-    Ms timeout = 0;  ///< for ranks that live to call rebuild() as well
-    Ms silence = 0;  ///< for one of which nothing is heard
+    Ms timeout = 0;                             ///< for ranks that live to call rebuild() as well
+    Ms silence = 0;                             ///< for one of which nothing is heard
     std::function<std::string()> open_place{};  ///< where a group could meet, on this rank
   };
   /// rebuild() was called.

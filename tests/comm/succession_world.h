@@ -1,6 +1,6 @@
 #pragma once
-// Ranks that agree over a network of the test's own: one thread, time that is counted, and chance by
-// a seed. For any implementation of SuccessionProtocol.
+// Ranks that agree over a network of the test's own: one thread, time that is counted, and chance
+// by a seed. For any implementation of SuccessionProtocol.
 
 #include <gtest/gtest.h>
 
@@ -77,8 +77,8 @@ class World {
     const Rank& rank = ranks_[static_cast<size_t>(r)];
     return rank.alive && rank.formed && !rank.in_rebuild;
   }
-  /// Two living ranks that have gone on from one base in different groups which worked, with all their
-  /// members in them at once; empty if there are none.
+  /// Two living ranks that have gone on from one base in different groups which worked, with all
+  /// their members in them at once; empty if there are none.
   std::string two_groups() const {
     for (int a = 0; a < size_; ++a) {
       for (int b = a + 1; b < size_; ++b) {
@@ -102,14 +102,14 @@ class World {
     bool alive = true;
     bool stays_out = false;
     bool in_rebuild = false;
-    bool formed = false;          ///< works in the last of `groups`
-    Ms calls_at = 1 << 30;        ///< rebuild()
+    bool formed = false;    ///< works in the last of `groups`
+    Ms calls_at = 1 << 30;  ///< rebuild()
     Ms says_at = 0;
-    std::string connecting;       ///< to which decision
+    std::string connecting;  ///< to which decision
     std::vector<int> with;
     Ms connects_until = 0;
     bool connected = false;
-    std::vector<int> members;     ///< of the group it is in
+    std::vector<int> members;  ///< of the group it is in
     std::vector<std::string> groups;
   };
   struct Flying {
@@ -143,7 +143,8 @@ class World {
       return;
     }
     protocol(r).tick(now_);
-    if (!rank.connecting.empty() && (now_ >= rank.connects_until || protocol(r).connects_in_vain())) {
+    if (!rank.connecting.empty() &&
+        (now_ >= rank.connects_until || protocol(r).connects_in_vain())) {
       rank.connecting.clear();
       protocol(r).connected(false, now_);
     } else if (!rank.connecting.empty() && all_connect(r) && up_to(4) == 0) {
@@ -215,7 +216,8 @@ class World {
     }
   }
 
-  /// A group with a member that died, is cut off or has left it fails at all others, a little later.
+  /// A group with a member that died, is cut off or has left it fails at all others, a little
+  /// later.
   void notice_failures() {
     for (int r = 0; r < size_; ++r) {
       Rank& rank = at(r);
