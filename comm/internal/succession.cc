@@ -37,16 +37,19 @@ bool Succession::reaches_enough(int rank, Ms now) const {
                        : enough(frame_of(rank)->hears, frame_of(rank)->gone);
 }
 
-/// The lowest that leads, or is this one, and reaches enough; where none does, the lowest. Who
-/// follows another stays with it: a decision that is on its way must find the vote that it answers.
+/// The lowest that leads, or is this one. Once there has been time to hear of all, only one that
+/// reaches enough counts where there is any. Who follows another stays with it: a decision that is
+/// on its way must find the vote that it answers.
 int Succession::best_leader(Ms now) const {
-  if (leads(follows_, now) && reaches_enough(follows_, now)) {
+  const bool settled = now - since_ >= limits_.silence / 2;
+  const auto fits = [&](int rank) { return !settled || reaches_enough(rank, now); };
+  if (leads(follows_, now) && fits(follows_)) {
     return follows_;
   }
   int lowest = leads(follows_, now) ? follows_ : rank_;
   for (const int rank : base_) {
     if (is_mine(rank) || leads(rank, now)) {
-      if (reaches_enough(rank, now)) {
+      if (fits(rank)) {
         return rank;
       }
       lowest = std::min(lowest, rank);
@@ -183,7 +186,8 @@ void Succession::tick(Ms now) {
     const std::pair<int, uint64_t> me{rank_, vote_};
     const Frame* const last = frame_of(follows_);
     if (last != nullptr &&
-        std::find(last->failed.begin(), last->failed.end(), me) != last->failed.end()) {
+        std::find(last->failed.begin(), last->failed.end(), me) != last->failed.end() &&
+        (reaches_enough(follows_, now) || !reaches_enough(rank_, now))) {
       fail(last->failure, {});
       return;
     }

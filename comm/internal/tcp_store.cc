@@ -28,6 +28,9 @@ constexpr milliseconds kLinger{300};
 // silence must be theirs. The server's rank asks a thread of its own, which can only be late.
 constexpr milliseconds kLastAnswer{200}, kOwnLastAnswer{2000};
 
+// An attempt, where it may be given up.
+constexpr milliseconds kAttempt{200};
+
 // Between attempts to reach the server, at most. A server of names serves many others.
 constexpr milliseconds kPause{50}, kPauseForNames{500};
 
@@ -86,15 +89,15 @@ class TcpStore final : public Store {
   }
 
   // The server may not be up yet, and may drop a connection when too many wait.
-  void connect(const std::string& secret) {
+  void connect(const StoreAccess& access) {
     milliseconds pause(1);
     for (;;) {
       std::string why;
       milliseconds longest = kPause;
       try {
         Socket socket;
-        const int error = connect_once(host_, port_, deadline(), socket);
-        why = error == 0 ? refusal_of(std::move(socket), secret) : std::strerror(error);
+        const int error = connect_once(host_, port_, attempt_until(access), socket);
+        why = error == 0 ? refusal_of(std::move(socket), access.secret) : std::strerror(error);
       } catch (const UnknownHost& unknown) {
         why = unknown.why;
         longest = kPauseForNames;
@@ -102,7 +105,7 @@ class TcpStore final : public Store {
       if (why.empty()) {
         return;
       }
-      if (steady_clock::now() + pause >= deadline()) {
+      if (steady_clock::now() + pause >= deadline() || (access.given_up && access.given_up())) {
         throw TransportError(
             concat("rank ", server_, " does not answer at ", host_, ":", port_, ": ", why), server_);
       }
@@ -127,6 +130,9 @@ class TcpStore final : public Store {
   std::string local_address() const override { return local_address_of(connection_.socket()); }
 
  private:
+  Deadline attempt_until(const StoreAccess& access) const {
+    return access.given_up ? std::min(deadline(), steady_clock::now() + kAttempt) : deadline();
+  }
   /// Empty when the server lets this rank in.
   std::string refusal_of(Socket socket, const std::string& secret) {
     try {
@@ -212,7 +218,7 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Dead
         listener ? std::move(listener) : listen_for_ranks(host, port, deadline, access.ranks),
         access);
   }
-  store->connect(access.secret);
+  store->connect(access);
   return store;
 }
 

@@ -186,8 +186,10 @@ GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
     next.rank = agreement.rank;
     next.world_size = static_cast<int>(agreement.members.size());
     const Deadline deadline = std::chrono::steady_clock::now() + next.timeout;
+    StoreAccess access = access_of(next);
+    access.given_up = agreement.given_up;
     StoreOfAttempt store(
-        make_tcp_store(agreement.store, next.rank, deadline, access_of(next),
+        make_tcp_store(agreement.store, next.rank, deadline, access,
                        std::move(agreement.listener), agreement.server),
         agreement.given_up);
     meet(store, "here", next.rank, next.world_size);
