@@ -51,7 +51,8 @@ void Succession::lead(Ms now) {
     if (is_mine(rank)) {
       joined.push_back(rank);
     } else if (is_heard(rank, now) && frame != nullptr && frame->phase == Phase::kJoined &&
-               frame->follows == rank_) {
+               frame->follows == rank_ && peers_.at(rank).heard > begun_) {
+      // (What was heard before is of an earlier call.)
       joined.push_back(rank);
       // A tenth less than it has: the decision must still arrive.
       end = std::min(end, peers_.at(rank).heard + frame->left_ms - limits_.timeout / 10);
