@@ -48,13 +48,13 @@ fail() { say "$*"; exit 1; }
 
 # The packages a part of the project needs, and nothing a machine without that part would miss.
 packages="g++ make cmake ninja-build python3 python3-venv python3-dev ca-certificates
-          libgloo-dev libopenblas-dev zlib1g-dev nlohmann-json3-dev iproute2 util-linux ccache"
-test_packages="libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin"
+          libgloo-dev libssl-dev libopenblas-dev zlib1g-dev nlohmann-json3-dev iproute2 util-linux ccache"
+test_packages="libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin spin"
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null 2>&1; then
     for tool in c++ cmake "$python"; do
-      command -v "$tool" >/dev/null 2>&1 || fail "no $tool here, and this is not Debian or Ubuntu: install a C++20 compiler, CMake 3.25, Python 3.9 with headers, and (for the transports and the trainer) Gloo, OpenBLAS and zlib"
+      command -v "$tool" >/dev/null 2>&1 || fail "no $tool here, and this is not Debian or Ubuntu: install a C++20 compiler, CMake 3.25, Python 3.9 with headers, OpenSSL (libcrypto), and (for the transports and the trainer) Gloo, OpenBLAS and zlib"
     done
     return 0
   fi

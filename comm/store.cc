@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "gradwire/comm/internal/sha256.h"
+#include "gradwire/comm/internal/digest.h"
 #include "gradwire/comm/internal/tcp_store.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/internal/new_file.h"

@@ -60,6 +60,8 @@ struct StoreAccess {
   size_t clients = 1024;  ///< ranks expected at most: bounds the connections held
   /// Where the ranks are, as far as it is known: all on one machine, or some on others.
   enum class Ranks : uint8_t { kAnywhere, kOnOneMachine, kOnSeveral } ranks = Ranks::kAnywhere;
+  /// Ends the attempts to reach a TCP store: nobody will be there any more.
+  std::function<bool()> given_up{};
 };
 
 /// "file:DIR": one file per key in DIR, which is created. "tcp:HOST:PORT": rank 0 listens and

@@ -23,6 +23,8 @@ DRAWING = ("CompressorLaws.NothingIsLost", "CompressorLaws.SumOfRanksIsSumOfPart
            "CompressorLaws.PayloadNeverExceedsCapacity", "Replay.FollowsTheCommits",
            "CpuCompressorLaws.InstructionSetsDoNotChangeBytes",
            "CpuCompressorLaws.AlignmentDoesNotChangeBytes",
+           "Succession.AMovingCutNeverMakesTwoGroups",
+           "Succession.RandomFaultsNeverMakeTwoGroupsAndWhoCanGoOnDoes",
            "AccumulatedLaws.AccumulatedGradientsGiveTheSamePayloadAndResidual",
            "FlippedBits.EndNoProcessButInGloosOwnHeader")
 LONGEST_S = 1800.0

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "gradwire/comm/internal/interface.h"
-#include "gradwire/comm/internal/sha256.h"
+#include "gradwire/comm/internal/digest.h"
 #include "gradwire/comm/point_to_point.h"
 
 namespace gradwire {

@@ -13,10 +13,10 @@ namespace {
 // Enough to find the first difference of any plan a person could read.
 constexpr size_t kComparedBytes = size_t{1} << 20;
 
-struct Digest {
+struct TextDigest {
   uint64_t hash = 0;
   uint64_t length = 0;
-  bool operator==(const Digest&) const = default;
+  bool operator==(const TextDigest&) const = default;
 };
 
 // Everyone's bytes, in messages of at most `stride`.
@@ -67,21 +67,21 @@ void check_same_text(std::string_view what, std::span<const std::string> texts) 
 
 void check_agreement(std::string_view what, std::string_view text, Transport& transport,
                      Context& context) {
-  const Digest own{.hash = fnv1a(text), .length = text.size()};
+  const TextDigest own{.hash = fnv1a(text), .length = text.size()};
   const std::string_view own_bytes(reinterpret_cast<const char*>(&own), sizeof own);
   const Messages digests = gather(own_bytes, sizeof own, what, transport, context);
 
-  std::vector<Digest> all(static_cast<size_t>(transport.world_size()));
+  std::vector<TextDigest> all(static_cast<size_t>(transport.world_size()));
   size_t longest = 1;
   for (size_t r = 0; r < all.size(); ++r) {
-    check(digests.message(r).size() == sizeof(Digest), "rank ", r, " sent ",
+    check(digests.message(r).size() == sizeof(TextDigest), "rank ", r, " sent ",
           digests.message(r).size(), " bytes as digest of its ", what, ", expected ",
-          sizeof(Digest));
-    std::memcpy(&all[r], digests.message(r).data(), sizeof(Digest));
+          sizeof(TextDigest));
+    std::memcpy(&all[r], digests.message(r).data(), sizeof(TextDigest));
     longest = std::max<size_t>(longest, all[r].length);
   }
   const auto different =
-      std::find_if(all.begin(), all.end(), [&](const Digest& d) { return d != all[0]; });
+      std::find_if(all.begin(), all.end(), [&](const TextDigest& d) { return d != all[0]; });
   if (different == all.end()) {
     return;
   }

@@ -2,25 +2,25 @@
 // Beside the sockets that carry payloads, every rank listens on one more: there others ask why it
 // closed the group, and there those that are left agree on the next one.
 //
-// Frames are text (handshake.h has their outer form), generations count the groups since the first:
-//   "W generation"              why did you close?      -> "R culprit reason", once there is one
-//   "P generation rank"         how far are you?        -> "S state", or "E why not"
-//   "J generation rank left_ms" I want to be in the next group, and wait this long
-//                               -> "G store server rank rank ...", "E why not", or "N": ask the next rank;
-//                                  before that "S state"
-//   "L generation rank"         I no longer wait for you -> "N", unless one of those came first
+// Frames are text (frame_seal.h has their outer form), generations count the groups since the
+// first:
+//   "W generation"   why did you close?      -> "R culprit reason", once there is one
+//   "S ..."          what succession_frame.h says -> the same of the one who is asked
 
+#include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "gradwire/comm/internal/quorum.h"
 #include "gradwire/comm/internal/server.h"
+#include "gradwire/comm/internal/succession.h"
 #include "gradwire/comm/transport.h"
 
 namespace gradwire {
@@ -49,75 +49,53 @@ class Control {
     std::vector<int> gone;    ///< their machine says that the process has ended
     std::vector<int> silent;  ///< stopped, or cut off: they accept no connection or do not speak
   };
-  /// Who of this generation is not there, by a short look.
-  Absent look() const;
+  /// Who of a generation is not there, by a short look.
+  Absent look(uint64_t generation) const;
 
   struct Agreement {
     uint64_t generation = 0;
-    std::vector<int> members;  ///< ranks of the generation before, ascending
-    int rank = 0;              ///< own place among them
-    std::string store;         ///< "10.0.0.1:4711": where the members meet
-    int server = 0;            ///< which of them serves it: who has collected the others
-    Socket listener;           ///< of the store, on that rank
+    std::vector<int> members;        ///< ranks of the generation that rebuilds, ascending
+    int rank = 0;                    ///< own place among them
+    std::string store;               ///< "10.0.0.1:4711": where the members meet
+    int server = 0;                  ///< which of them serves it: who has collected the others
+    Socket listener;                 ///< of the store, on that rank
+    std::function<bool()> given_up;  ///< connecting is in vain by now
   };
-  /// Transport::rebuild() up to the list of members. @throws TransportError as it says.
-  Agreement agree(uint64_t generation, const RebuildOptions& options);
+  struct Connecting {
+    std::function<void(Agreement&)> connect;  ///< throws where it cannot be done
+    std::function<void()> disconnect;         ///< what was connected is no group
+  };
+  /// Transport::rebuild(), for a group of this generation: returns what has been connected, and
+  /// confirmed by all members. @throws TransportError as it says.
+  Agreement agree(uint64_t generation, const RebuildOptions& options, const Connecting& how);
 
  private:
-  /// Not in agree(), collecting, asking ranks below, or sent on to a collector above.
-  enum class State : char { kIdle = 'i', kCollecting = 'c', kJoining = 'j', kFollowing = 'f' };
-  enum class Attempt : uint8_t { kAgreed, kGone, kSilent, kNext };
-  struct Join {
-    Server::Client client = 0;
-    Deadline deadline;
-  };
-  struct Clock {
-    Deadline deadline;  // of the whole
-    Deadline half;      // how long a living rank that has not called is waited for in vain
-    std::chrono::milliseconds silence;
-  };
-
   Control(Socket listener, const std::string& host, const TransportOptions& options);
 
   // On the server's thread.
   void answer(Server::Client client, const std::string& request);
   void forget(Server::Client client);
-  /// Answers a member of the group that followed a generation which is over: whoever collected them
-  /// has died before it had told all. False for others.
-  bool hand_on(Server::Client client, std::string_view kind, uint64_t generation, int rank);
-  /// The decision as it travels.
-  static std::string told(const Agreement& agreement);
-  /// Why a rank of a generation that is over, or unknown, gets no further; empty otherwise.
-  std::string refusal(uint64_t generation, int rank) const;
 
-  // In agree().
-  Attempt join(int candidate, const Clock& clock, Agreement& agreement);
-  Attempt await_decision(const Socket& socket, int candidate, const Clock& clock,
-                         Agreement& agreement);
-  /// False when a rank above collects already: it is `collector` then.
-  bool collect(const Clock& clock, std::vector<Presence>& presence, int& collector);
-  /// A rank above this one, of these living ones that have not joined, that collects too; -1 if none.
-  /// @throws TransportError when one says that the others went on.
-  int find_collector(const std::vector<int>& ranks, Deadline end) const;
-  Agreement decide(std::vector<Presence> presence);
-  void go_on(const Agreement& agreement);
-  std::optional<Socket> reach(int rank, Deadline deadline, Attempt& why_not) const;
-  void set_state(State state);
+  std::optional<ProvenSocket> reach(const std::string& address, Deadline deadline) const;
+  std::vector<std::string> addresses_of(uint64_t generation) const;
+  /// Speaks with all others until told to stop: control_links.h.
+  void drive(std::chrono::milliseconds silence);
+  /// With the lock: takes note of what the protocol has to say.
+  void settle();
+  Agreement agreement_of(const SuccessionProtocol::News& news, uint64_t generation);
+  std::string open_place();
 
   std::string host_, secret_, address_;
+  const int rank_;  // of the first group, as all others that the protocol knows
   mutable std::mutex mutex_;
-  std::condition_variable joined_;
-  uint64_t generation_ = 0;
-  int rank_;
-  std::vector<std::string> addresses_;  // of this generation's ranks
-  State state_ = State::kIdle;
-  std::map<int, Join> joins_;
+  std::condition_variable settled_;
+  std::unique_ptr<SuccessionProtocol> protocol_;
+  std::deque<SuccessionProtocol::News> news_;
+  std::map<std::string, Socket> places_;         // opened for decisions of this rank
+  std::vector<std::string> addresses_;           // of the first group's ranks
+  std::map<uint64_t, std::vector<int>> groups_;  // who was in which generation
+  std::atomic<bool> driven_{false}, in_vain_{false};
   std::map<uint64_t, Reason> reasons_;
-  struct Passed {
-    std::vector<int> members;
-    std::string told;
-  };
-  std::map<uint64_t, Passed> went_on_;  // who, from each generation that is over, and where they met
   std::vector<std::pair<Server::Client, uint64_t>> asking_;
   Server server_;  // last: its thread uses the others
 };

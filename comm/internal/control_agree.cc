@@ -1,341 +1,151 @@
-// How those that are left agree: each asks the ranks below it, the lowest first, to collect; who
-// finds none collects itself.
-
-#include <poll.h>
+// How the protocol of succession.h is driven: the caller's thread connects, another one speaks with
+// all other ranks, and the server's answers them.
 
 #include <algorithm>
-#include <cerrno>
-#include <sstream>
+#include <thread>
 
 #include "gradwire/comm/internal/control.h"
+#include "gradwire/comm/internal/control_links.h"
 
 namespace gradwire {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+using News = SuccessionProtocol::News;
 
-constexpr milliseconds kLook{50};       // between looks at ranks that have not come
-constexpr milliseconds kAtOnce{50};     // for a short look
-constexpr milliseconds kBriefly{100};   // for a living rank's first word
-constexpr milliseconds kLeast{50};      // of RebuildOptions::silence
+constexpr milliseconds kLeastSilence{50};  // of RebuildOptions::silence
 
-/// What a rank that was asked says; asking others does not help.
-class Refused : public TransportError {
- public:
-  using TransportError::TransportError;
-};
-
-/// Which of `addresses` live: they accept a connection and say their first word. Sets kGone for those
-/// whose machine refuses.
-std::vector<bool> look_at(const std::vector<std::string>& addresses, std::vector<Presence*> ranks,
-                          Deadline end) {
-  const Deadline deadline = std::min(end, steady_clock::now() + kBriefly);
-  std::vector<Socket> sockets(addresses.size());
-  std::vector<pollfd> polled;
-  std::vector<bool> alive(addresses.size(), false);
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    const size_t colon = addresses[i].rfind(':');
-    const int error = start_connecting(addresses[i].substr(0, colon),
-                                       addresses[i].substr(colon + 1), sockets[i]);
-    if (error == ECONNREFUSED) {
-      *ranks[i] = Presence::kGone;
-    }
-    polled.push_back({error == 0 ? sockets[i].fd() : -1, POLLIN, 0});
-  }
-  const auto waits = [](const pollfd& entry) { return entry.fd >= 0; };
-  while (std::any_of(polled.begin(), polled.end(), waits) && steady_clock::now() < deadline) {
-    ::poll(polled.data(), polled.size(), remaining_ms(deadline));
-    for (size_t i = 0; i < polled.size(); ++i) {
-      if (polled[i].fd >= 0 && polled[i].revents != 0) {
-        char byte = 0;
-        const int error = read_once(sockets[i], byte);
-        alive[i] = error == 0;
-        if (error == ECONNREFUSED) {
-          *ranks[i] = Presence::kGone;
-        }
-        polled[i].fd = -1;
-      }
-    }
-  }
-  return alive;
-}
-
-int place_of(int rank, const std::vector<int>& members) {
-  return static_cast<int>(std::lower_bound(members.begin(), members.end(), rank) -
-                          members.begin());
+int place_of(int rank, const std::vector<int>& ranks) {
+  return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 }  // namespace
 
-Control::Absent Control::look() const {
-  std::vector<std::string> addresses;
-  {
-    std::lock_guard lock(mutex_);
-    addresses = addresses_;
-  }
-  std::vector<Presence> presence(addresses.size(), Presence::kUnknown);
-  std::vector<Presence*> places;
-  for (Presence& place : presence) {
-    places.push_back(&place);
-  }
-  const std::vector<bool> alive = look_at(addresses, places, steady_clock::now() + kAtOnce);
-  Absent found;
-  for (size_t r = 0; r < presence.size(); ++r) {
-    if (presence[r] == Presence::kGone) {
-      found.gone.push_back(static_cast<int>(r));
-    } else if (!alive[r]) {
-      found.silent.push_back(static_cast<int>(r));
-    }
-  }
-  return found;
+int64_t milliseconds_now() {
+  return std::chrono::duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
-Control::Agreement Control::agree(uint64_t generation, const RebuildOptions& options) {
-  const auto now = steady_clock::now();
-  const Clock clock{now + options.timeout, now + options.timeout / 2,
-                    std::max(options.silence, kLeast)};
-  std::vector<Presence> presence;
-  {
-    std::lock_guard lock(mutex_);
-    if (const std::string why = refusal(generation, rank_); !why.empty()) {
-      throw TransportError(why);
-    }
-    presence.resize(addresses_.size(), Presence::kUnknown);
-    presence[static_cast<size_t>(rank_)] = Presence::kJoined;
-    state_ = State::kJoining;
-  }
-  try {
-    // Ends: collect() returns true at the deadline.
-    for (int candidate = 0;;) {
-      int whom = candidate;
-      if (candidate == rank_ && collect(clock, presence, whom)) {
-        return decide(std::move(presence));
-      }
-      Agreement agreement;
-      const Attempt attempt = join(whom, clock, agreement);
-      if (attempt == Attempt::kAgreed) {
-        agreement.generation = generation + 1;
-        go_on(agreement);
-        return agreement;
-      }
-      if (attempt == Attempt::kGone) {
-        presence[static_cast<size_t>(whom)] = Presence::kGone;
-      }
-      if (whom > rank_) {
-        candidate = 0;
-        set_state(State::kJoining);
-      } else {
-        ++candidate;
-      }
-    }
-  } catch (const TransportError&) {
-    set_state(State::kIdle);
-    throw;
+void Control::settle() {
+  groups_.emplace(protocol_->generation(), protocol_->base());
+  in_vain_ = protocol_->connects_in_vain();
+  for (News news = protocol_->take_news(); news.kind != News::Kind::kNone;
+       news = protocol_->take_news()) {
+    news_.push_back(std::move(news));
+    settled_.notify_all();
   }
 }
 
-Control::Attempt Control::join(int candidate, const Clock& clock, Agreement& agreement) {
-  const Deadline patience = std::min(clock.deadline, steady_clock::now() + clock.silence);
-  for (;;) {
-    Attempt why_not{};
-    const std::optional<Socket> socket = reach(candidate, patience, why_not);
-    if (socket) {
-      const Attempt attempt = await_decision(*socket, candidate, clock, agreement);
-      if (attempt != Attempt::kGone) {
-        return attempt;
-      }
-    } else if (why_not != Attempt::kNext) {
-      return why_not;
-    }
-    if (steady_clock::now() >= patience) {
-      return Attempt::kSilent;
-    }
-    std::this_thread::sleep_for(milliseconds(2));  // it closed the connection: is its port closed?
-  }
+std::string Control::open_place() {
+  Socket listener = listen_on(host_, "0");
+  const std::string place = concat(host_, ":", local_port_of(listener));
+  places_[place] = std::move(listener);
+  return place;
 }
 
-// kGone here: the connection ended.
-Control::Attempt Control::await_decision(const Socket& socket, int candidate, const Clock& clock,
-                                         Agreement& agreement) {
-  uint64_t generation = 0;
-  int rank = 0;
-  {
-    std::lock_guard lock(mutex_);
-    generation = generation_;
-    rank = rank_;
+Control::Agreement Control::agreement_of(const News& news, uint64_t generation) {
+  Agreement agreement;
+  agreement.generation = generation;
+  agreement.members = news.members;
+  agreement.rank = place_of(rank_, news.members);
+  if (news.kind == News::Kind::kConnect) {
+    agreement.store = news.place;
+    agreement.server = place_of(news.leader, news.members);
+    agreement.listener = std::move(places_[news.place]);
+    agreement.given_up = [this] { return in_vain_.load(); };
   }
-  Deadline heard = steady_clock::now();
-  try {
-    // A tenth less than it has: the answer must still arrive.
-    const auto left = std::chrono::duration_cast<milliseconds>(clock.deadline - heard) * 9 / 10;
-    write_frame(socket, concat("J ", generation, " ", rank, " ", left.count()), clock.deadline);
-    for (;;) {
-      pollfd entry{socket.fd(), POLLIN, 0};
-      if (::poll(&entry, 1, remaining_ms(steady_clock::now() + clock.silence / 3)) <= 0) {
-        if (steady_clock::now() - heard > clock.silence) {
-          return Attempt::kSilent;
-        }
-        write_frame(socket, concat("P ", generation, " ", rank), clock.deadline);
-        continue;
-      }
-      std::istringstream words(read_frame(socket, clock.deadline));
-      heard = steady_clock::now();
-      std::string kind;
-      words >> kind;
-      if (kind == "G") {
-        words >> agreement.store >> agreement.server;
-        for (int member = 0; words >> member;) {
-          agreement.members.push_back(member);
-        }
-        agreement.rank = place_of(rank, agreement.members);
-        return Attempt::kAgreed;
-      }
-      if (kind == "E") {
-        std::string why;
-        std::getline(words >> std::ws, why);
-        throw Refused(why);
-      }
-      char state = 0;
-      words >> state;
-      if (kind != "S") {
-        return Attempt::kNext;
-      }
-      // It may decide at this moment, with this rank among the members: the answer tells.
-      if (state == static_cast<char>(State::kIdle) && heard > clock.half) {
-        write_frame(socket, concat("L ", generation, " ", rank), clock.deadline);
-        continue;
-      }
-      if (heard >= clock.deadline) {
-        throw Refused(concat("rebuild: rank ", candidate, ", which collects the others, did not "
-                               "decide in time"));
-      }
-    }
-  } catch (const Refused& refused) {
-    throw TransportError(refused.what(), candidate);
-  } catch (const TransportError&) {
-    return steady_clock::now() >= clock.deadline ? Attempt::kSilent : Attempt::kGone;
-  }
+  return agreement;
 }
 
-bool Control::collect(const Clock& clock, std::vector<Presence>& presence, int& collector) {
-  const auto start = steady_clock::now();
-  set_state(State::kCollecting);
-  for (;;) {
-    Deadline end = clock.deadline;
-    std::vector<int> missing;
-    std::vector<std::string> addresses;
-    std::vector<Presence*> places;
+void Control::drive(milliseconds silence) {
+  ControlLinks links(addresses_, rank_, secret_);
+  bool stops = false;
+  do {
+    stops = !driven_;  // once more then, for the last word
+    ControlLinks::Words words;
     {
       std::lock_guard lock(mutex_);
-      for (int r = 0; r < static_cast<int>(presence.size()); ++r) {
-        Presence& place = presence[static_cast<size_t>(r)];
-        if (const auto join = joins_.find(r); join != joins_.end()) {
-          place = Presence::kJoined;
-          end = std::min(end, join->second.deadline);
-        } else if (r != rank_) {
-          place = place == Presence::kJoined ? Presence::kUnknown : place;
-          if (place == Presence::kUnknown) {
-            missing.push_back(r);
-            addresses.push_back(addresses_[static_cast<size_t>(r)]);
-            places.push_back(&place);
-          }
+      protocol_->tick(milliseconds_now());
+      settle();
+      words.to = protocol_->base();
+      words.changed = protocol_->take_change();
+      words.frame = protocol_->frame(milliseconds_now());
+    }
+    links.speak(words, silence);
+    const ControlLinks::Heard heard = links.listen(stops ? milliseconds(0) : milliseconds(2));
+    std::lock_guard lock(mutex_);
+    for (const int rank : heard.gone) {
+      protocol_->found_gone(rank, milliseconds_now());
+    }
+    for (const std::string& frame : heard.frames) {
+      protocol_->heard(frame, milliseconds_now());
+    }
+    settle();
+  } while (!stops);
+}
+
+Control::Agreement Control::agree(uint64_t generation, const RebuildOptions& options,
+                                  const Connecting& how) {
+  const milliseconds silence = std::max(options.silence, kLeastSilence);
+  const Deadline deadline = steady_clock::now() + options.timeout;
+  std::unique_lock lock(mutex_);
+  news_.clear();
+  protocol_->begin(milliseconds_now(),
+                   {options.timeout.count(), silence.count(), [this] { return open_place(); }});
+  settle();
+  driven_ = true;
+  std::thread driver([this, silence] { drive(silence); });
+  const auto stop = [&] {
+    lock.unlock();
+    driven_ = false;
+    driver.join();
+    places_.clear();
+  };
+  try {
+    for (;;) {
+      settled_.wait(lock, [this] { return !news_.empty(); });
+      const News news = std::move(news_.front());
+      news_.pop_front();
+      Agreement agreement = agreement_of(news, protocol_->generation());
+      if (news.kind == News::Kind::kFormed) {
+        stop();
+        // As the group that was rebuilt counts them.
+        for (int& member : agreement.members) {
+          member = place_of(member, groups_.at(generation));
+        }
+        return agreement;
+      }
+      if (news.kind == News::Kind::kFailed) {
+        throw TransportError(news.reason);
+      }
+      lock.unlock();
+      std::optional<TransportError> failure;
+      try {
+        if (news.kind == News::Kind::kConnect) {
+          how.connect(agreement);
+        } else {
+          how.disconnect();
+        }
+      } catch (const TransportError& error) {
+        failure = error;
+      }
+      lock.lock();
+      if (news.kind == News::Kind::kConnect) {
+        protocol_->connected(!failure, milliseconds_now());
+        settle();
+        if (failure && steady_clock::now() >= deadline) {
+          throw TransportError(*failure);
         }
       }
     }
-    if (missing.empty() || steady_clock::now() >= end) {
-      return true;
+  } catch (...) {
+    if (!lock.owns_lock()) {
+      lock.lock();
     }
-    const std::vector<bool> alive = look_at(addresses, places, end);
-    std::vector<int> living;
-    for (size_t i = 0; i < missing.size(); ++i) {
-      if (alive[i]) {
-        living.push_back(missing[i]);
-      }
-    }
-    const bool unknown = std::any_of(places.begin(), places.end(), [](const Presence* place) {
-      return *place == Presence::kUnknown;
-    });
-    if (!unknown) {
-      continue;
-    }
-    if (living.empty() && steady_clock::now() - start >= clock.silence) {
-      return true;
-    }
-    collector = find_collector(living, end);
-    std::unique_lock lock(mutex_);
-    if (collector >= 0) {
-      for (const auto& [rank, join] : joins_) {
-        server_.send(join.client, "N");
-      }
-      joins_.clear();
-      state_ = State::kFollowing;
-      return false;
-    }
-    const size_t before = joins_.size();
-    joined_.wait_until(lock, std::min(end, steady_clock::now() + kLook), [&] { return joins_.size() != before; });
+    protocol_->give_up();
+    stop();
+    throw;
   }
-}
-
-int Control::find_collector(const std::vector<int>& ranks, Deadline end) const {
-  uint64_t generation = 0;
-  int own = 0;
-  {
-    std::lock_guard lock(mutex_);
-    generation = generation_;
-    own = rank_;
-  }
-  for (const int rank : ranks) {
-    const Deadline deadline = std::min(end, steady_clock::now() + kBriefly);
-    Attempt ignored{};
-    const std::optional<Socket> socket = reach(rank, deadline, ignored);
-    std::string answer;
-    try {
-      if (socket) {
-        write_frame(*socket, concat("P ", generation, " ", own), deadline);
-        answer = read_frame(*socket, deadline);
-      }
-    } catch (const TransportError&) {
-      continue;  // it has just ended, or is silent: the next look tells
-    }
-    if (answer.starts_with("E ")) {
-      throw TransportError(answer.substr(2), rank);
-    }
-    if (rank > own && answer == std::string("S ") + static_cast<char>(State::kCollecting)) {
-      return rank;
-    }
-  }
-  return -1;
-}
-
-Control::Agreement Control::decide(std::vector<Presence> presence) {
-  const std::string why = why_too_few(presence);
-  Agreement agreement;
-  agreement.members = joined_ranks(presence);
-  std::string message = "E " + why;
-  if (why.empty()) {
-    agreement.listener = listen_on(host_, "0");
-    agreement.store = concat(host_, ":", local_port_of(agreement.listener));
-    agreement.rank = agreement.server = place_of(rank_, agreement.members);
-    message = told(agreement);
-  }
-  {
-    std::lock_guard lock(mutex_);
-    agreement.generation = generation_ + 1;
-    for (const auto& [rank, join] : joins_) {
-      if (std::binary_search(agreement.members.begin(), agreement.members.end(), rank)) {
-        server_.send(join.client, message);
-      }
-    }
-    if (!why.empty()) {
-      joins_.clear();
-    }
-  }
-  if (!why.empty()) {
-    throw TransportError(why);
-  }
-  go_on(agreement);
-  return agreement;
 }
 
 }  // namespace gradwire

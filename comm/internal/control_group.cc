@@ -153,16 +153,22 @@ void ControlGroup::wait_for_news() {
 
 void ControlGroup::read_from(int rank) {
   Link& link = links_[static_cast<size_t>(rank)];
-  const bool open = control::receive(link.socket, link.input);
+  bool open = control::receive(link.socket, link.input);
+  std::string why = "died or closed its connections";
   Message message;
   std::string text;
-  while (control::take_message(link.input, message, text)) {
-    take(rank, message, text);
+  try {
+    while (control::take_message(link.input, link.in, message, text)) {
+      take(rank, message, text);
+    }
+  } catch (const BadFrame& bad) {
+    open = false;
+    why = concat("is lost: ", bad.what());
   }
   if (!open) {
     link.socket = Socket();
     if (!left_.contains(rank)) {
-      end(TransportError(concat("rank ", rank, " died or closed its connections"), rank));
+      end(TransportError(concat("rank ", rank, " ", why), rank));
     }
   }
 }
@@ -271,12 +277,12 @@ void ControlGroup::end(const TransportError& reason) {
 }
 
 void ControlGroup::send(int to, const Message& message, std::string_view text) {
-  const Socket& socket = links_[static_cast<size_t>(to)].socket;
-  if (!socket) {
+  Link& link = links_[static_cast<size_t>(to)];
+  if (!link.socket) {
     return;
   }
   try {
-    control::write_message(socket, message, text);
+    control::write_message(link.socket, link.out, message, text);
   } catch (const TransportError&) {
     // The link is broken, which reading from it will tell with more to say.
   }

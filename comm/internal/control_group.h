@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/comm/internal/frame_seal.h"
 #include "gradwire/comm/internal/socket.h"
 #include "gradwire/kernels/core/error.h"
 
@@ -37,7 +38,8 @@ struct TroubledCall {
 };
 
 /// Rank 0 in the middle, a TCP connection to each other rank, a thread in each. The first failure
-/// that reaches rank 0 is what all ranks are told. Small: nothing is sent while all is well. Once
+/// that reaches rank 0 is what all ranks are told. Frames are sealed (frame_seal.h) with the
+/// invitation's secret; a bad one is as a rank that died. Small: nothing is sent while all is well. Once
 /// rank 0 has left in good order, each of the others learns of a failure from its engine alone.
 class ControlGroup {
  public:
@@ -113,13 +115,14 @@ class ControlGroup {
     uint32_t magic = 0x31435747;  // "GWC1"
     Kind kind{};
     int32_t rank = -1;        ///< at fault, or of the sender
-    uint32_t text_bytes = 0;  ///< what follows
+    uint32_t unused = 0;  // no padding travels
     uint64_t group = 0;
     uint64_t calls = 0;  ///< entered in that group
   };
   struct Link {
     Socket socket;
     std::string input;
+    FrameSeal in, out;
   };
   /// Rank 0's question to all where they are.
   struct Question {
@@ -133,7 +136,7 @@ class ControlGroup {
   };
 
   void welcome_all(const ControlInvitation& invitation, const Socket& listener, Deadline join_by);
-  bool admit(Link& visitor, const ControlInvitation& invitation);
+  bool admit(Link& visitor);
   void knock(const ControlInvitation& invitation, Deadline join_by);
   std::string missing() const;
 

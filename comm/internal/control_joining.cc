@@ -8,6 +8,7 @@
 
 #include "gradwire/comm/internal/control_group.h"
 #include "gradwire/comm/internal/control_messages.h"
+#include "gradwire/comm/internal/handshake.h"
 
 namespace gradwire {
 namespace {
@@ -83,14 +84,17 @@ void ControlGroup::welcome_all(const ControlInvitation& invitation, const Socket
       throw TransportError(concat("control group: ", missing(), " did not come in time"));
     }
     for (size_t i = visitors.size(); count > 0 && i-- > 0;) {
-      if (polled[i + 1].revents != 0 && !admit(visitors[i], invitation)) {
+      if (polled[i + 1].revents != 0 && !admit(visitors[i])) {
         visitors.erase(visitors.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
     if (count > 0 && polled[0].revents != 0) {
       Socket socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket) {
-        visitors.push_back({std::move(socket), {}});
+        visitors.push_back({std::move(socket),
+                            {},
+                            {bytes_of(invitation.secret), "client"},
+                            {bytes_of(invitation.secret), "server"}});
         if (visitors.size() > kMostVisitors) {  // whoever is silent longest goes first
           visitors.erase(visitors.begin());
         }
@@ -103,16 +107,21 @@ void ControlGroup::welcome_all(const ControlInvitation& invitation, const Socket
 }
 
 /// False when the visitor is to be forgotten: it became a link, or it is none of ours.
-bool ControlGroup::admit(Link& visitor, const ControlInvitation& invitation) {
+bool ControlGroup::admit(Link& visitor) {
   Message hello;
-  std::string secret;
+  std::string nothing;
   if (!control::receive(visitor.socket, visitor.input)) {
     return false;
   }
-  if (!control::take_message(visitor.input, hello, secret)) {
-    return visitor.input.size() < sizeof(hello) + invitation.secret.size();
+  try {
+    // Its seal shows that it has the secret.
+    if (!control::take_message(visitor.input, visitor.in, hello, nothing)) {
+      return visitor.input.size() < FrameSeal::kHeadBytes + sizeof(hello);
+    }
+  } catch (const BadFrame&) {
+    return false;
   }
-  if (hello.kind == Kind::kHello && secret == bytes_of(invitation.secret) && hello.rank > 0 &&
+  if (hello.kind == Kind::kHello && hello.rank > 0 &&
       hello.rank < world_size_ && !links_[static_cast<size_t>(hello.rank)].socket) {
     links_[static_cast<size_t>(hello.rank)] = std::move(visitor);
   }
@@ -124,9 +133,13 @@ void ControlGroup::knock(const ControlInvitation& invitation, Deadline join_by) 
   Message welcome;
   try {
     link.socket = connect_to(invitation.host.data(), std::to_string(invitation.port), join_by);
-    control::write_message(link.socket, Message{.kind = Kind::kHello, .rank = rank_},
-                           bytes_of(invitation.secret));
-    read_all(link.socket, {reinterpret_cast<char*>(&welcome), sizeof(welcome)}, join_by);
+    link.out = {bytes_of(invitation.secret), "client"};
+    link.in = {bytes_of(invitation.secret), "server"};
+    control::write_message(link.socket, link.out, Message{.kind = Kind::kHello, .rank = rank_}, {});
+    const std::string bytes = read_frame(link.socket, link.in, join_by);
+    if (bytes.size() == sizeof(welcome)) {
+      std::memcpy(&welcome, bytes.data(), sizeof(welcome));
+    }
   } catch (const TransportError& error) {
     throw TransportError(concat("control group: rank 0: ", error.what()), 0);
   }

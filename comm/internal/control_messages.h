@@ -10,13 +10,15 @@
 #include <string>
 #include <string_view>
 
+#include "gradwire/comm/internal/frame_seal.h"
 #include "gradwire/comm/internal/socket.h"
+#include "gradwire/kernels/core/error.h"
 
 namespace gradwire::control {
 
 // Messages are smaller than any socket's buffer: a write that does not end means a dead link.
 inline constexpr std::chrono::milliseconds kWriteWithin{1000};
-// Far above any message; keeps a stranger's bytes from becoming an allocation.
+// Far above any message.
 inline constexpr uint32_t kMostText = 1 << 16;
 
 inline int left_until(Deadline deadline) {
@@ -36,28 +38,31 @@ inline bool receive(const Socket& socket, std::string& input) {
   return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/// Takes the first message off `input` if all of it is there. False too for bytes that are none.
+/// Takes the first message off `input` if all of it is there. @throws BadFrame.
 template <class Message>
-bool take_message(std::string& input, Message& message, std::string& text) {
-  if (input.size() < sizeof(message)) {
+bool take_message(std::string& input, FrameSeal& seal, Message& message, std::string& text) {
+  std::string bytes;
+  if (!seal.take(input, bytes)) {
     return false;
   }
-  std::memcpy(&message, input.data(), sizeof(message));
-  if (message.magic != Message{}.magic || message.text_bytes > kMostText ||
-      input.size() < sizeof(message) + message.text_bytes) {
-    return false;
+  if (bytes.size() < sizeof(message)) {
+    throw BadFrame(concat("a message of ", bytes.size(), " bytes, expected at least ",
+                          sizeof(message)));
   }
-  text = input.substr(sizeof(message), message.text_bytes);
-  input.erase(0, sizeof(message) + message.text_bytes);
+  std::memcpy(&message, bytes.data(), sizeof(message));
+  if (message.magic != Message{}.magic) {
+    throw BadFrame("a message of another protocol");
+  }
+  text = bytes.substr(sizeof(message));
   return true;
 }
 
 template <class Message>
-void write_message(const Socket& socket, Message message, std::string_view text) {
-  text = text.substr(0, kMostText);
-  message.text_bytes = static_cast<uint32_t>(text.size());
+void write_message(const Socket& socket, FrameSeal& seal, const Message& message,
+                   std::string_view text) {
   std::string bytes(reinterpret_cast<const char*>(&message), sizeof(message));
-  write_all(socket, bytes.append(text), std::chrono::steady_clock::now() + kWriteWithin);
+  write_all(socket, seal.seal(bytes.append(text.substr(0, kMostText))),
+            std::chrono::steady_clock::now() + kWriteWithin);
 }
 
 }  // namespace gradwire::control

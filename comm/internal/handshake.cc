@@ -34,7 +34,17 @@ Digest proof_of(std::string_view whose, std::string_view secret, const Nonce& se
   return hmac_sha256(secret, message);
 }
 
-void prove(const Socket& socket, std::string_view secret, Deadline deadline) {
+Seals seals_of(std::string_view secret, const Nonce& server, const Nonce& client) {
+  // Of this connection alone: no frame of another is one of it.
+  std::string key;
+  if (!secret.empty()) {
+    const Digest digest = proof_of("frames", secret, server, client);
+    key.assign(digest.begin(), digest.end());
+  }
+  return {FrameSeal(key, "client"), FrameSeal(key, "server")};
+}
+
+Seals prove(const Socket& socket, std::string_view secret, Deadline deadline) {
   Challenge challenge;
   read_all(socket, chars_of(challenge), deadline);
   if (challenge.magic != Challenge::kMagic) {
@@ -50,23 +60,24 @@ void prove(const Socket& socket, std::string_view secret, Deadline deadline) {
       !same_digest(verdict.digest, proof_of("server", secret, challenge.nonce, proof.nonce))) {
     throw WrongPeer("it has another job secret");
   }
+  return seals_of(secret, challenge.nonce, proof.nonce);
 }
 
-void write_frame(const Socket& socket, std::string_view bytes, Deadline deadline) {
-  const auto length = static_cast<uint32_t>(bytes.size());
-  std::string frame(reinterpret_cast<const char*>(&length), sizeof(length));
-  write_all(socket, frame.append(bytes), deadline);
+void ProvenSocket::write(std::string_view bytes, Deadline deadline) {
+  write_all(socket_, seals_.client.seal(bytes), deadline);
 }
 
-std::string read_frame(const Socket& socket, Deadline deadline) {
-  uint32_t length = 0;
-  read_all(socket, chars_of(length), deadline);
-  if (length > kMaxFrameBytes) {
-    throw TransportError(concat("it sent a frame of ", length, " bytes, expected at most ",
-                                kMaxFrameBytes));
-  }
-  std::string bytes(length, '\0');
-  read_all(socket, bytes, deadline);
+std::string ProvenSocket::read(Deadline deadline) {
+  return read_frame(socket_, seals_.server, deadline);
+}
+
+std::string read_frame(const Socket& socket, FrameSeal& seal, Deadline deadline) {
+  std::string input(FrameSeal::kHeadBytes, '\0'), bytes;
+  read_all(socket, input, deadline);
+  const size_t length = seal.length_of(input);
+  input.resize(FrameSeal::kHeadBytes + length);
+  read_all(socket, std::span(input).subspan(FrameSeal::kHeadBytes), deadline);
+  seal.take(input, bytes);
   return bytes;
 }
 

@@ -5,14 +5,14 @@
 //   client: Proof{16 random bytes, HMAC(secret, "client", both)}
 //   server: Verdict{accepted or refused, HMAC(secret, "server", both)}
 //
-// After it both send frames: u32 length, then as many bytes. They are neither encrypted nor signed:
-// the secret keeps strangers and other jobs out, not whoever can change packets under way.
+// After it both send frames (frame_seal.h), with the secret as a key where there is one. They are not
+// encrypted.
 
 #include <array>
 #include <cstdint>
 #include <string_view>
 
-#include "gradwire/comm/internal/sha256.h"
+#include "gradwire/comm/internal/frame_seal.h"
 #include "gradwire/comm/internal/socket.h"
 
 namespace gradwire {
@@ -49,15 +49,36 @@ class WrongPeer : public TransportError {
   using TransportError::TransportError;
 };
 
-/// The client's side. @throws WrongPeer when the other end speaks another protocol or has another job
-/// secret, TransportError when it closes or is silent past the deadline.
-void prove(const Socket& socket, std::string_view secret, Deadline deadline);
+/// The two directions of a connection that has been proven.
+struct Seals {
+  FrameSeal client, server;  ///< of what the client, and the server, sends
+};
+Seals seals_of(std::string_view secret, const Nonce& server, const Nonce& client);
 
-/// Longest frame: far above any value or address, and keeps a length from becoming an allocation.
-inline constexpr uint32_t kMaxFrameBytes = 4 << 20;
+/// The client's side: what the frames that follow, if there are any, are sealed with. @throws WrongPeer
+/// when the other end speaks another protocol or has another job secret, TransportError when it closes
+/// or is silent past the deadline.
+Seals prove(const Socket& socket, std::string_view secret, Deadline deadline);
 
-/// One frame. @throws TransportError as write_all() and read_all() do, or for one too long.
-void write_frame(const Socket& socket, std::string_view bytes, Deadline deadline);
-std::string read_frame(const Socket& socket, Deadline deadline);
+/// @throws TransportError as read_all() does, BadFrame.
+std::string read_frame(const Socket& socket, FrameSeal& seal, Deadline deadline);
+
+/// The client's end of a connection.
+class ProvenSocket {
+ public:
+  /// @throws as prove() does.
+  ProvenSocket(Socket socket, std::string_view secret, Deadline deadline)
+      : socket_(std::move(socket)), seals_(prove(socket_, secret, deadline)) {}
+  ProvenSocket() = default;
+
+  const Socket& socket() const { return socket_; }
+  /// One frame. @throws TransportError as write_all() and read_all() do, BadFrame.
+  void write(std::string_view bytes, Deadline deadline);
+  std::string read(Deadline deadline);
+
+ private:
+  Socket socket_;
+  Seals seals_;
+};
 
 }  // namespace gradwire

@@ -55,8 +55,7 @@ void Server::send(Client client, std::string_view bytes) {
     if (found == connections_.end()) {
       return;
     }
-    const auto length = static_cast<uint32_t>(bytes.size());
-    found->second.output.append(view_of(length)).append(bytes);
+    found->second.output.append(found->second.seals.server.seal(bytes));
   }
   wake();
 }
@@ -150,22 +149,13 @@ bool Server::read(Client client, Connection& connection) {
   if (!connection.proven && !check_proof(connection)) {
     return false;
   }
-  while (connection.proven) {
-    uint32_t length = 0;
-    if (input.size() < sizeof(length)) {
-      break;
+  try {
+    for (std::string request; connection.proven && connection.seals.client.take(input, request);) {
+      callbacks_.request(client, std::move(request));
     }
-    std::memcpy(&length, input.data(), sizeof(length));
-    if (length > kMaxFrameBytes) {
-      refuse(connection, concat("a frame of ", length, " bytes, expected at most ", kMaxFrameBytes));
-      return false;
-    }
-    if (input.size() < sizeof(length) + length) {
-      break;
-    }
-    std::string request = input.substr(sizeof(length), length);
-    input.erase(0, sizeof(length) + length);
-    callbacks_.request(client, std::move(request));
+  } catch (const BadFrame& bad) {
+    refuse(connection, bad.what());
+    return false;
   }
   return true;
 }
@@ -197,6 +187,7 @@ bool Server::check_proof(Connection& connection) {
   }
   std::lock_guard lock(mutex_);
   connection.proven = proven;
+  connection.seals = seals_of(secret, connection.nonce, proof.nonce);
   connection.output.append(view_of(verdict));
   return write(connection) && proven;
 }

@@ -51,6 +51,7 @@ class Server {
     Deadline proves_until;
     Nonce nonce{};
     bool proven = false;
+    Seals seals{};
     std::string input, output;
   };
 

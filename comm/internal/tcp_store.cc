@@ -28,6 +28,9 @@ constexpr milliseconds kLinger{300};
 // silence must be theirs. The server's rank asks a thread of its own, which can only be late.
 constexpr milliseconds kLastAnswer{200}, kOwnLastAnswer{2000};
 
+// An attempt, where it may be given up.
+constexpr milliseconds kAttempt{200};
+
 // Between attempts to reach the server, at most. A server of names serves many others.
 constexpr milliseconds kPause{50}, kPauseForNames{500};
 
@@ -75,7 +78,7 @@ class TcpStore final : public Store {
         port_(std::move(port)),
         prefix_(key_prefix(access.secret)),
         server_(server) {}
-  ~TcpStore() override { connection_ = Socket(); }  // before the table waits for its clients
+  ~TcpStore() override { connection_ = ProvenSocket(); }  // before the table waits for its clients
 
   /// This rank's own way to it needs no name, nor a way out of this machine and back.
   void serve(Socket listener, const StoreAccess& access) {
@@ -86,14 +89,15 @@ class TcpStore final : public Store {
   }
 
   // The server may not be up yet, and may drop a connection when too many wait.
-  void connect(const std::string& secret) {
+  void connect(const StoreAccess& access) {
     milliseconds pause(1);
     for (;;) {
       std::string why;
       milliseconds longest = kPause;
       try {
-        const int error = connect_once(host_, port_, deadline(), connection_);
-        why = error == 0 ? refusal_of(secret) : std::strerror(error);
+        Socket socket;
+        const int error = connect_once(host_, port_, attempt_until(access), socket);
+        why = error == 0 ? refusal_of(std::move(socket), access.secret) : std::strerror(error);
       } catch (const UnknownHost& unknown) {
         why = unknown.why;
         longest = kPauseForNames;
@@ -101,7 +105,7 @@ class TcpStore final : public Store {
       if (why.empty()) {
         return;
       }
-      if (steady_clock::now() + pause >= deadline()) {
+      if (steady_clock::now() + pause >= deadline() || (access.given_up && access.given_up())) {
         throw TransportError(
             concat("rank ", server_, " does not answer at ", host_, ":", port_, ": ", why), server_);
       }
@@ -123,13 +127,16 @@ class TcpStore final : public Store {
     return call(Request::kGet, key, {}, value) == Outcome::kDone;
   }
 
-  std::string local_address() const override { return local_address_of(connection_); }
+  std::string local_address() const override { return local_address_of(connection_.socket()); }
 
  private:
+  Deadline attempt_until(const StoreAccess& access) const {
+    return access.given_up ? std::min(deadline(), steady_clock::now() + kAttempt) : deadline();
+  }
   /// Empty when the server lets this rank in.
-  std::string refusal_of(const std::string& secret) {
+  std::string refusal_of(Socket socket, const std::string& secret) {
     try {
-      prove(connection_, secret, deadline());
+      connection_ = ProvenSocket(std::move(socket), secret, deadline());
       return {};
     } catch (const WrongPeer& wrong) {
       throw TransportError(
@@ -149,8 +156,8 @@ class TcpStore final : public Store {
       std::string request{static_cast<char>(kind)};
       request.append(reinterpret_cast<const char*>(&key_bytes), sizeof(key_bytes));
       request.append(prefix_).append(key).append(value.data(), value.size());
-      write_frame(connection_, request, until);
-      const std::string answer = read_frame(connection_, until);
+      connection_.write(request, until);
+      const std::string answer = connection_.read(until);
       if (answer.empty() || static_cast<Outcome>(answer[0]) == Outcome::kNoRequest) {
         throw TransportError("it does not understand the request");
       }
@@ -165,7 +172,7 @@ class TcpStore final : public Store {
   std::string host_, port_, prefix_;
   int server_;  // the rank, for messages
   std::unique_ptr<Table> table_;
-  Socket connection_;
+  ProvenSocket connection_;
 };
 
 /// For rank 0: see make_store() in store.h.
@@ -211,7 +218,7 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Dead
         listener ? std::move(listener) : listen_for_ranks(host, port, deadline, access.ranks),
         access);
   }
-  store->connect(access.secret);
+  store->connect(access);
   return store;
 }
 

@@ -32,12 +32,7 @@ class GlooGroup final : public PointToPoint {
         control_(std::move(control)),
         generation_(generation),
         address_(std::move(address)),
-        next_(std::move(options)),
-        next_generation_(generation) {
-    for (int r = 0; r < engine_->world_size(); ++r) {
-      next_members_.push_back(r);
-    }
-  }
+        options_(std::move(options)) {}
 
   int rank() const override { return engine_->rank(); }
   int world_size() const override { return engine_->world_size(); }
@@ -101,7 +96,7 @@ class GlooGroup final : public PointToPoint {
                             reason->culprit >= 0 ? reason->culprit : peer);
     }
     // It may be too busy to say what happened to somebody else.
-    const auto [gone, silent] = control_->look();
+    const auto [gone, silent] = control_->look(generation_);
     if (contains(gone, peer) || (gone.empty() && (silent.empty() || contains(silent, peer)))) {
       return error;
     }
@@ -113,7 +108,7 @@ class GlooGroup final : public PointToPoint {
 
   /// The peer may be waiting itself, for one that is stopped.
   TransportError silence_behind(const TransportError& error) {
-    const auto [gone, silent] = control_->look();
+    const auto [gone, silent] = control_->look(generation_);
     if (silent.empty() || contains(silent, error.peer()) || contains(gone, error.peer())) {
       return error;
     }
@@ -146,10 +141,7 @@ class GlooGroup final : public PointToPoint {
   const std::string address_;  // of this machine, which the others reach
   std::mutex mutex_;
   std::optional<TransportError> failure_;
-  // Of the group that rebuild() agreed on last, which may have failed to connect.
-  TransportOptions next_;
-  uint64_t next_generation_;
-  std::vector<int> next_members_;  // its ranks as this group counts them
+  const TransportOptions options_;
 };
 
 /// All of an engine that needs the store. Rank `server` keeps it until the others need it no more.
@@ -166,23 +158,59 @@ std::shared_ptr<PointToPoint> connect(const TransportOptions& options, const std
   return engine;
 }
 
-GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
-  Control::Agreement agreement = control_->agree(next_generation_, options);
-  next_generation_ = agreement.generation;
-  std::vector<int> members;
-  for (const int member : agreement.members) {
-    members.push_back(next_members_[static_cast<size_t>(member)]);
+/// One that ends as soon as the group for which ranks meet there has been given up.
+class StoreOfAttempt final : public Store {
+ public:
+  StoreOfAttempt(std::unique_ptr<Store> store, std::function<bool()> given_up)
+      : Store(store->address(), store->deadline()),
+        store_(std::move(store)),
+        given_up_(std::move(given_up)) {}
+  void set(std::string_view key, std::span<const char> value) override {
+    check_attempt();
+    store_->set(key, value);
   }
-  next_members_ = members;
-  next_.rank = agreement.rank;
-  next_.world_size = static_cast<int>(members.size());
-  const Deadline deadline = std::chrono::steady_clock::now() + next_.timeout;
-  const auto store = make_tcp_store(agreement.store, next_.rank, deadline, access_of(next_),
-                                    std::move(agreement.listener), agreement.server);
-  meet(*store, "here", next_.rank, next_.world_size);
-  return {std::make_shared<GlooGroup>(connect(next_, address_, *store, agreement.server), control_,
-                                      next_generation_, next_, address_),
-          std::move(members)};
+  bool try_get(std::string_view key, std::vector<char>& value) override {
+    check_attempt();
+    return store_->try_get(key, value);
+  }
+  std::string local_address() const override { return store_->local_address(); }
+  void clear() noexcept override { store_->clear(); }
+
+ private:
+  void check_attempt() const {
+    if (given_up_()) {
+      throw TransportError("a member of the new group left before all had connected");
+    }
+  }
+  std::unique_ptr<Store> store_;
+  std::function<bool()> given_up_;
+};
+
+GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
+  std::shared_ptr<PointToPoint> engine;
+  TransportOptions next = options_;
+  const auto connect_members = [&](Control::Agreement& agreement) {
+    next.rank = agreement.rank;
+    next.world_size = static_cast<int>(agreement.members.size());
+    const Deadline deadline = std::chrono::steady_clock::now() + next.timeout;
+    StoreAccess access = access_of(next);
+    access.given_up = agreement.given_up;
+    StoreOfAttempt store(
+        make_tcp_store(agreement.store, next.rank, deadline, access,
+                       std::move(agreement.listener), agreement.server),
+        agreement.given_up);
+    meet(store, "here", next.rank, next.world_size);
+    engine = connect(next, address_, store, agreement.server);
+  };
+  const auto disconnect = [&engine] {
+    engine->close("not all members of the new group confirmed it");
+    engine.reset();
+  };
+  Control::Agreement agreement =
+      control_->agree(generation_, options, {connect_members, disconnect});
+  return {std::make_shared<GlooGroup>(std::move(engine), control_, agreement.generation, next,
+                                      address_),
+          std::move(agreement.members)};
 }
 
 }  // namespace
@@ -201,6 +229,10 @@ std::shared_ptr<PointToPoint> make_gloo_engine(const TransportOptions& options) 
                           address_offer(interface, store->local_address())),
                      options.rank, interface);
   const auto control = std::make_shared<Control>(address, options);
+  if (options.rank == 0 && options.job_secret.empty() && options.log) {
+    options.log("gloo: no job secret: a plain digest finds control frames that were damaged, and none "
+                "that were forged");
+  }
   control->set_addresses(
       meet(*store, "here", options.rank, options.world_size, control->address()));
   return std::make_shared<GlooGroup>(connect(options, address, *store), control, 0, options,

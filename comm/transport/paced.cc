@@ -39,10 +39,10 @@ class TokenBucket {
   Deadline busy_until_{};
 };
 
-enum class State : uint8_t { kFree, kQueued, kPassed };
+enum class Passing : uint8_t { kFree, kQueued, kPassed };
 
 struct Message {
-  State state = State::kFree;
+  Passing state = Passing::kFree;
   bool sends = false;
   int peer = 0;
   uint64_t tag = 0;
@@ -81,7 +81,7 @@ class PacedEngine final : public PointToPoint {
     std::lock_guard lock(mutex_);
     throw_if_failed();
     // Never written through: the inner engine gets it back as a const span.
-    const size_t index = add({State::kQueued,
+    const size_t index = add({Passing::kQueued,
                               true,
                               destination,
                               tag,
@@ -102,7 +102,7 @@ class PacedEngine final : public PointToPoint {
     const MessageHandle inner = engine_->post_recv(source, tag, bytes);
     std::lock_guard lock(mutex_);
     const size_t index =
-        add({State::kQueued, false, source, tag, bytes.data(), bytes.size(), inner, {}});
+        add({Passing::kQueued, false, source, tag, bytes.data(), bytes.size(), inner, {}});
     queue({source, group_of(tag)}, index);
     return index + 1;
   }
@@ -111,7 +111,7 @@ class PacedEngine final : public PointToPoint {
     std::unique_lock lock(mutex_);
     const size_t index = handle - 1;
     const Duration patience = deadline - Clock::now();
-    const auto passed = [&] { return failed_ || messages_[index].state == State::kPassed; };
+    const auto passed = [&] { return failed_ || messages_[index].state == Passing::kPassed; };
     if (messages_[index].sends) {
       changed_.wait(lock, passed);  // waiting for the own bucket is nobody's silence
     } else if (!changed_.wait_until(lock, deadline, passed)) {
@@ -125,7 +125,7 @@ class PacedEngine final : public PointToPoint {
     if (failed_) {
       leave(lock);
     }
-    messages_[index].state = State::kFree;
+    messages_[index].state = Passing::kFree;
     if (message.sends) {
       lock.unlock();
       try {
@@ -171,7 +171,7 @@ class PacedEngine final : public PointToPoint {
 
   size_t add(const Message& message) {
     size_t index = 0;
-    while (index < messages_.size() && messages_[index].state != State::kFree) {
+    while (index < messages_.size() && messages_[index].state != Passing::kFree) {
       ++index;
     }
     if (index == messages_.size()) {
@@ -226,7 +226,7 @@ class PacedEngine final : public PointToPoint {
         engine_->post_send(message.peer, message.tag, {message.data, message.size});
     lock.lock();
     messages_[index].inner = inner;
-    messages_[index].state = State::kPassed;
+    messages_[index].state = Passing::kPassed;
   }
 
   void receive(std::unique_lock<std::mutex>& lock, size_t index, Lane& lane) {
@@ -238,7 +238,7 @@ class PacedEngine final : public PointToPoint {
     lock.lock();
     // It arrived with its last byte, so it began to flow a line time ago.
     messages_[index].passes = ingress_.take(bytes, arrived - ingress_.line_time(bytes));
-    messages_[index].state = State::kPassed;
+    messages_[index].state = Passing::kPassed;
   }
 
   /// Receives are posted at their largest; the header in message 0 says how long it and its chunks

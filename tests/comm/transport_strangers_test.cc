@@ -94,9 +94,9 @@ class Echo {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     Socket socket;
     EXPECT_EQ(connect_once("127.0.0.1", std::to_string(port_), deadline, socket), 0);
-    prove(socket, secret, deadline);
-    write_frame(socket, request, deadline);
-    return read_frame(socket, deadline);
+    ProvenSocket proven(std::move(socket), secret, deadline);
+    proven.write(request, deadline);
+    return proven.read(deadline);
   }
 
  private:
@@ -154,11 +154,18 @@ TEST(Strangers, ATooLongFrameIsRefused) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   Socket socket;
   ASSERT_EQ(connect_once("127.0.0.1", std::to_string(echo.port()), deadline, socket), 0);
-  prove(socket, "open sesame", deadline);
+  ProvenSocket proven(std::move(socket), "open sesame", deadline);
+  EXPECT_THROW(proven.write(std::string(kMaxFrameBytes + 1, 'x'), deadline), InvalidArgument);
+  // Nobody who has not the key can make the head of one; without a key this one is right.
+  FrameSeal seal;
   const uint32_t length = kMaxFrameBytes + 1;
-  write_all(socket, {reinterpret_cast<const char*>(&length), sizeof(length)}, deadline);
-  EXPECT_THROW(read_frame(socket, deadline), TransportError);
-  EXPECT_TRUE(echo.log().says("a frame of 4194305 bytes"));
+  std::string head(reinterpret_cast<const char*>(&length), sizeof(length));
+  const Digest digest = sha256(std::string("\0length\0\0\0\0\0\0\0\0", 15) + head);
+  head.append(reinterpret_cast<const char*>(digest.data()), FrameSeal::kHeadBytes - head.size());
+  EXPECT_THROW(seal.length_of(head), BadFrame);
+  write_all(proven.socket(), head, deadline);
+  EXPECT_THROW(proven.read(deadline), TransportError);
+  EXPECT_TRUE(echo.log().says("the head of a frame changed on the way"));
 }
 
 TEST(Strangers, AreBoundedInNumberAndLeaveNothingBehind) {

@@ -45,6 +45,10 @@ configure(without_mpi ${SOURCE_DIR} -DGRADWIRE_MPI=ON -DCMAKE_DISABLE_FIND_PACKA
 expect_failure(without_mpi)
 expect_text(without_mpi "GRADWIRE_MPI=ON, but no MPI was found")
 
+configure(without_openssl ${SOURCE_DIR} -DCMAKE_DISABLE_FIND_PACKAGE_OpenSSL=ON)
+expect_failure(without_openssl)
+expect_text(without_openssl "OpenSSL's libcrypto was not found (Debian: libssl-dev)")
+
 configure(missing ${SOURCE_DIR} -DGRADWIRE_CUDA=ON -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
 expect_failure(missing)
 expect_text(missing "GRADWIRE_CUDA=ON, but no CUDA toolkit")

@@ -1,5 +1,5 @@
 #pragma once
-// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), for the few bytes of a handshake.
+// SHA-256 and HMAC-SHA-256, by OpenSSL's libcrypto.
 
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The digests against published vectors.
 
-#include "gradwire/comm/internal/sha256.h"
+#include "gradwire/comm/internal/digest.h"
 
 #include <gtest/gtest.h>
 

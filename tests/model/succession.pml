@@ -1,0 +1,135 @@
+/* The protocol of comm/internal/succession.h, for spin. Its steps have the names of the code's.
+ *
+ * -DN=3 ranks, -DKILLS=2 that may die, -DCUTS=2 times that the network may be cut in two anew (or
+ * healed), -DLOST=1 times that a living, linked rank is not heard in time.
+ * A frame arrives at once or is never sent (a newer one replaces it); up to -DLATE=1 are on their way at a time
+ * and arrive at any time, also after a cut or their sender's death. -DOLD_RULE is the protocol as it
+ * was: a decision counts at once, and as the base of the next, with nobody's confirmation.
+ * -DCUT_FIRST: they are cut in two before they begin.
+ * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing.
+ *
+ * Checked: there are never two groups of one base that worked, with living members (begin_group() in
+ * succession_steps.h); where nothing
+ * happens any more, ranks that reach each other, are enough of the newest base that one of them has and
+ * have confirmed no group with half of its members elsewhere have a group (at_peace_is_right()).
+ */
+#ifndef RANKS
+#define RANKS 3
+#endif
+#ifndef KILLS
+#define KILLS 1
+#endif
+#ifndef CUTS
+#define CUTS 1
+#endif
+#ifndef LATE
+#define LATE 1
+#endif
+#ifndef LOST
+#define LOST 0
+#endif
+#ifndef ATTEMPTS
+#define ATTEMPTS 8 /* attempts */
+#endif
+
+byte alive[RANKS];    /* 1 until it dies */
+byte side[RANKS];     /* ranks on one side reach each other */
+byte vote[RANKS];
+byte base[RANKS];     /* 0: the first group; a + 1: attempt a */
+byte follow[RANKS];   /* whom, by this vote */
+byte joined[RANKS];   /* 1 in rebuild() */
+byte out[RANKS];      /* it has been told that others went on */
+byte current[RANKS];  /* a + 1: connecting or confirmed */
+byte confirmed[RANKS];
+byte pending[RANKS];  /* bits of attempts */
+byte gone[RANKS];     /* bits of ranks that it knows to be dead */
+byte silent[RANKS];   /* bits of ranks of which it has heard nothing for too long */
+
+byte worked;      /* bits of attempts that were groups with all their members */
+byte attempts = 0;
+byte a_base[ATTEMPTS], a_leader[ATTEMPTS], a_members[ATTEMPTS];
+byte a_vote[ATTEMPTS * RANKS];
+
+int known[RANKS * RANKS];   /* what i has heard of j, at i * RANKS + j; see status() */
+int flying[RANKS * RANKS];  /* the frame on its way from j to i; 0: none */
+byte kills = KILLS, cuts = CUTS, late = LATE, lost = LOST;
+
+c_code {
+\#include "succession_steps.h"
+};
+
+proctype rank(byte i) {
+end:
+  do
+  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); tidy(); } }
+  od
+}
+
+/* From j to i */
+proctype wire(byte i; byte j) {
+end:
+  do
+  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); tidy(); } }
+  :: d_step { c_expr { CAN_SEND_LATE } -> c_code {
+       now.late--;
+       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); } }
+  :: d_step { c_expr { CAN_ARRIVE } -> c_code {
+       int s = now.flying[Pwire->i * RANKS + Pwire->j];
+       now.flying[Pwire->i * RANKS + Pwire->j] = 0;
+       now.late++;
+       arrives(Pwire->i, Pwire->j, s); tidy(); } }
+  :: d_step { c_expr { CAN_VANISH } -> c_code {
+       now.flying[Pwire->i * RANKS + Pwire->j] = 0;
+       now.late++; tidy(); } }
+  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); tidy(); } }
+  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); tidy(); } }
+  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); tidy(); } }
+  od
+}
+
+/* All of them come; a cut that changes nothing and the death of a dead rank are among them. */
+proctype faults() {
+  byte k;
+end:
+  do
+  :: atomic { cuts > 0 -> cuts--; k = 0;
+       do
+       :: k < (1 << (RANKS - 1)) - 1 -> k++
+       :: c_code { cut(Pfaults->k << 1); }; k = 0; break
+       od }
+  :: atomic { kills > 0 -> kills--; k = 0;
+       do
+       :: k < RANKS - 1 -> k++
+       :: c_code { kill_rank(Pfaults->k); tidy(); }; k = 0; break
+       od }
+  od
+}
+
+proctype monitor() {
+  timeout -> c_code { int went_on = at_peace_is_right(); if (!went_on) show(); require(went_on); }
+}
+
+init {
+  byte i = 0, j;
+  atomic {
+    do
+    :: i < RANKS -> alive[i] = 1; joined[i] = 1; follow[i] = i; vote[i] = 1; run rank(i); j = 0;
+       do
+       :: j < RANKS -> if :: i != j -> run wire(i, j) :: else fi; j++
+       :: else -> break
+       od; i++
+    :: else -> break
+    od;
+    c_code { meet(); tidy(); };
+#ifdef CUT_FIRST
+    i = 0;
+    do
+    :: i < (1 << (RANKS - 1)) - 1 -> i++
+    :: c_code { cut(Pinit->i << 1); }; break
+    od;
+#endif
+    i = 0; j = 0; run faults(); run monitor()
+  }
+}
