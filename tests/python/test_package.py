@@ -52,13 +52,13 @@ def test_the_version_is_that_of_cmake_and_of_the_distribution():
     assert gradwire.__version__ == installed
 
 
-def test_it_requires_numpy_and_all_else_is_extra():
+def test_it_requires_numpy_and_what_checks_a_schema_and_all_else_is_extra():
     try:
         wanted = importlib.metadata.requires("gradwire")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("gradwire runs from a folder, it is not installed as a distribution")
     always = [line for line in wanted if "extra ==" not in line]
-    assert [re.match(r"[\w-]+", line)[0] for line in always] == ["numpy"]
+    assert [re.match(r"[\w-]+", line)[0] for line in always] == ["numpy", "fastjsonschema"]
     extras = {name: {re.match(r"[\w-]+", line)[0] for line in wanted if f"'{name}'" in line.replace(
         '"', "'")} for name in ("torch", "bench")}
     assert extras == {"torch": {"torch"}, "bench": {"scikit-learn", "matplotlib", "rich", "tomli"}}
