@@ -178,8 +178,10 @@ needs_gloo = pytest.mark.skipif(
 @needs_gloo
 def test_every_rank_of_a_check_prints_its_object(tmp_path):
     for rank, (code, out, err) in enumerate(ranks_of_check(tmp_path, 2, "--timeout", "20")):
-        notice = "" if rank else ("gloo: no job secret: a plain digest finds control frames that were damaged, "
-                                  "and none that were forged\n")  # fmt: skip
+        notice = "" if rank else (
+            "gloo: no job secret: a plain digest finds control frames that were damaged, and none that "
+            "were forged\n"
+        )
         assert (code, err) == (0, notice)
         found = json.loads(out)
         assert (found["transport"], found["rank"], found["world_size"]) == ("gloo", rank, 2)
