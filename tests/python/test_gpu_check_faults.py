@@ -1,10 +1,12 @@
 """bench/gpu_check.sh with each stage in turn made to fail, to hang and to be missing: the files always
 arrive and name it, and no other stage suffers."""
 
+import json
 import subprocess
+import sys
 
 import pytest
-from gpu_machine import HANGS, NAMES, SPARE, Machine
+from gpu_machine import HANGS, NAMES, ROOT, SPARE, Machine
 
 # What a stage runs, and the status of the three: in a shell script that stands in for it, or is read by one.
 RUNS = {
@@ -87,6 +89,22 @@ def test_a_machine_that_does_not_answer_hides_no_stage(machine):
     assert machine.statuses() == {"machine": "timeout", "bench": "ok", "core": "ok"}, done.stdout
     assert machine.results()["bad"] == ["machine"]
     assert machine.child_is_gone()
+
+
+def test_what_does_not_answer_is_unknown_and_not_absent(machine):
+    """So that the stages which need it try."""
+    for name in ("nvidia-smi", "ncu"):
+        machine.program(f"tools/{name}", "sleep 30")
+    machine.program("torch", "sleep 30")
+    data = machine.folder / "machine.json"
+    words = [sys.executable, ROOT / "bench/gpu_check/machine.py", "--data", data, "--limit", "1"]
+    subprocess.run(
+        [*words, "--python", machine.folder / "tools/python3"], env=machine.command()["env"], timeout=60
+    )
+    found = json.loads(data.read_text())
+    for part in (found["gpu"], found["torch"], found["tools"]["ncu"]):
+        assert list(part) == ["unknown"] and part["unknown"].endswith("did not answer within 1 s")
+    assert found["tools"]["compute-sanitizer"] == {"version": "Version 1"}
 
 
 @pytest.mark.parametrize("mode", ["failed", "missing"])
