@@ -242,8 +242,11 @@ class Run:
 
 def print_plan(plan, setup, whole):
     print(f"{'stage':10} {'expected':>8} {'at most':>8}  what")
+    builds = any(stage.name == "build" for stage in plan)
     for stage in plan:
-        missing = stage.missing() if stage.name not in ("machine", "build") else ""
+        missing = stage.missing()
+        if builds and missing.startswith("there is no "):  # it will be built
+            missing = ""
         mark = (
             " (with time that is left)" if stage.spare else " (in the background)" if stage.background else ""
         )
