@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -79,8 +80,8 @@ def arguments_of(words):
     add(
         "--prebuilt",
         type=Path,
-        metavar="DIR",
-        help="the programs of --make-prebuilt; else they are built here",
+        metavar="SET",
+        help="what --make-prebuilt has made, or its .tgz; else all is built here",
     )
     add("--make-prebuilt", type=Path, metavar="DIR", help="only builds them; needs nvcc, no GPU")
     add("--architectures", default="90", help="of --make-prebuilt, as CMAKE_CUDA_ARCHITECTURES (%(default)s)")
@@ -100,7 +101,9 @@ def arguments_of(words):
     )
     add("--dry-run", action="store_true", help="prints the plan with its times, and what is missing")
     arguments = parser.parse_args(words)
-    if arguments.prebuilt and not (arguments.prebuilt / "bin").is_dir():
+    given = arguments.prebuilt
+    is_set = given and (tarfile.is_tarfile(given) if given.is_file() else (given / "bin").is_dir())
+    if given and not is_set:
         parser.error(f"--prebuilt {arguments.prebuilt}: there is no {arguments.prebuilt}/bin")
     if arguments.rebuild and not arguments.prebuilt:
         parser.error("--rebuild goes with --prebuilt")
@@ -290,6 +293,8 @@ def main(words):
     try:
         (scratch / "work").mkdir()
         (scratch / "logs").mkdir()
+        if arguments.prebuilt and arguments.prebuilt.is_file():
+            arguments.prebuilt = prebuilt.unpack(arguments.prebuilt, scratch / "set")
         setup = make_setup(arguments, scratch / "work")
         plan = stages(setup)
         try:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
@@ -216,6 +217,15 @@ def test_a_program_that_lacks_a_library_is_missing_with_its_name(machine):
     done = machine.run("--only", "trainer")
     assert machine.stage("trainer")["reason"] == "gradwire-trainer needs libopenblas.so.0, which is not here"
     assert "gradwire-trainer LACKS libopenblas.so.0" in done.stdout
+
+
+def test_a_set_may_come_as_one_file(machine):
+    packed = machine.folder / "set.tgz"
+    with tarfile.open(packed, "w:gz") as archive:
+        for name in ("bin", "MANIFEST.json"):
+            archive.add(machine.folder / name, arcname=f"./{name}")
+    assert machine.run("--prebuilt", str(packed), "--only", "first,core").returncode == 0
+    assert machine.results()["commit"] == "abc1234" and machine.statuses()["core"] == "ok"
 
 
 def test_the_plan_fits_into_its_time_and_a_dry_run_prints_it():
