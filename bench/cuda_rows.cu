@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "bench/cuda_normal.h"
 #include "bench/cuda_peers.h"
 #include "bench/parameter_shapes.h"
 #include "gradwire/kernels/compress/payload_sum.h"
@@ -83,27 +84,17 @@ struct StepGoal {
   double bytes;
   StepInput input = StepInput::kWhole;
 };
-constexpr StepGoal kStep[] = {
-    {"sgd", 20}, {"adamw", 28}, {"lars", 28}, {"lamb", 40}, {"lamb", 40, StepInput::kSlices},
-    {"diloco", 36, StepInput::kPrepared}, {"onebit-adam:freeze_step=1", 36, StepInput::kPrepared},
-    {"onebit-lamb:freeze_step=1", 64, StepInput::kPrepared}};
+constexpr StepGoal kStep[] = {{"sgd", 20},
+                              {"adamw", 28},
+                              {"lars", 28},
+                              {"lamb", 40},
+                              {"lamb", 40, StepInput::kSlices},
+                              {"diloco", 36, StepInput::kPrepared},
+                              {"onebit-adam:freeze_step=1", 36, StepInput::kPrepared},
+                              {"onebit-lamb:freeze_step=1", 64, StepInput::kPrepared}};
 
 double goal_at(const Goal& goal, size_t numel) {
   return numel >= kLarge ? goal.at_110m : goal.at_25m;
-}
-
-/// Normal numbers (Box and Muller) of standard deviation 1e-3.
-__global__ void fill_normal(float* out, size_t numel, uint32_t seed) {
-  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < numel) {
-    uint64_t z = (i + (uint64_t{seed} << 40)) * 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    z ^= z >> 31;
-    const float u = (static_cast<float>(z >> 40) + 0.5f) * 0x1p-24f;
-    const float v = static_cast<float>(z & 0xFFFFFF) * 0x1p-24f;
-    out[i] = 1e-3f * sqrtf(-2.0f * logf(u)) * cospif(2.0f * v);
-  }
 }
 
 __global__ void copy_kernel(const float4* source, float4* destination, size_t count) {
@@ -349,11 +340,11 @@ void add_peers(std::vector<Case>& all, const Arena& arena, Stream& stream) {
 }  // namespace
 
 Arena::Arena(size_t numel, Stream& stream) : numel_(numel) {
-  const auto blocks = static_cast<unsigned>((numel + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>((numel + kFillThreads - 1) / kFillThreads);
   for (uint32_t i = 0; i < kSets * 3; ++i) {
     memory_.emplace_back(numel * 4, kGpu);
-    fill_normal<<<blocks, kThreads, 0, handle(stream)>>>(memory_.back().as<float>().data(), numel,
-                                                         i);
+    fill_normal<<<blocks, kFillThreads, 0, handle(stream)>>>(memory_.back().as<float>().data(),
+                                                             numel, i);
     check_cuda(cudaGetLastError(), "fill_normal");
   }
   stream.wait();

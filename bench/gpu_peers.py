@@ -4,13 +4,17 @@
 
 The operations have the names of cuda_bench's rows, so that the two JSON files can be laid side by
 side; the ratio to the floor is against a device copy of this process. Milliseconds are medians of
-CUDA events over three sets of memory in turn. Needs torch with CUDA; without it, it says so.
+CUDA events over three sets of memory in turn. Optimizers step layers of a million elements; LAMB, which
+torch does not have, is there in foreach operations as published, and as Apex's FusedLAMB, which clips by the
+norm of all gradients first. Newton-Schulz is that of torch.optim.Muon, on one matrix. What this torch lacks
+is named in its row. Needs torch with CUDA, and says so without it; --device cpu tries the script anywhere.
 """
 
 import argparse
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
 
 try:
@@ -24,20 +28,24 @@ RANKS = 16
 LAYER = 1_000_003  # elements of a parameter, as in cuda_bench
 STEPS = [("sgd", "torch fused", 20.0), ("sgd", "torch foreach", 20.0), ("adamw", "torch fused", 28.0),
          ("adamw", "torch foreach", 28.0), ("lars", "torch foreach", 28.0),
-         ("lamb", "torch foreach", 40.0)]  # fmt: skip
+         ("lamb", "torch foreach", 40.0), ("lamb", "torch as Apex", 44.0)]  # fmt: skip
+
+
+class Absent(Exception):
+    """What this torch does not have."""
 
 
 class Data:
     """Gradients and residuals of all sets: normal numbers of standard deviation 1e-3."""
 
-    def __init__(self, numel):
-        random = torch.Generator(device="cuda").manual_seed(42)
-        self.numel = numel
+    def __init__(self, numel, device):
+        random = torch.Generator(device=device).manual_seed(42)
+        self.numel, self.device = numel, device
         self.g, self.e = (
-            [torch.randn(numel, device="cuda", generator=random) * 1e-3 for _ in range(SETS)]
+            [torch.randn(numel, device=device, generator=random) * 1e-3 for _ in range(SETS)]
             for _ in range(2)
         )
-        self.out = torch.empty(numel, device="cuda")
+        self.out = torch.empty(numel, device=device)
 
 
 def top_k(data, k):
@@ -97,67 +105,106 @@ def index_add(data):
 
 
 def cases(data):
-    """Name, work, bytes that nobody can avoid."""
+    """Name, whose way, what makes the work, bytes that nobody can avoid."""
     n = data.numel
-    yield "copy", lambda i: data.out.copy_(data.g[i]), 8.0 * n
+    yield "copy", "torch", lambda: lambda i: data.out.copy_(data.g[i]), 8.0 * n
     for name, density in (("0.1%", 0.001), ("1%", 0.01), ("10%", 0.1)):
-        yield f"compress topk:{name}", top_k(data, int(n * density)), n * (12 + 6 * density)
-    yield "compress chunktopk:41/4096", chunk_top_k(data), n * (12 + 6 * 41 / 4096)
+        yield (f"compress topk:{name}", "torch.topk chain", lambda k=int(n * density): top_k(data, k),
+               n * (12 + 6 * density))  # fmt: skip
+    yield ("compress chunktopk:41/4096", "torch.topk chain", lambda: chunk_top_k(data),
+           n * (12 + 6 * 41 / 4096))  # fmt: skip
     for name, levels, bits in (("int8", 127, 8), ("int4", 7, 4)):
         moved = n * (12 + bits / 8 + 4 / BLOCK)
-        yield f"compress {name}", quantize(data, levels, False), moved
-        yield f"compress {name},stochastic", quantize(data, levels, True), moved
-    yield "compress fp16", lambda i: data.g[i].to(torch.float16), 6.0 * n
-    yield "compress bf16", lambda i: data.g[i].to(torch.bfloat16), 6.0 * n
-    yield f"mean of {RANKS} x topk:1%", index_add(data), n * (4 + RANKS * 0.06)
+        for way, random in (("", False), (",stochastic", True)):
+            yield (f"compress {name}{way}", "torch",
+                   lambda levels=levels, random=random: quantize(data, levels, random), moved)  # fmt: skip
+    yield "compress fp16", "torch", lambda: lambda i: data.g[i].to(torch.float16), 6.0 * n
+    yield "compress bf16", "torch", lambda: lambda i: data.g[i].to(torch.bfloat16), 6.0 * n
+    yield f"mean of {RANKS} x topk:1%", "torch index_add", lambda: index_add(data), n * (4 + RANKS * 0.06)
     for name, form, per_element in STEPS:
-        yield f"step {name} ({form})", steps(data, name, form), per_element * n
-    yield "sum of squares", lambda i: torch.dot(data.g[i], data.g[i]), 4.0 * n
+        yield (f"step {name}", form, lambda name=name, form=form: steps(data, name, form),
+               per_element * n)  # fmt: skip
+    yield "sum of squares", "torch.dot", lambda: lambda i: torch.dot(data.g[i], data.g[i]), 4.0 * n
 
 
 def steps(data, name, form):
     """The optimizer's step on layers of a million elements, as cuda_bench cuts them."""
     from torch_steps import TorchSteps
 
-    calls = [TorchSteps(list(data.e[i].split(LAYER)), list(data.g[i].split(LAYER))).all_of(name)[form]
-             for i in range(SETS)]  # fmt: skip
+    made = [TorchSteps(list(data.e[i].split(LAYER)), list(data.g[i].split(LAYER))) for i in range(SETS)]
+    calls = [each.with_state(2).apex_lamb if form == "torch as Apex" else each.all_of(name)[form]
+             for each in made]  # fmt: skip
     return lambda i: calls[i]()
 
 
-def median_ms(work, repeats):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+def newton_schulz(side, device):
+    """torch.optim.Muon's five steps on a matrix of that side."""
+    if not hasattr(torch.optim, "Muon"):
+        raise Absent(f"torch {torch.__version__} has no torch.optim.Muon")
+    try:
+        from torch.optim._muon import _zeropower_via_newtonschulz as orthogonalize
+    except ImportError as error:
+        raise Absent(f"torch {torch.__version__} keeps it elsewhere: {error}") from error
+    matrices = [torch.randn(side, side, device=device) for _ in range(SETS)]
+    return lambda i: orthogonalize(matrices[i], (3.4445, -4.7750, 2.0315), 5, 1e-7)
+
+
+def median_ms(work, repeats, device):
     times = []
+    on_gpu = device == "cuda"
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else (None, None)
     for i in range(repeats + SETS):
-        begin.record()
-        work(i % SETS)
-        end.record()
-        end.synchronize()
+        if on_gpu:
+            begin.record()
+            work(i % SETS)
+            end.record()
+            end.synchronize()
+            taken = begin.elapsed_time(end)
+        else:
+            began = time.perf_counter()
+            work(i % SETS)
+            taken = 1e3 * (time.perf_counter() - began)
         if i >= SETS:
-            times.append(begin.elapsed_time(end))
+            times.append(taken)
     return statistics.median(times)
 
 
-def measure(numel, args):
-    data = Data(numel)
-    rows, copy_ms = [], None
-    for name, work, moved in cases(data):
+def timed(row, make, args):
+    try:
+        row["ms"] = median_ms(make(), args.repeats, args.device)
+    except (RuntimeError, AttributeError, TypeError, Absent) as error:
+        # Out of memory, or what this version does not have or takes otherwise.
+        row["absent"] = str(error).splitlines()[0]
+    name = f"{row['op']:28} {row['by']:18} {row['numel']:>12,}"
+    print(f"{name} {row['ms']:10.3f} ms" if "ms" in row else f"{name} absent: {row['absent']}", end="")
+    return row
+
+
+def measure(numel, args, keep):
+    data = Data(numel, args.device)
+    copy_ms = None
+    for name, by, make, moved in cases(data):
         if name != "copy" and args.only not in name:
             continue
-        row = {"op": name, "by": "torch", "numel": numel, "bytes": moved}
-        try:
-            row["ms"] = median_ms(work, args.repeats)
-        except RuntimeError as error:  # out of memory, or a shape that this version refuses
-            row["absent"] = str(error).splitlines()[0]
+        row = timed({"op": name, "by": by, "numel": numel, "bytes": moved}, make, args)
         if name == "copy":
-            copy_ms = row["ms"]
-        if "ms" in row:
+            copy_ms = row.get("ms")
+        if "ms" in row and copy_ms:
             row["floor_ms"] = copy_ms * moved / (8.0 * numel)
             row["of_floor"] = row["floor_ms"] / row["ms"]
-            print(f"{name:28} {numel:>12,} {row['ms']:10.3f} ms   {row['of_floor']:.2f} of the floor")
-        else:
-            print(f"{name:28} {numel:>12,} absent: {row['absent']}")
-        rows.append(row)
-    return rows
+            print(f"   {row['of_floor']:.2f} of the floor", end="")
+        print(flush=True)
+        keep(row)
+
+
+def measure_matrix(side, args, keep):
+    row = {"op": f"newton-schulz {side} x {side}", "by": "torch.optim.Muon", "numel": side * side}
+    timed(row, lambda: newton_schulz(side, args.device), args)
+    if "ms" in row:
+        row["tflops"] = 5 * 3 * 2 * side**3 / row["ms"] / 1e9
+        print(f"   {row['tflops']:.1f} TFLOP/s", end="")
+    print(flush=True)
+    keep(row)
 
 
 def main():
@@ -167,23 +214,34 @@ def main():
     parser.add_argument("--numel", type=int, action="append", help="may be given several times")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--only", default="", help="operations whose name holds this")
+    parser.add_argument("--matrix", type=int, default=4096, help="side of Newton-Schulz's (%(default)s)")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     if args.repeats < 1 or any(numel < 4096 for numel in args.numel or []):
         parser.error("expected at least 1 repeat and 4096 elements")
-    if torch is None or not torch.cuda.is_available():
-        print("gpu_peers.py: " + ("torch is not installed" if torch is None else
-                                  "torch sees no GPU"))
-        return 0
-    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, median of {args.repeats}")
+    if torch is None or (args.device == "cuda" and not torch.cuda.is_available()):
+        print("gpu_peers.py: " + ("torch is not installed" if torch is None else "torch sees no GPU"))
+        return 3
+    name = torch.cuda.get_device_name(0) if args.device == "cuda" else "the processor"
+    print(f"{name}, torch {torch.__version__}, median of {args.repeats}")
     rows = []
-    for numel in args.numel or [25_600_000, 110_000_000]:
-        rows += measure(numel, args)
-        torch.cuda.empty_cache()
+
+    def keep(row):
+        rows.append(row)
         if args.json:
             scratch = Path(args.json + ".new")
             scratch.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
             scratch.replace(args.json)
+
+    for number, numel in enumerate(args.numel or [110_000_000, 25_600_000]):
+        measure(numel, args, keep)
+        if number == 0 and args.only in "newton-schulz":
+            measure_matrix(args.matrix, args, keep)
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    absent = sum("absent" in row for row in rows)
+    print(f"{len(rows)} rows, {absent} absent")
     return 0
 
 

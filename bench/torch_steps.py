@@ -55,12 +55,13 @@ class TorchSteps:
             update = (m / first) / ((v / second).sqrt() + EPSILON) + decay * w
             w.sub_(update * (RATE * w.norm() / update.norm()))
 
-    def foreach_lamb(self, decay=0.01):
+    def foreach_lamb(self, decay=0.01, gradients=None):
         first, second = self.corrections()
+        g = self.g if gradients is None else gradients
         torch._foreach_mul_(self.m, BETA1)
-        torch._foreach_add_(self.m, self.g, alpha=1 - BETA1)
+        torch._foreach_add_(self.m, g, alpha=1 - BETA1)
         torch._foreach_mul_(self.v, BETA2)
-        torch._foreach_addcmul_(self.v, self.g, self.g, value=1 - BETA2)
+        torch._foreach_addcmul_(self.v, g, g, value=1 - BETA2)
         denominators = torch._foreach_div(self.v, second)
         torch._foreach_sqrt_(denominators)
         torch._foreach_add_(denominators, EPSILON)
@@ -70,6 +71,12 @@ class TorchSteps:
         ratios = torch._foreach_div(torch._foreach_norm(self.w), torch._foreach_norm(updates))
         torch._foreach_mul_(updates, torch._foreach_mul(ratios, RATE))
         torch._foreach_sub_(self.w, updates)
+
+    def apex_lamb(self, decay=0.01, largest_norm=1.0):
+        """Apex's FusedLAMB in foreach operations: gradients are clipped by the norm of all of them first."""
+        whole = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(self.g)))
+        factor = 1.0 / torch.clamp(whole / largest_norm, min=1.0)
+        self.foreach_lamb(decay, torch._foreach_mul(self.g, factor))
 
     def all_of(self, name):
         """Name of a form -> step, for "sgd", "adamw", "lars" or "lamb"."""
