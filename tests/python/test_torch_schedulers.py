@@ -26,9 +26,9 @@ both = pytest.mark.parametrize("kind", ["OneBitAdam", "OneBitLAMB"])
 class Model(torch.nn.Module if HAS_TORCH else object):
     def __init__(self):
         super().__init__()
-        torch.manual_seed(5)
-        self.weight = torch.nn.Parameter(torch.randn(40, 30))
-        self.bias = torch.nn.Parameter(torch.randn(40))
+        draws = torch.Generator().manual_seed(5)  # torch's own is shared by threads
+        self.weight = torch.nn.Parameter(torch.randn(40, 30, generator=draws))
+        self.bias = torch.nn.Parameter(torch.randn(40, generator=draws))
 
 
 def made(kind, params, transport=None, every=1, **options):
@@ -41,12 +41,12 @@ def made(kind, params, transport=None, every=1, **options):
 
 
 def step(model, optimizer, number, rank=0):
-    torch.manual_seed(100 + 10 * number + rank)
+    draws = torch.Generator().manual_seed(100 + 10 * number + rank)
     for p in model.parameters():
         if isinstance(optimizer, gt.DiLoCo):
-            p.data.add_(torch.randn(p.shape), alpha=0.01)
+            p.data.add_(torch.randn(p.shape, generator=draws), alpha=0.01)
         else:
-            p.grad = torch.randn(p.shape)
+            p.grad = torch.randn(p.shape, generator=draws)
     optimizer.step()
 
 
