@@ -49,7 +49,7 @@ fail() { say "$*"; exit 1; }
 # The packages a part of the project needs, and nothing a machine without that part would miss.
 packages="g++ make cmake ninja-build python3 python3-venv python3-dev ca-certificates
           libgloo-dev libssl-dev libopenblas-dev zlib1g-dev nlohmann-json3-dev iproute2 util-linux ccache"
-test_packages="git libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin spin"
+test_packages="git pkg-config libgtest-dev libbenchmark-dev libboost-context-dev libopenmpi-dev openmpi-bin spin"
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null 2>&1; then

@@ -63,14 +63,15 @@ def about(device):
         "commit": gradwire.build_info()["commit"],
         "cores": os.cpu_count(),
         "device": device,
-        "text": sys.version.split()[0],
+        "python": sys.version.split()[0],  # whose standard library is the text
     }
 
 
 def write(file, document):
-    scratch = file.with_name(file.name + ".new")
-    scratch.write_text(json.dumps(document, indent=1))
-    os.replace(scratch, file)
+    from gradwire.whole_files import replacing
+
+    with replacing(file) as out:
+        out.write(json.dumps(document, indent=1).encode())
 
 
 def fresh():

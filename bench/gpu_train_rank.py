@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire.torch
 from gradwire.bench.torch_trainer import data, workloads
+from gradwire.whole_files import replacing
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.01
 # NCCL takes ranks on one GPU for machines of their own (NCCL_HOSTID), which talk over sockets.
@@ -164,9 +165,8 @@ class Rank:
             method.put_in_place(self.asked["state"], self.rank)
         dist.barrier()
         if self.rank == 0:
-            place = Path(self.asked["state"]) / "steps.json"
-            place.with_suffix(".new").write_text(json.dumps({m.name: m.step for m in methods}))
-            os.replace(place.with_suffix(".new"), place)
+            with replacing(Path(self.asked["state"]) / "steps.json") as out:
+                out.write(json.dumps({m.name: m.step for m in methods}).encode())
         self.saved_at = time.monotonic()
         self.say("saved", steps={m.name: m.step for m in methods}, seconds=self.saved_at - began)
         return self.saved_at - began

@@ -324,7 +324,8 @@ def check(arguments, setup, plan, logs):
     out.parent.mkdir(parents=True, exist_ok=True)
     results = Results(out.resolve(), logs)
     manifest = prebuilt.manifest_of(setup.prebuilt)
-    results.document.update(commit=manifest.get("commit") or commit_of_tree(), prebuilt=manifest or None)
+    commit = manifest.get("commit", "unknown") if setup.prebuilt else commit_of_tree()
+    results.document.update(commit=commit, prebuilt=manifest or None)
     results.write()
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, raise_interrupted)

@@ -5,7 +5,7 @@ OURS = "gradwire"
 
 
 def rows(stages):
-    """[{op, numel, ours_ms, of_floor, goal, peers: {by: {ms, times} or {absent}}}] in our order."""
+    """[{op, numel, ms, of_floor, goal or absent, peers: {by: {ms, times} or {absent}}}] in our order."""
     found = {}
     for part in stages:
         if part["name"] not in PARTS or not isinstance(part.get("data"), dict):

@@ -8,12 +8,12 @@ import shutil
 import sys
 import time
 
-import pool
 from results import write_whole
-from runner import text_of
-from suites import NO_GPU
+from runner import last_lines, text_of
+from suites import NO_GPU, outcome_of
 
 SUITE = "ElementwiseKernels"
+SHORT = {"passed": "ok", "timeout": "hangs"}
 SMALL = ["--numel", "4096", "--repeats", "1", "--only", "compress fp16 gradwire"]
 
 
@@ -35,13 +35,14 @@ def main():
             code, output = text_of(command, max(1.0, end - began))
         except OSError as error:
             code, output = 127, str(error)
-        right = code == 0 and no_gpu not in output
-        outcome = "ok" if right else "sees no GPU" if code == 0 else "hangs" if code is None else "failed"
+        verdict = outcome_of(code, output, no_gpu)
+        outcome = SHORT.get(verdict, verdict)
+        right = outcome == "ok"
         data[name] = {
             "outcome": outcome,
             "exit": code,
             "seconds": round(time.monotonic() - began, 2),
-            "tail": "" if right else pool.last_lines(output, 20),
+            "tail": "" if right else last_lines(output, 20),
         }
         print(output)
         write_whole(arguments.data, data)
@@ -49,7 +50,7 @@ def main():
         return right
 
     good = attempt("copy", [arguments.bench, *SMALL], "no GPU")
-    one = [arguments.tests, f"--gtest_filter={arguments.suite}.*", "--gtest_brief=1"]
+    one = [arguments.tests, f"--gtest_filter=*{arguments.suite}.*", "--gtest_brief=1"]
     if not attempt("suite", one, NO_GPU):
         good = False
         if shutil.which("compute-sanitizer") and data["suite"]["outcome"] == "failed":

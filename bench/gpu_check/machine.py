@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from results import write_whole
-from runner import text_of
+from runner import last_lines, text_of
 
 ASK_PYTHON = """
 import sys, sysconfig, os, importlib.util as u
@@ -48,11 +48,6 @@ def answers(output):
         name, _, value = line.partition(" ")
         found[name] = {"True": True, "False": False, "None": None}.get(value, value)
     return found
-
-
-def last_line(text):
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
 
 
 class Machine:
@@ -92,7 +87,9 @@ class Machine:
             return None, {"absent": str(error)}
         if code is None:
             return None, {"unknown": f"{command[0]} did not answer within {self.arguments.limit:g} s"}
-        return (output, {}) if code == 0 else (None, {"absent": last_line(output) or f"exit {code}"})
+        if code != 0:
+            return None, {"absent": last_lines(output, 1).strip() or f"exit {code}"}
+        return output, {}
 
     def put(self, key, value, below=None):
         with self.lock:
@@ -110,7 +107,7 @@ class Machine:
                 return dict(zip(("name", "driver", "memory", "compute_cap"), first))
             if "unknown" in why:  # the programs will say
                 return why
-            why = f"nvidia-smi: {why.get('absent') or last_line(output or '')}"
+            why = f"nvidia-smi: {why.get('absent') or last_lines(output or '', 1).strip()}"
         else:
             why = "nvidia-smi is not in PATH"
         for file in glob.glob("/proc/driver/nvidia/gpus/*/information"):
@@ -139,8 +136,8 @@ class Machine:
 
     def nccl(self):
         output, why = self.ask([self.arguments.python, "-c", ASK_NCCL])
-        if output is not None and last_line(output):
-            return {"path": last_line(output)}
+        if output is not None and last_lines(output, 1).strip():
+            return {"path": last_lines(output, 1).strip()}
         if "unknown" in why:
             return why
         output, _ = self.ask(["ldconfig", "-p"])

@@ -81,8 +81,3 @@ def run(jobs, at_once, each, until, ended):
             break
         time.sleep(0.01)
     return waiting
-
-
-def last_lines(text, count):
-    """The last lines that say something."""
-    return "\n".join([line for line in text.splitlines() if line.strip()][-count:])

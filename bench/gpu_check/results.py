@@ -7,6 +7,8 @@ import tarfile
 import time
 from pathlib import Path
 
+from runner import last_lines
+
 MOST_LOG_BYTES = 2 << 20  # of one log in the .tgz: its end
 TAIL_LINES = 25
 BAD = ("failed", "timeout", "stopped")
@@ -53,18 +55,14 @@ class Results:
     def tail(self, log):
         """The last lines of a log that say something."""
         try:
-            text = Path(log).read_text(errors="replace")
+            return last_lines(Path(log).read_text(errors="replace"), TAIL_LINES)
         except OSError:
             return ""
-        return "\n".join([line for line in text.splitlines() if line.strip()][-TAIL_LINES:])
 
     def write(self):
         """The JSON file, replaced as a whole."""
         self.document["seconds"] = round(time.monotonic() - self.began, 1)
-        text = json.dumps(self.document, indent=1) + "\n"
-        scratch = self.out.with_name(self.out.name + ".new")
-        scratch.write_text(text)
-        os.replace(scratch, self.out)
+        write_whole(self.out, self.document)
 
     def pack(self):
         """The .tgz: the JSON file and the logs, replaced as a whole."""
@@ -95,7 +93,7 @@ def _add(archive, name, path):
 
 
 def write_whole(file, document):
-    """What the programs of stages write their figures with."""
+    """A JSON file, replaced as a whole: this one's, and what the programs of stages have found."""
     scratch = f"{file}.new"
-    Path(scratch).write_text(json.dumps(document, indent=1))
+    Path(scratch).write_text(json.dumps(document, indent=1) + "\n")
     os.replace(scratch, file)

@@ -109,3 +109,8 @@ def text_of(command, limit, environment=None):
         except subprocess.TimeoutExpired:  # a child of it holds the pipe
             output = ""
         return None, output
+
+
+def last_lines(text, count):
+    """The last lines that say something."""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-count:])

@@ -3,8 +3,8 @@
     python3 sanitize.py GPU_TEST --failed SUITES_JSON --data FILE [--seconds 43] [--each 25] [--at-once 4]
 
 Memcheck and racecheck on every suite that failed (six at most), then on the kernels of a step and of sparse
-sums; synccheck and initcheck with the time that is left. Exit: 0 no fault, 1 a fault or a run that did not
-end, 3 there is no compute-sanitizer.
+sums; synccheck and initcheck with the time that is left. Exit: 0 no fault, 1 a fault, a run that did
+not end or one without a test, 3 there is no compute-sanitizer.
 """
 
 import argparse
@@ -17,8 +17,11 @@ from pathlib import Path
 
 import pool
 from results import write_whole
+from runner import last_lines
+from suites import outcome_of
 
-ALWAYS = [("step", "CudaOptimizer.*"), ("sparse_add", "SparseSums.*:SparseSumLaunchers.*")]
+# Their suites have instances, whose names begin with that of the set of values.
+ALWAYS = [("step", "*CudaOptimizer.*"), ("sparse_add", "*SparseSums.*:SparseSumLaunchers.*")]
 MOST_FAILED = 6
 
 
@@ -57,14 +60,17 @@ def main():
     tails = {}
 
     def ended(job):
-        if job.code is None:
+        outcome = outcome_of(job.code, job.output)
+        if outcome == "timeout":
             rows[job.name] = f"not over after {job.seconds:.0f} s"
-        elif job.code == 0:
+        elif outcome == "passed":
             rows[job.name] = "no fault"
+        elif job.code == 0:  # and nothing was looked at
+            rows[job.name] = outcome
         else:
             found = re.findall(r"ERROR SUMMARY: (\d+ errors?)|RACECHECK SUMMARY: (.*)", job.output)
             rows[job.name] = next((a or b for a, b in found), f"exit {job.code}")
-            tails[job.name] = pool.last_lines(job.output, 30)
+            tails[job.name] = last_lines(job.output, 30)
         print(f"{job.name}: {rows[job.name]} ({job.seconds} s)\n{tails.get(job.name, '')}", flush=True)
         write_whole(arguments.data, {"checks": rows, "tails": tails})
 
@@ -89,7 +95,7 @@ def main():
     clean = sum(value == "no fault" for value in rows.values())
     bad = [f"{name}: {value}" for name, value in rows.items() if value not in ("no fault", "not begun")]
     print(f"{clean} of {len(rows)} without a fault" + (f"; {'; '.join(bad)}" if bad else ""))
-    return 1 if bad else 0
+    return 1 if bad or not clean else 0
 
 
 if __name__ == "__main__":

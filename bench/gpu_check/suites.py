@@ -12,7 +12,7 @@ import time
 
 import pool
 from results import write_whole
-from runner import text_of
+from runner import last_lines, text_of
 
 NO_GPU = "[  SKIPPED ] all tests of gpu_test"
 
@@ -23,12 +23,15 @@ def suites_in(listing):
     return [line[:-1] for line in lines if line.endswith(".") and not line.startswith(" ")]
 
 
-def outcome_of(job):
-    if job.code is None:
-        return "timeout" if job.began is not None else "failed"
-    if job.code == 0 and NO_GPU in job.output:
+def outcome_of(code, output, no_gpu=NO_GPU):
+    """Of a run of a test program: its exit status, None where it was stopped, and what it has said."""
+    if code is None:
+        return "timeout"
+    if code != 0:
+        return "failed"
+    if no_gpu in output:
         return "sees no GPU"
-    return "passed" if job.code == 0 else "failed"
+    return "runs no test" if "[  PASSED  ] 0 tests." in output else "passed"
 
 
 def failed_tests(output):
@@ -60,7 +63,7 @@ def main():
     data = {"suites": len(names), "passed": 0, "bad": [], "seconds": {}, "not_begun": list(names)}
 
     def ended(job):
-        outcome = outcome_of(job)
+        outcome = outcome_of(job.code, job.output) if job.began is not None else "failed"
         data["not_begun"].remove(job.name)
         data["seconds"][job.name] = job.seconds
         if outcome == "passed":
@@ -72,10 +75,10 @@ def main():
                     "outcome": outcome,
                     "exit": job.code,
                     "tests": failed_tests(job.output),
-                    "tail": pool.last_lines(job.output, 20),
+                    "tail": last_lines(job.output, 20),
                 }
             )
-            print(f"{outcome}: {job.name}\n{pool.last_lines(job.output, 60)}", flush=True)
+            print(f"{outcome}: {job.name}\n{last_lines(job.output, 60)}", flush=True)
         write_whole(arguments.data, data)
 
     jobs = [

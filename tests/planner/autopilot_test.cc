@@ -149,9 +149,10 @@ TEST(Autopilot, CompressesOnASlowLinkAndAllRanksDoTheSame) {
 
 TEST(Autopilot, MaySendFactorsOfMatrices) {
   Slowness slowness = kSlow;
+  // Where other work disturbs the timing of plans it is chosen at step 59 and not before.
   const auto runs =
-      run({.steps = 90, .pilot = {.specs = {"powersgd:1"}, .window_steps = 10}}, slowness, 3);
-  EXPECT_GT(std::ranges::count(runs[0].specs, "powersgd:1"), 20) << runs[0].log;
+      run({.steps = 120, .pilot = {.specs = {"powersgd:1"}, .window_steps = 10}}, slowness, 3);
+  EXPECT_GT(std::ranges::count(runs[0].specs, "powersgd:1"), 40) << runs[0].log;
   EXPECT_NE(runs[0].log.find("predicted_s of powersgd:1"), std::string::npos) << runs[0].log;
   EXPECT_GT(runs[0].accuracy, 0.9) << runs[0].log;
   for (const Ran& ran : runs) {

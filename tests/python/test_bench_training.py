@@ -100,7 +100,7 @@ def test_paced_links_train_with_every_method(options, tmp_path):
 
 def test_auto_measures_decides_and_leaves_its_log_in_its_row(options, tmp_path):
     code, _, err = bench(
-        *options, "--link-mode", "pacing", "--links", "1mbit", "--max-steps", 70, "--stop-at-target", 0,
+        *options, "--link-mode", "pacing", "--links", "500kbit", "--max-steps", 40, "--stop-at-target", 0,
         "--methods", "auto;none", "--eval-every", 7,
     )  # fmt: skip
     assert code == 0, err
@@ -111,17 +111,16 @@ def test_auto_measures_decides_and_leaves_its_log_in_its_row(options, tmp_path):
     assert {"predict", "choose"} <= {decision["what"] for decision in auto["decisions"]}
     for decision in auto["decisions"]:
         assert list(decision) == ["step", "what", "from", "to", "reason", "numbers"]
-        assert 0 <= decision["step"] <= 70 and decision["reason"] and decision["numbers"]
-    # It begins with what is fast there, but where the other tests make the link look like a short one.
+        assert 0 <= decision["step"] <= 40 and decision["reason"] and decision["numbers"]
     first = auto["decisions"][0]
-    assert (first["what"], first["step"], first["from"]) in (("begin", 0, "none"), ("predict", 5, "none"))
+    assert (first["what"], first["step"], first["from"]) == ("begin", 0, "none")
     assert auto["decisions"][-1]["to"].startswith(("int8", "int4", "topk:1%,int4", "bf16"))
-    # On such a link hardly a step is dense.
+    # On such a link no step is dense, not even the first.
     ours, theirs = auto["wire_bytes_per_step"], dense["wire_bytes_per_step"]
     assert 0 < ours < 0.6 * theirs
     curve = next(each["points"] for each in found["curves"] if each["method"] == "auto")
-    assert 0 < curve[0]["bytes"] < curve[-1]["bytes"] < 0.6 * 70 * theirs
-    assert auto["steps"] == dense["steps"] == 70
+    assert 0 < curve[0]["bytes"] < curve[-1]["bytes"] < 0.6 * 40 * theirs
+    assert auto["steps"] == dense["steps"] == 40
     assert auto["step_ms"] > 0 and auto["seconds"] > 0
 
 

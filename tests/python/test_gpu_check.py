@@ -159,6 +159,27 @@ def test_a_program_that_sees_no_gpu_has_proved_nothing(machine):
     assert machine.stage("core")["reason"].startswith("sees no GPU")
 
 
+def test_checks_in_which_no_test_ran_are_no_proof(machine):
+    machine.program("sanitize", 'case "$6" in *SparseSums*) echo "[  PASSED  ] 0 tests."; exit;; esac')
+    assert machine.run("--only", "sanitize").returncode == 1
+    checks = machine.stage("sanitize")["data"]["checks"]
+    assert checks["memcheck sparse_add"] == checks["racecheck sparse_add"] == "runs no test"
+    assert checks["memcheck step"] == "no fault"
+
+
+def test_a_sanitizer_that_time_did_not_reach_has_proved_nothing(machine):
+    program = [sys.executable, ROOT / "bench/gpu_check/sanitize.py", machine.folder / "bin/gpu_test"]
+    words = ["--data", machine.folder / "sanitize.json", "--seconds", "0"]
+    done = subprocess.run([*program, *words], env=machine.command()["env"], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, b"0 of 8 without a fault\n")
+
+
+def test_a_set_that_does_not_say_its_commit_is_of_an_unknown_one(machine):
+    (machine.folder / "MANIFEST.json").write_text("torn")
+    machine.run("--only", "first")
+    assert machine.results()["commit"] == "unknown" and machine.results()["prebuilt"] is None
+
+
 def test_the_first_suite_that_fails_is_looked_at_by_memcheck(machine):
     machine.program("bin/gpu_test", "exit 1")
     machine.run("--only", "first")

@@ -21,23 +21,29 @@ esac
 
 
 def test_the_whole_script_runs_on_the_emulated_gpu(tmp_path):
-    programs = {"gpu_test": BUILD / "simt" / "simt_test", "core_test": BUILD / "kernels" / "core_test"}
-    lacking = [str(path) for path in programs.values() if not path.exists()]
+    kernels, optimizers = (BUILD / "simt" / name for name in ("simt_test", "simt_optimizers_test"))
+    own = BUILD / "kernels" / "core_test"
+    core = sorted((BUILD / "simt" / "python").glob("_core.*.so"))
+    lacking = [str(path) for path in (kernels, optimizers, own) if not path.exists()]
+    lacking += [] if core else ["the module on the emulated GPU"]
     if lacking:
         pytest.skip(f"{', '.join(lacking)} is not there: ./run.sh test builds it")
-    core = sorted((BUILD / "simt" / "python").glob("_core.*.so"))
     machine = Machine(tmp_path)
-    for name, path in programs.items():
-        machine.program(f"bin/{name}", f'exec {path} "$@"')
+    # gpu_test has the tests of both.
+    machine.program(
+        "bin/gpu_test",
+        f'case "$*" in *CudaOptimizer*) exec {optimizers} "$@";; esac\nexec {kernels} "$@"',
+    )
+    machine.program("bin/core_test", f'exec {own} "$@"')
+    machine.program("sanitize", "export GTEST_TOTAL_SHARDS=5 GTEST_SHARD_INDEX=0")  # a fifth of the tests
     fake = (tmp_path / "tools" / "python3").read_text().partition("\n")[2]
     real = PYTHON.format(checks=ROOT / "tests/python/on_gpu/check_arrays.py")
-    for stage, is_there in (("gpu_peers.py", HAS_TORCH), ("-m pytest", bool(core))):
-        if not is_there:  # its stand-in runs
-            real = "\n".join(line for line in real.splitlines() if stage not in line)
+    if not HAS_TORCH:  # its stand-in runs
+        real = "\n".join(line for line in real.splitlines() if "gpu_peers.py" not in line)
     machine.program("tools/python3", f"{real}\n{fake}")
     how = machine.command("--suites", SUITE)
     how["env"].update(
-        GRADWIRE_EMULATED_CORE=str(core[0].resolve()) if core else "",
+        GRADWIRE_EMULATED_CORE=str(core[0].resolve()),
         PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
     )
     done = subprocess.run(**how, timeout=300)
@@ -45,6 +51,7 @@ def test_the_whole_script_runs_on_the_emulated_gpu(tmp_path):
     assert sorted(machine.statuses()) == sorted(NAMES) and set(machine.statuses().values()) == {"ok"}
     assert machine.stage("first")["data"]["suite"]["outcome"] == "ok"
     assert machine.stage("suites")["data"]["passed"] == 1
+    assert set(machine.stage("sanitize")["data"]["checks"].values()) == {"no fault"}
     assert " passed" in machine.stage("arrays")["reason"]
     if HAS_TORCH:
         rows = machine.stage("peers")["data"]["rows"]
