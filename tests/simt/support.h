@@ -104,12 +104,20 @@ inline std::vector<Pattern> patterns(size_t numel, uint64_t seed) {
   return all;
 }
 
+/// Every NaN has the same bits here: a GPU makes 0x7fffffff of any of them, a CPU keeps most.
 template <class T, class A>
 std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits_of(
     const std::vector<T, A>& values) {
   std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits(values.size());
   if (!values.empty()) {
     std::memcpy(bits.data(), values.data(), values.size() * sizeof(T));
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        bits[i] = 0x7fc00000;
+      }
+    }
   }
   return bits;
 }
