@@ -33,7 +33,7 @@ Values plain_gradients(int rank, int step) {
 
 TEST(ReducerMemory, BeginsEveryGroupOnAMultipleOf64Bytes) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const char* spec : {"int8", "topk:5%,start=2", "powersgd:2"}) {
+    for (const char* spec : {"int8", "topk:5%,start=2"}) {
       SCOPED_TRACE(concat(spec, " of ", to_string(dtype)));
       const auto ends = run_ranks(1, [&](Transport& transport) {
         Reducer reducer(plan_with(spec, dtype), transport);
