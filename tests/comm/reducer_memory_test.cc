@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
+#include "gradwire/comm/fingerprint.h"
 #include "tests/comm/reducer_case.h"
 
 namespace gradwire::test {
@@ -29,6 +32,14 @@ Values plain_gradients(int rank, int step) {
     }
   }
   return values;
+}
+
+constexpr uint64_t kFingerprint = 0, kCheckpoints[] = {0, 0};
+
+std::string saved(const Reducer& reducer) {
+  std::ostringstream out;
+  reducer.save(out);
+  return out.str();
 }
 
 TEST(ReducerMemory, BeginsEveryGroupOnAMultipleOf64Bytes) {
@@ -93,6 +104,29 @@ TEST(ReducerMemory, HasNoGapsInMessages) {
   }
   EXPECT_TRUE(same_bits(own[0], own[1]) && same_bits(own[0], given[0]) &&
               same_bits(own[0], given[1]));
+}
+
+// The numbers are those of the version in which groups of a bucket lay one behind the other.
+TEST(ReducerMemory, LeavesPlansAndCheckpointsAsTheyWere) {
+  const Plan plan = plan_with("threshold:5%");
+  EXPECT_EQ(plan.fingerprint(), kFingerprint);
+  const auto ends = run_ranks(2, [&](Transport& transport) {
+    const int rank = transport.rank();
+    Reducer reducer(plan, transport);
+    for (int step = 0; step < 3; ++step) {
+      hand_over(reducer, plain_gradients(rank, step));
+      reducer.wait();
+    }
+    const std::string file = saved(reducer);
+    check(fnv1a(file) == kCheckpoints[rank], "checkpoint of ", file.size(), " bytes, hash ",
+          fnv1a(file), ", expected ", kCheckpoints[rank]);
+    Reducer another(plan, transport);
+    another.load([&](int r) -> std::unique_ptr<std::istream> {
+      return r == rank ? std::make_unique<std::istringstream>(file) : nullptr;
+    });
+    check(saved(another) == file, "another checkpoint");
+  });
+  EXPECT_EQ(first_message(ends), "");
 }
 
 }  // namespace
