@@ -55,13 +55,15 @@ __device__ __forceinline__ uint32_t block_exclusive_sum(uint32_t value, uint32_t
 /// it then. `arrived` is 0 before the launch and after it.
 __device__ __forceinline__ bool is_last_block(uint32_t* arrived) {
   GRADWIRE_SHARED(last, uint32_t);
-  __threadfence();
   __syncthreads();
+  // One thread's fences are of the whole block: the barriers put all its writes before the first and
+  // all its reads behind the second. A fence of every thread empties the L1 cache once for each warp.
   if (threadIdx.x == 0) {
+    __threadfence();
     last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
+    __threadfence();
   }
   __syncthreads();
-  __threadfence();
   return last != 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include "gradwire/kernels/ops/elementwise_cuda.h"
 
+#include <bit>
 #include <cmath>
 
 #include "tests/simt/refused.h"
@@ -173,6 +174,15 @@ TEST(ElementwiseLaunchers, RefuseWhatTheyCannotDo) {
   });
   expect_refused("x is in the memory of the CPU",
                  [&] { cuda::add_until_committed(words.data(), 0, x, on_cpu, stream); });
+}
+
+// A GPU makes 0x7fffffff of any NaN, a CPU keeps most.
+TEST(Bits, OfEveryNaNAreTheSame) {
+  const std::vector<float> gpus{std::bit_cast<float>(0x7FFFFFFFu), -0.0f};
+  const std::vector<float> cpus{std::bit_cast<float>(0xFFC00001u), -0.0f};
+  EXPECT_EQ(bits_of(gpus), bits_of(cpus));
+  EXPECT_NE(bits_of(cpus), bits_of(std::vector<float>{1.0f, -0.0f}));
+  EXPECT_NE(bits_of(cpus), bits_of(std::vector<float>{cpus[0], 0.0f}));
 }
 
 }  // namespace
