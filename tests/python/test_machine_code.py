@@ -53,8 +53,8 @@ def test_resident_blocks_are_those_of_the_occupancy_calculator(registers, shared
     assert machine_code.resident_blocks(registers, shared, threads) == blocks
 
 
-GOOD = machine_code.Measured(registers=40, blocks=6, wide=4, in_flight=64, kilobytes=96, byte_loads=0, fences=1,
-                             local=0)
+GOOD = machine_code.Measured(registers=40, blocks=6, wide=4, in_flight=64, kilobytes=96, byte_loads=0,
+                             fences=1, local=0)
 
 
 @pytest.mark.parametrize("change,rule", [

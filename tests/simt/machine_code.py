@@ -150,8 +150,8 @@ def measure_all(build):
     for source in dict.fromkeys(row.source for row in rows()):
         paths = [path for path in build.rglob(f"{source}.o") if "_cuda.dir" in str(path.parent)]
         if len(paths) != 1:
-            sys.exit(f"machine_code: {len(paths)} objects of {source} below {build}, expected 1: build it with "
-                     "GRADWIRE_CUDA=ON")
+            sys.exit(f"machine_code: {len(paths)} objects of {source} below {build}, expected 1: build it "
+                     "with GRADWIRE_CUDA=ON")
         measured.update(read_object(paths[0], [row for row in rows() if row.source == source], cuobjdump))
     return {row.name: measured[row.name] for row in rows()}
 
@@ -174,7 +174,7 @@ def main():
     if compiler != record["compiler"]:
         print(f"not compared with the record, which is of {record['compiler']}")
     said = faults(measured, record, compiler)
-    print("\n".join(said) if said else f"{len(measured)} kernels, {LEAST_KB} KB in flight wanted: as they should be")
+    print("\n".join(said) or f"{len(measured)} kernels, {LEAST_KB} KB in flight wanted: as they should be")
     return 1 if said else 0
 
 

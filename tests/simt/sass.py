@@ -13,7 +13,7 @@ _REGISTER = re.compile(r"(?<![A-Z0-9_])R(\d+)(\.64)?")
 _WIDTH = re.compile(r"\.(8|16|32|64|128)(?:\.|$)")
 _BYTE = re.compile(r"\.[US]8(?:\.|$)")
 # Their first operand is read, not written; so is that of a predicate's comparison.
-_NO_RESULT = re.compile(r"ST|RED|BAR|BRA|EXIT|CCTL|MEMBAR|ERRBAR|BSSY|BSYNC|NOP|WARPSYNC|CALL|RET|.SETP|.PSETP")
+_NO_RESULT = re.compile("ST|RED|BAR|BRA|EXIT|CCTL|MEMBAR|ERRBAR|BSSY|BSYNC|NOP|WARPSYNC|CALL|RET|.SETP")
 _MOST_WAYS = 12  # that are followed to one instruction
 
 
@@ -72,7 +72,7 @@ class Instruction:
         found = _REGISTER.match(self.operands[0])
         if not found:
             return frozenset()
-        wide = ".64" in self.opcode or ".WIDE" in self.opcode or self.opcode.startswith(("DADD", "DMUL", "DFMA"))
+        wide = ".64" in self.opcode or ".WIDE" in self.opcode or self.opcode[:4] in ("DADD", "DMUL", "DFMA")
         count = max(self.width // 4, 1) if self.opcode.startswith(("LD", "ATOM")) else 2 if wide else 1
         return frozenset(range(int(found[1]), int(found[1]) + count))
 
