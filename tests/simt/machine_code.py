@@ -10,6 +10,8 @@ A multiprocessor hides the latency of its memory by what is on its way: 40 KB of
 bytes that a thread has asked for before it waits for some, times threads, times resident blocks.
 """
 
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import json
@@ -18,11 +20,12 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import sass
-from machine_code_rows import LEAST_KB, RULES, rows
+from machine_code_rows import LEAST_KB, RULES, Measured, Row, rows
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "machine_code.json"
@@ -33,21 +36,7 @@ BEGIN, END = "<!-- machine code: tests/simt/machine_code.py --write -->", "<!-- 
 REGISTERS, WARPS, BLOCKS, SHARED_BYTES, SHARED_OF_BLOCK = 65536, 64, 32, 228 * 1024, 1024
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One kernel's numbers."""
-
-    registers: int
-    blocks: int  # resident on a multiprocessor
-    wide: int  # loads of 16 bytes in flight
-    in_flight: int  # bytes of a thread
-    kilobytes: int  # on their way to a multiprocessor
-    byte_loads: int
-    fences: int
-    local: int
-
-
-def resident_blocks(registers, shared, threads):
+def resident_blocks(registers: int, shared: int, threads: int) -> int:
     """How many thread blocks a multiprocessor holds."""
     warps = (threads + 31) // 32
     of_warp = (registers + 7) // 8 * 256  # registers are given out by 256
@@ -55,19 +44,19 @@ def resident_blocks(registers, shared, threads):
                SHARED_BYTES // (shared + SHARED_OF_BLOCK))
 
 
-def measure(code, registers, shared, threads):
+def measure(code: list[sass.Instruction], registers: int, shared: int, threads: int) -> Measured:
     flight = sass.in_flight(code)
     blocks = resident_blocks(registers, shared, threads)
     return Measured(registers, blocks, flight.loads, flight.bytes, flight.bytes * threads * blocks // 1024,
                     sass.byte_loads(code), sass.fences(code), sass.local_accesses(code))
 
 
-def broken(row, found):
+def broken(row: Row, found: Measured) -> set[str]:
     """Names of the rules that a kernel breaks."""
     return {name for name, holds in RULES.items() if not holds(row, found)}
 
 
-def faults(measured, record, compiler):
+def faults(measured: dict[str, Measured], record: dict[str, Any], compiler: str) -> list[str]:
     """What is wrong, a line each. Another compiler makes other numbers: its kernels keep the rules."""
     said = []
     for row in rows():
@@ -83,7 +72,7 @@ def faults(measured, record, compiler):
     return said
 
 
-def table(record):
+def table(record: dict[str, Any]) -> str:
     """docs/gpu.md's, from the record."""
     lines = ["| kernel | registers | blocks | loads of 16 bytes | bytes of a thread | KB in flight | "
              "byte loads | fences | local | to come |", "|---|---|---|---|---|---|---|---|---|---|"]
@@ -96,7 +85,7 @@ def table(record):
     return f"By {record['compiler']}.\n\n" + "\n".join(lines) + "\n"
 
 
-def page_with(text, page):
+def page_with(text: str, page: str) -> str:
     before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
@@ -104,11 +93,11 @@ def page_with(text, page):
     return f"{before}{BEGIN}\n{text}{END}{after}"
 
 
-def find_tool(name):
+def find_tool(name: str) -> str | None:
     """Of a CUDA toolkit, of the path, or of the Python index's packages."""
-    places = []
+    places: list[str] = []
     spec = importlib.util.find_spec("nvidia")
-    for folder in spec.submodule_search_locations if spec else []:
+    for folder in (spec and spec.submodule_search_locations) or []:
         places += sorted(str(path) for path in Path(folder).glob("*/bin"))
     nvcc = shutil.which("nvcc")
     if nvcc:
@@ -116,14 +105,14 @@ def find_tool(name):
     return shutil.which(name, path=os.pathsep.join([*places, "/usr/local/cuda/bin", os.environ["PATH"]]))
 
 
-def output(*command, given=None):
+def output(*command: str, given: str | None = None) -> str:
     done = subprocess.run(command, input=given, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"machine_code: {' '.join(command[:4])} ended with {done.returncode}:\n{done.stderr}")
     return done.stdout
 
 
-def read_object(path, wanted, cuobjdump):
+def read_object(path: Path, wanted: list[Row], cuobjdump: str) -> dict[str, Measured]:
     """Measured, by the row's name, of the object's kernels."""
     listed = re.findall(r" Function (\S+):\s+REG:(\d+) STACK:\d+ SHARED:(\d+)",
                         output(cuobjdump, "-res-usage", "-arch", "sm_90", str(path)))
@@ -139,14 +128,14 @@ def read_object(path, wanted, cuobjdump):
     return found
 
 
-def measure_all(build):
+def measure_all(build: Path) -> dict[str, Measured]:
     cuobjdump = find_tool("cuobjdump")
     nvdisasm = find_tool("nvdisasm")
     if not cuobjdump or not nvdisasm:
         sys.exit("machine_code: no cuobjdump and nvdisasm here: pip install nvidia-cuda-cuobjdump "
                  "nvidia-cuda-nvdisasm (both are in gradwire's extra 'dev')")
     os.environ["PATH"] = f"{Path(nvdisasm).parent}{os.pathsep}{os.environ['PATH']}"
-    measured = {}
+    measured: dict[str, Measured] = {}
     for source in dict.fromkeys(row.source for row in rows()):
         paths = [path for path in build.rglob(f"{source}.o") if "_cuda.dir" in str(path.parent)]
         if len(paths) != 1:
@@ -156,7 +145,7 @@ def measure_all(build):
     return {row.name: measured[row.name] for row in rows()}
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--nvcc", default="nvcc", help="the compiler that made the build")

@@ -1,17 +1,25 @@
 """The kernels that stream gradients, the rules for what nvcc makes of them, and what is still to come."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import Callable, Dict
 
 LEAST_KB = 40  # on their way to a multiprocessor
 
-# name: whether a row's numbers keep it.
-RULES = {
-    "16 bytes at a time": lambda row, found: found.wide >= row.wide,
-    "no single bytes": lambda row, found: found.byte_loads == 0 or row.payloads,
-    "one fence": lambda row, found: found.fences <= 1,
-    "no local memory": lambda row, found: found.local == 0,
-    "enough in flight": lambda row, found: found.kilobytes >= LEAST_KB,
-}
+
+@dataclass(frozen=True)
+class Measured:
+    """One kernel's numbers."""
+
+    registers: int
+    blocks: int  # resident on a multiprocessor
+    wide: int  # loads of 16 bytes in flight
+    in_flight: int  # bytes of a thread
+    kilobytes: int  # on their way to a multiprocessor
+    byte_loads: int
+    fences: int
+    local: int
 
 
 @dataclass(frozen=True)
@@ -22,15 +30,25 @@ class Row:
     wide: int  # loads of 16 bytes before the first is waited for
     payloads: bool = False  # it reads payloads, which begin at any byte
     threads: int = 256
-    to_come: dict = field(default_factory=dict)  # rule: the design that will keep it
+    to_come: dict[str, str] = field(default_factory=dict)  # rule: the design that will keep it
 
-    def designs(self):
+    def designs(self) -> list[tuple[str, str]]:
         """(design, its rules)."""
         return [(design, ", ".join(rule for rule in RULES if self.to_come.get(rule) == design))
                 for design in dict.fromkeys(self.to_come.values())]
 
 
-def _code(bits):
+# name: whether a row's numbers keep it.
+RULES: Dict[str, Callable[[Row, Measured], bool]] = {
+    "16 bytes at a time": lambda row, found: found.wide >= row.wide,
+    "no single bytes": lambda row, found: found.byte_loads == 0 or row.payloads,
+    "one fence": lambda row, found: found.fences <= 1,
+    "no local memory": lambda row, found: found.local == 0,
+    "enough in flight": lambda row, found: found.kilobytes >= LEAST_KB,
+}
+
+
+def _code(bits: int) -> str:
     return rf"gradwire::Code<{bits}, \(gradwire::CodeFormat\)0, false>"
 
 
@@ -42,7 +60,7 @@ LAMB = "LAMB's first pass"
 POWER = "PowerSGD's products"
 
 
-def _to_come(design, *rules):
+def _to_come(design: str, *rules: str) -> dict[str, str]:
     return dict.fromkeys(rules, design)
 
 
@@ -90,5 +108,5 @@ _ROWS = [
 ]
 
 
-def rows():
+def rows() -> list[Row]:
     return _ROWS

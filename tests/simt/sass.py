@@ -4,8 +4,11 @@ Not a disassembler: it reads operands only far enough to know which registers an
 and writes first.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
+from typing import FrozenSet, Tuple
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)")
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*;")
@@ -22,19 +25,19 @@ class Instruction:
     address: int
     predicate: str  # P1, !P1, or none
     opcode: str  # with its modifiers: LDG.E.128
-    operands: tuple
+    operands: tuple[str, ...]
 
     @property
-    def is_load(self):
+    def is_load(self) -> bool:
         """Of global memory, by an address of it or a generic one."""
         return self.opcode.startswith(("LDG.", "LD."))
 
     @property
-    def is_byte_load(self):
+    def is_byte_load(self) -> bool:
         return self.is_load and _BYTE.search(self.opcode) is not None
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Bytes that it loads or stores."""
         if _BYTE.search(self.opcode):
             return 1
@@ -44,29 +47,29 @@ class Instruction:
         return int(found[1]) // 8 if found else 4
 
     @property
-    def target(self):
+    def target(self) -> int | None:
         """Of a branch."""
         if not self.opcode.startswith("BRA") or not self.operands:
             return None
         return int(self.operands[-1], 16) if self.operands[-1].startswith("0x") else None
 
     @property
-    def ends(self):
+    def ends(self) -> bool:
         """What follows is not what comes next, where it is executed."""
         return self.opcode.startswith(("EXIT", "RET")) or self.target is not None
 
     @property
-    def conditional_target(self):
+    def conditional_target(self) -> bool:
         """Of a branch by a predicate among its operands."""
         return self.target is not None and len(self.operands) > 1
 
     @property
-    def predicates_set(self):
+    def predicates_set(self) -> list[str]:
         """Those that it may have changed."""
         return [each for each in self.operands[:3] if re.fullmatch(r"U?P\d", each)]
 
     @property
-    def written(self):
+    def written(self) -> frozenset[int]:
         if not self.operands or _NO_RESULT.match(self.opcode):
             return frozenset()
         found = _REGISTER.match(self.operands[0])
@@ -77,9 +80,9 @@ class Instruction:
         return frozenset(range(int(found[1]), int(found[1]) + count))
 
     @property
-    def read(self):
+    def read(self) -> frozenset[int]:
         first = 0 if _NO_RESULT.match(self.opcode) or not self.written else 1
-        registers = set()
+        registers: set[int] = set()
         for operand in self.operands[first:]:
             for found in _REGISTER.finditer(operand):
                 count = 2 if found[2] else 1
@@ -89,9 +92,9 @@ class Instruction:
         return frozenset(registers)
 
 
-def parse(text):
+def parse(text: str) -> dict[str, list[Instruction]]:
     """Instructions of each function of a listing."""
-    functions = {}
+    functions: dict[str, list[Instruction]] = {}
     code = None
     for line in text.splitlines():
         name = _FUNCTION.match(line)
@@ -105,21 +108,21 @@ def parse(text):
     return functions
 
 
-def byte_loads(code):
+def byte_loads(code: list[Instruction]) -> int:
     """Loads of one byte, on all paths: rounds of a loop may be unrolled."""
     return sum(each.is_byte_load for each in code)
 
 
-def count(code, *beginnings):
+def count(code: list[Instruction], *beginnings: str) -> int:
     return sum(each.opcode.startswith(beginnings) for each in code)
 
 
-def fences(code):
+def fences(code: list[Instruction]) -> int:
     """Instructions that make order in global memory, or empty the L1 cache; of a pair one."""
     return max(count(code, "MEMBAR"), count(code, "CCTL"))
 
 
-def local_accesses(code):
+def local_accesses(code: list[Instruction]) -> int:
     return count(code, "LDL", "STL")
 
 
@@ -131,11 +134,16 @@ class InFlight:
     bytes: int = 0
 
 
-def _sum(pending):
+# (registers that a load writes, its bytes), and what predicates hold.
+_Pending = Tuple[Tuple[FrozenSet[int], int], ...]
+_Known = FrozenSet[str]
+
+
+def _sum(pending: _Pending) -> InFlight:
     return InFlight(sum(bytes_ == 16 for _, bytes_ in pending), sum(bytes_ for _, bytes_ in pending))
 
 
-def _issue(each, pending):
+def _issue(each: Instruction, pending: _Pending) -> _Pending:
     """What is pending behind an instruction: who waits for a load has all that were issued before it."""
     touched = each.read | each.written
     for i in reversed(range(len(pending))):
@@ -147,11 +155,11 @@ def _issue(each, pending):
     return (*pending, (each.written, each.width)) if each.is_load and each.width > 1 else pending
 
 
-def _negated(predicate):
+def _negated(predicate: str) -> str:
     return predicate[1:] if predicate.startswith("!") else f"!{predicate}"
 
 
-def _cases(each, known):
+def _cases(each: Instruction, known: _Known) -> list[tuple[bool, _Known]]:
     """(whether it is executed, what is known of predicates then), for what is known before."""
     if not each.predicate or each.predicate in known:
         return [(True, known)]
@@ -162,12 +170,13 @@ def _cases(each, known):
     return [(True, known)]
 
 
-def in_flight(code):
+def in_flight(code: list[Instruction]) -> InFlight:
     """The most that is on its way at once, on the best path that goes no loop twice. Loads of one byte
     are not counted: they stand in where memory is unaligned."""
     index = {each.address: i for i, each in enumerate(code)}
     best = InFlight()
-    ways = [set() for _ in range(len(code) + 1)]  # to an instruction: what is pending, predicates known
+    # To an instruction: what is pending, what is known of predicates.
+    ways: list[set[tuple[_Pending, _Known]]] = [set() for _ in range(len(code) + 1)]
     ways[0].add(((), frozenset()))
     for i, each in enumerate(code):
         kept = sorted(ways[i], key=lambda way: _sum(way[0]))[-_MOST_WAYS:]
