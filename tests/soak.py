@@ -58,7 +58,11 @@ def cases(build):
         for name in found:
             yield (f"ctest {name}", ["ctest", "--test-dir", str(build), "--output-on-failure",
                                      "--timeout", f"{LONGEST_S:.0f}", "-R", f"^{re.escape(name)}$"], {})
-    for program in RACES if RACES[0] in (build / "build.ninja").read_text() else ():
+    shows_races = RACES[0] in (build / "build.ninja").read_text()
+    if shows_races:
+        yield ("races of every seed", ["ctest", "--test-dir", str(build), "--output-on-failure",
+                                       "-R", r"^simt_races_test\."], {})
+    for program in RACES if shows_races else ():
         for part in range(RACE_PARTS):
             yield (f"races {program} {part + 1} of {RACE_PARTS}",
                    ["sh", "-c", f"cmake --build '{build}' --target {program} > /dev/null && exec "

@@ -209,3 +209,10 @@ T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T>
 inline unsigned atomicInc(unsigned* address, unsigned limit) {
   return gradwire::simt::update(address, [&](unsigned old) { return old >= limit ? 0 : old + 1; });
 }
+/// atom.acq_rel.gpu.inc (kernels/ops/block.cuh).
+inline unsigned atomic_inc_acq_rel(unsigned* address, unsigned limit) {
+  gradwire::simt::release();
+  const unsigned before = atomicInc(address, limit);
+  gradwire::simt::acquire();
+  return before;
+}

@@ -170,6 +170,8 @@ const uint64_t* exchange(uint32_t mask, uint64_t value, const char* name) {
 }
 void yield() { t_block->yield(); }
 void fence() { t_block->order().fence(); }
+void release() { t_block->order().release(); }
+void acquire() { t_block->order().acquire(); }
 void before_atomic(const void* address) { t_block->order().before_atomic(address); }
 void after_atomic(const void* address) { t_block->order().after_atomic(address); }
 void* shared_memory(const char* key, size_t bytes) { return t_block->shared_memory(key, bytes); }

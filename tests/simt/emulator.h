@@ -71,8 +71,11 @@ const uint64_t* exchange(uint32_t mask, uint64_t value, const char* name);
 /// Lets other threads run; what a spinning thread must call.
 void yield();
 
-/// A fence of the whole GPU, and what stands before and behind every atomic (race_order.h).
+/// A fence of the whole GPU, its halves, and what stands before and behind every atomic
+/// (race_order.h).
 void fence();
+void release();
+void acquire();
 void before_atomic(const void* address);
 void after_atomic(const void* address);
 

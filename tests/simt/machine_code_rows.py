@@ -53,7 +53,6 @@ def _code(bits: int) -> str:
 
 
 # What keeps the rules that a row breaks.
-FENCE = "one fence that releases and acquires"
 TAIL = "top-k tail"
 SUM = "sparse mean"
 LAMB = "LAMB's first pass"
@@ -65,36 +64,27 @@ def _to_come(design: str, *rules: str) -> dict[str, str]:
 
 
 _WIDE, _BYTES, _FENCE, _LOCAL, _ENOUGH = RULES
-_FENCES = {_FENCE: FENCE}
 _ROWS = [
-    Row("int8, nearest", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(8)}, false, false>", 4,
-        to_come=_FENCES),
-    Row("int8, stochastic", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(8)}, true, false>", 4,
-        to_come=_FENCES),
-    Row("int4, nearest", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(4)}, false, false>", 4,
-        to_come=_FENCES),
-    Row("int4, blocks over 256", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(4)}, false, true>", 4,
-        to_come=_FENCES),
+    Row("int8, nearest", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(8)}, false, false>", 4),
+    Row("int8, stochastic", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(8)}, true, false>", 4),
+    Row("int4, nearest", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(4)}, false, false>", 4),
+    Row("int4, blocks over 256", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(4)}, false, true>", 4),
     Row("mean of int8", "quantize_cuda.cu", rf"dequantize_kernel<float, {_code(8)} ?>", 0, payloads=True),
     Row("mean of int4", "quantize_cuda.cu", rf"dequantize_kernel<float, {_code(4)} ?>", 0, payloads=True),
-    Row("1bit", "signs_cuda.cu", r"encode_signs_kernel<float, false>", 4,
-        to_come=_FENCES),
+    Row("1bit", "signs_cuda.cu", r"encode_signs_kernel<float, false>", 4),
     Row("mean of 1bit", "signs_cuda.cu", r"sum_signs_kernel<float>", 0, payloads=True),
-    Row("bf16", "cast_cuda.cu", r"encode_cast_kernel<float, gradwire::bfloat16>", 4,
-        to_come=_FENCES),
+    Row("bf16", "cast_cuda.cu", r"encode_cast_kernel<float, gradwire::bfloat16>", 4),
     Row("mean of bf16", "cast_cuda.cu", r"sum_cast_kernel<float, gradwire::bfloat16>", 2, payloads=True),
     Row("feedback", "feedback_cuda.cu", r"add_decayed_kernel<float>", 4),
     Row("velocity", "velocity_cuda.cu", r"accelerate_kernel<float>", 4),
-    Row("top-k: mark", "select_cuda.cu", r"mark_kernel<float>", 4,
-        to_come=_FENCES),
+    Row("top-k: mark", "select_cuda.cu", r"mark_kernel<float>", 4),
     Row("top-k: rank", "select_cuda.cu", r"::rank_kernel", 1, threads=1024,
-        to_come=_to_come(TAIL, _WIDE, _BYTES, _FENCE, _ENOUGH)),
+        to_come=_to_come(TAIL, _WIDE, _BYTES, _ENOUGH)),
     Row("top-k: trim", "select_cuda.cu", r"::trim_kernel", 1,
-        to_come=_to_come(TAIL, _WIDE, _BYTES, _FENCE, _ENOUGH)),
+        to_come=_to_come(TAIL, _WIDE, _BYTES, _ENOUGH)),
     Row("top-k: encode", "sparse_cuda.cu", r"encode_sparse_kernel<\(gradwire::cuda::SparseStorage\)6, "
         r"\(gradwire::cuda::SparseIndices\)0>", 1, to_come=_to_come(TAIL, _WIDE, _BYTES, _ENOUGH)),
-    Row("chunk top-k", "select_cuda.cu", r"select_in_chunks_kernel<float>", 4,
-        to_come=_FENCES),
+    Row("chunk top-k", "select_cuda.cu", r"select_in_chunks_kernel<float>", 4),
     Row("sparse mean", "sparse_add_cuda.cu", r"add_sparse_kernel<float, \(gradwire::cuda::SparseStorage\)6, "
         r"\(gradwire::cuda::SparseIndices\)0>", 1, payloads=True, to_come=_to_come(SUM, _WIDE)),
     Row("PowerSGD: left", "lowrank_cuda.cu", r"multiply_left_kernel<float>", 1,

@@ -94,10 +94,13 @@ void BlockOrder::meet() {
   in_each_warp([&] { __tsan_acquire(&met_); });
 }
 
-void BlockOrder::fence() {
+void BlockOrder::acquire() {
   for (FencePoint* const point : seen_) {
     __tsan_acquire(point);
   }
+}
+
+void BlockOrder::release() {
   if (open_ == nullptr) {
     const Untracked untracked;
     open_ = launch_.make_point();

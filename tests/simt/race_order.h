@@ -1,9 +1,10 @@
 #pragma once
 // What ThreadSanitizer is told of a launch where kernels are compiled for it (GRADWIRE_SIMT_RACES).
 // A warp is a thread to it, and a barrier orders the warps of a block. Blocks are ordered by fences
-// alone: what happened before a fence and an atomic behind it happened before what follows an
-// atomic on the same word and a fence behind that. The emulator is not instrumented itself, and
-// orders nothing by its own locks. In other builds all of this does nothing.
+// alone, or by their halves at an atomic: what happened before a release and an atomic behind it
+// happened before what follows an atomic on the same word and an acquire behind that. The emulator
+// is not instrumented itself, and orders nothing by its own locks. In other builds all of this does
+// nothing.
 
 #include <atomic>
 #include <cstddef>
@@ -63,8 +64,13 @@ class BlockOrder {
   void leave();
   /// All warps have met at a barrier; from outside of enter() and leave().
   void meet();
-  /// Inside: the fence of a thread, and what stands before and behind its atomics.
-  void fence();
+  /// Inside: the fence of a thread, its halves, and what stands before and behind its atomics.
+  void fence() {
+    acquire();
+    release();
+  }
+  void release();
+  void acquire();
   void before_atomic(const void* address);
   void after_atomic(const void* address);
 
@@ -99,6 +105,8 @@ class BlockOrder {
   void leave() {}
   void meet() {}
   void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  void release() {}  // the emulator's atomics make order in this build
+  void acquire() {}
   void before_atomic(const void*) {}
   void after_atomic(const void*) {}
 };
