@@ -131,7 +131,7 @@ struct Results {
 };
 
 void print(const Row& row, double floor_ms) {
-  std::printf("%-24s %-22s ", row.op.c_str(), row.by.c_str());
+  std::printf("%-32s %-22s ", row.op.c_str(), row.by.c_str());
   if (!row.absent.empty()) {
     std::printf("absent: %s\n", row.absent.c_str());
     return;
@@ -145,18 +145,14 @@ void print(const Row& row, double floor_ms) {
   std::fflush(stdout);
 }
 
-void measure(size_t numel, const Options& options, Stream& stream, Results& results) {
-  const Arena arena(numel, stream);
-  Timer timer(stream, options.repeats);
-  results.copies.emplace_back(numel, copy_rate(arena, stream, timer));
-  std::printf("%zu float32, device copy %.0f GB/s\n%-24s %-22s %9s %9s %8s   goal\n", numel,
-              results.copies.back().second / 1e9, "operation", "by", "ms", "floor ms", "of floor");
-  for (Case& one : cases(arena, stream)) {
+void measure_rows(std::vector<Case> rows, const Arena& arena, const Options& options, Timer& timer,
+                  Results& results) {
+  for (Case& one : rows) {
     Row& row = one.row;
     if ((row.op + " " + row.by).find(options.only) == std::string::npos) {
       continue;
     }
-    row.numel = numel;
+    row.numel = arena.numel();
     try {
       row.ms = timer.median_ms(one.prepare(row), one.launch);
     } catch (const std::exception& error) {  // one row; a broken device fails the next ones too
@@ -165,6 +161,28 @@ void measure(size_t numel, const Options& options, Stream& stream, Results& resu
     results.rows.push_back(row);
     print(row, results.floor_ms(row));
     results.write(options.json);
+  }
+}
+
+void measure(size_t numel, const Options& options, Stream& stream, Results& results) {
+  Timer timer(stream, options.repeats);
+  {
+    const Arena arena(numel, stream);
+    results.copies.emplace_back(numel, copy_rate(arena, stream, timer));
+    std::printf("%zu float32, device copy %.0f GB/s\n%-32s %-22s %9s %9s %8s   goal\n", numel,
+                results.copies.back().second / 1e9, "operation", "by", "ms", "floor ms",
+                "of floor");
+    measure_rows(cases(arena, stream), arena, options, timer, results);
+  }
+  for (const size_t offset : {4, 8, 12}) {
+    const Arena arena(numel, stream, offset);
+    std::vector<Case> rows = cases(arena, stream);
+    std::erase_if(rows, [](const Case& one) { return !is_of_every_alignment(one.row); });
+    for (Case& one : rows) {
+      one.row.op += concat(", ", offset, " bytes off");
+      one.row.goal = 0;
+    }
+    measure_rows(std::move(rows), arena, options, timer, results);
   }
 }
 

@@ -1,10 +1,11 @@
 // Adding a row: a line in kCompress or kSum for a spec, or a Case in cases() for anything else.
 #include "bench/cuda_rows.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <random>
 
-#include "bench/cuda_normal.h"
 #include "bench/cuda_peers.h"
 #include "bench/parameter_shapes.h"
 #include "gradwire/kernels/compress/payload_sum.h"
@@ -14,7 +15,6 @@
 namespace gradwire::bench {
 namespace {
 
-constexpr unsigned kThreads = 256;
 constexpr size_t kLarge = 100'000'000;  // elements; from here on launches do not count
 
 struct Goal {
@@ -95,13 +95,6 @@ constexpr StepGoal kStep[] = {{"sgd", 20},
 
 double goal_at(const Goal& goal, size_t numel) {
   return numel >= kLarge ? goal.at_110m : goal.at_25m;
-}
-
-__global__ void copy_kernel(const float4* source, float4* destination, size_t count) {
-  const size_t stride = size_t{gridDim.x} * kThreads;
-  for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
-    destination[i] = source[i];
-  }
 }
 
 cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.native_handle()); }
@@ -210,6 +203,7 @@ Case norms_case(const Arena& arena, Stream& stream) {
 }
 
 constexpr size_t kLayer = 1'000'003;  // elements of a parameter
+constexpr size_t kLayerRoom = 1'000'016;  // from one to the next, on 64 bytes
 
 /// A carrier without a link.
 const std::function<void(std::span<double>, Stream&)> kOneRank =
@@ -229,7 +223,7 @@ Case step_case(const StepGoal& goal, const Arena& arena, Stream& stream) {
     for (int set = 0; set < kSets; ++set) {
       const auto gradients = goal.input == StepInput::kPrepared ? arena.e_next(set) : arena.g(set);
       std::vector<Parameter> layers;
-      for (size_t at = 0; at < arena.numel(); at += kLayer) {
+      for (size_t at = 0; at < arena.numel(); at += kLayerRoom) {
         const size_t numel = std::min(kLayer, arena.numel() - at);
         layers.push_back({concat("layer", layers.size()),
                           {arena.e(set).data() + at, numel, DType::kFloat32, kGpu},
@@ -339,17 +333,6 @@ void add_peers(std::vector<Case>& all, const Arena& arena, Stream& stream) {
 
 }  // namespace
 
-Arena::Arena(size_t numel, Stream& stream) : numel_(numel) {
-  const auto blocks = static_cast<unsigned>((numel + kFillThreads - 1) / kFillThreads);
-  for (uint32_t i = 0; i < kSets * 3; ++i) {
-    memory_.emplace_back(numel * 4, kGpu);
-    fill_normal<<<blocks, kFillThreads, 0, handle(stream)>>>(memory_.back().as<float>().data(),
-                                                             numel, i);
-    check_cuda(cudaGetLastError(), "fill_normal");
-  }
-  stream.wait();
-}
-
 std::vector<Case> cases(const Arena& arena, Stream& stream) {
   std::vector<Case> all;
   for (const Goal& goal : kCompress) {
@@ -369,23 +352,10 @@ std::vector<Case> cases(const Arena& arena, Stream& stream) {
   return all;
 }
 
-double copy_rate(const Arena& arena, Stream& stream, Timer& timer) {
-  const double by_runtime = timer.median_ms(
-      [&](int set) {
-        check_cuda(cudaMemcpyAsync(arena.e_next(set).data(), arena.g(set).data(), arena.numel() * 4,
-                                   cudaMemcpyDeviceToDevice, handle(stream)),
-                   "cudaMemcpyAsync");
-      },
-      Launch::kGraph);
-  const double by_kernel = timer.median_ms(
-      [&](int set) {
-        copy_kernel<<<132 * 16, kThreads, 0, handle(stream)>>>(
-            reinterpret_cast<const float4*>(arena.g(set).data()),
-            reinterpret_cast<float4*>(arena.e_next(set).data()), arena.numel() / 4);
-        check_cuda(cudaGetLastError(), "copy_kernel");
-      },
-      Launch::kGraph);
-  return 8.0 * static_cast<double>(arena.numel()) / (1e-3 * std::min(by_runtime, by_kernel));
+bool is_of_every_alignment(const Row& row) {
+  constexpr std::array kOps{"compress fp16", "compress int8", "compress topk:1%",
+                            "mean of 8 x int8", "step adamw"};
+  return row.by == "gradwire" && std::ranges::find(kOps, row.op) != kOps.end();
 }
 
 }  // namespace gradwire::bench

@@ -8,10 +8,11 @@
 
 namespace gradwire::bench {
 
-/// Gradients, residuals and room for results of all sets, filled with normal numbers.
+/// Gradients, residuals and room for results of all sets, filled with normal numbers; each array
+/// begins `offset` bytes behind a multiple of 256.
 class Arena {
  public:
-  Arena(size_t numel, Stream& stream);
+  Arena(size_t numel, Stream& stream, size_t offset = 0);
   size_t numel() const { return numel_; }
   std::span<float> g(int set) const { return array(set, 0); }
   std::span<float> e(int set) const { return array(set, 1); }
@@ -19,9 +20,10 @@ class Arena {
 
  private:
   std::span<float> array(int set, size_t which) const {
-    return memory_[static_cast<size_t>(set) * 3 + which].as<float>();
+    std::byte* const begin = memory_[static_cast<size_t>(set) * 3 + which].data() + offset_;
+    return {reinterpret_cast<float*>(begin), numel_};
   }
-  size_t numel_;
+  size_t numel_, offset_;
   std::vector<Buffer> memory_;
 };
 
@@ -36,7 +38,12 @@ struct Case {
 /// gradwire's operations, then their peers.
 std::vector<Case> cases(const Arena& arena, Stream& stream);
 
-/// Bytes per second of the fastest device copy, by cudaMemcpyAsync and by a kernel.
+/// One of each way to read and write elements, to be measured in memory that no 16-byte access
+/// reaches as a whole.
+bool is_of_every_alignment(const Row& row);
+
+/// Bytes per second of the fastest device copy, by cudaMemcpyAsync and by a kernel. The arena
+/// begins on a multiple of 16 bytes.
 double copy_rate(const Arena& arena, Stream& stream, Timer& timer);
 
 }  // namespace gradwire::bench

@@ -28,7 +28,7 @@ struct ParamInfo {
 /// Elements of a bucket that share a compressor; its segments follow one another in the bucket.
 struct PlanGroup {
   CompressorSpec spec;
-  size_t offset = 0;  ///< first element in the bucket
+  size_t offset = 0;  ///< of the bucket's elements, the group's first
   size_t numel = 0;
   std::vector<Segment> segments;
 };
@@ -99,7 +99,7 @@ struct Plan {
 
   struct Place {
     BucketId bucket = 0;
-    size_t offset = 0;  ///< in the bucket, elements
+    size_t offset = 0;  ///< elements of the bucket before it, which need not lie next to it
   };
   std::vector<Place> places;  ///< of each parameter
 

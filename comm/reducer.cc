@@ -38,7 +38,7 @@ Gradient Reducer::gradient(ParamId p) {
   check(p < plan.places.size(), "gradient: parameter ", p, " is not in the plan of ",
         plan.places.size(), " parameters");
   const auto [bucket, offset] = plan.places[p];
-  return state_->buckets[bucket].gradient().subview(offset, plan.parameters[p].numel());
+  return state_->buckets[bucket].gradient(offset, plan.parameters[p].numel());
 }
 
 void Reducer::grad_ready(ParamId p) {
@@ -108,10 +108,11 @@ Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
   check(p.missing == p.members, "bucket_ready: ", p.members - p.missing, " of ", p.members,
         " parameters of bucket ", bucket, " are already ready in step ", s.step, ", expected none");
   const Gradient own = s.buckets[bucket].gradient();
-  check(gradient.numel == own.numel && gradient.dtype == own.dtype && gradient.device == own.device,
+  const size_t numel = s.plan.buckets[bucket].numel;
+  check(gradient.numel == numel && gradient.dtype == own.dtype && gradient.device == own.device,
         "bucket_ready: bucket ", bucket, "'s gradient has ", gradient.numel, " elements of ",
-        to_string(gradient.dtype), " on ", name_of(gradient.device), ", expected ", own.numel,
-        " of ", to_string(own.dtype), " on ", name_of(own.device));
+        to_string(gradient.dtype), " on ", name_of(gradient.device), ", expected ", numel, " of ",
+        to_string(own.dtype), " on ", name_of(own.device));
   if (s.no_sync > 0) {
     s.begun = true;
     return {.bucket = bucket, .step = s.step};

@@ -173,9 +173,9 @@ class Reducer {
   /// alone. @throws InvalidArgument without UnusedParameters::kZero, and before the first such step.
   bool unused_everywhere(ParamId p) const;
 
-  /// A whole bucket at once, from memory of the caller laid out as the plan's bucket; the mean is
-  /// written there; it stays valid until wait() returns. Do not mix with grad_ready in one bucket
-  /// and step.
+  /// A whole bucket at once, from memory of the caller with its parameters one behind the other, as
+  /// Plan::places has them; the mean is written there; it stays valid until wait() returns. Do not
+  /// mix with grad_ready in one bucket and step.
   Ticket bucket_ready(BucketId bucket, Gradient gradient);
 
   /// Blocks until every bucket of the step is reduced, then commits. Nothing is committed, on any

@@ -54,23 +54,10 @@ class CudaOptimizer final : public Optimizer {
 
   const OptimizerSpec& spec() const override { return spec_; }
 
-  Exchanged exchanges() const override {
-    if (!is_onebit()) {
-      return rule_.outer ? Exchanged::kMoves : Exchanged::kGradients;
-    }
-    std::vector<uint64_t> counts(set_.items().size());
-    copy_bytes(std::as_writable_bytes(std::span(counts)), {}, counts_.bytes(), set_.device(),
-               *stream_);
-    stream_->wait();
-    bool any = false;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      const bool present = set_.items()[i].present();
-      if (present && counts[i] < spec_.freeze_step) {
-        return Exchanged::kGradients;
-      }
-      any = any || present;
-    }
-    return any ? Exchanged::kMomentum : Exchanged::kGradients;
+  Exchanged exchanges() const override { return exchanges_behind(*stream_); }
+  Exchanged exchanges(Context& context) const override {
+    check_stream(context);
+    return exchanges_behind(context.stream);
   }
 
   using Optimizer::prepare;
@@ -191,6 +178,25 @@ class CudaOptimizer final : public Optimizer {
   }
 
  private:
+  Exchanged exchanges_behind(Stream& stream) const {
+    if (!is_onebit()) {
+      return rule_.outer ? Exchanged::kMoves : Exchanged::kGradients;
+    }
+    std::vector<uint64_t> counts(set_.items().size());
+    copy_bytes(std::as_writable_bytes(std::span(counts)), {}, counts_.bytes(), set_.device(),
+               stream);
+    stream.wait();
+    bool any = false;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const bool present = set_.items()[i].present();
+      if (present && counts[i] < spec_.freeze_step) {
+        return Exchanged::kGradients;
+      }
+      any = any || present;
+    }
+    return any ? Exchanged::kMomentum : Exchanged::kGradients;
+  }
+
   bool is_onebit() const { return spec_.name.starts_with("onebit-"); }
 
   void visit_layer(size_t index, StateVisitor& visitor) {

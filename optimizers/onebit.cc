@@ -53,6 +53,10 @@ class OneBit final : public Adam {
   Exchanged exchanges() const override {
     return frozen() ? Exchanged::kMomentum : Exchanged::kGradients;
   }
+  Exchanged exchanges(Context& context) const override {
+    context.stream.wait();
+    return exchanges();
+  }
 
   using Optimizer::prepare;
   void prepare(const StepOptions& options, Context& context) override {

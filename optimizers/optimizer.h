@@ -214,6 +214,9 @@ class Optimizer {
   /// What the next step exchanges, the same on ranks that have stepped alike. The stream must be
   /// idle. A change is the time to change the exchange (Reducer::set_plan).
   virtual Exchanged exchanges() const { return Exchanged::kGradients; }
+  /// The same behind the steps that are enqueued on the context's stream, which need not be idle:
+  /// 1-bit Adam and 1-bit LAMB, which ask how many were made, wait for it.
+  virtual Exchanged exchanges(Context& /*context*/) const { return exchanges(); }
 
   /// Enqueues what must be ready before the exchange: unless exchanges() says kGradients, it writes
   /// to the gradients' memory what is to be exchanged. Once a step, with the options that apply()

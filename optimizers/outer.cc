@@ -36,6 +36,7 @@ class Outer final : public SteppedOptimizer {
     SteppedOptimizer::bind(places);
   }
 
+  using Optimizer::exchanges;
   Exchanged exchanges() const override { return Exchanged::kMoves; }
 
   using Optimizer::prepare;

@@ -42,13 +42,12 @@ __device__ __forceinline__ float gradient_at(const StepItem& item, size_t i) {
 __device__ __forceinline__ void load_halves(const std::byte* from, size_t first, size_t numel,
                                             uint16_t (&bits)[kPerThread]) {
   if (first + kPerThread <= numel) {
-    const uint4 word = load_word<uint4>(from + 2 * first);
-    memcpy(bits, &word, sizeof word);
+    load_eight(from + 2 * first, bits);
     return;
   }
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
-    bits[k] = first + k < numel ? load_word<uint16_t>(from + 2 * (first + k)) : uint16_t{0};
+    bits[k] = first + k < numel ? load_aligned<uint16_t>(from + 2 * (first + k)) : uint16_t{0};
   }
 }
 
@@ -93,23 +92,21 @@ __device__ __forceinline__ float value_at(const StepItem& item, bool fresh, size
     return w;
   }
   return item.master != nullptr
-             ? followed_master(item, item.master[i], load_word<uint16_t>(item.value + 2 * i))
-             : joined_halves(load_word<uint16_t>(item.value + 2 * i), item.remainder[i]);
+             ? followed_master(item, item.master[i], load_aligned<uint16_t>(item.value + 2 * i))
+             : joined_halves(load_aligned<uint16_t>(item.value + 2 * i), item.remainder[i]);
 }
 
 /// Elements [first, first + 8) of 16 bits each, as they are; nothing from `numel` on.
 __device__ __forceinline__ void store_halves(std::byte* to, size_t first, size_t numel,
                                              const uint16_t (&bits)[kPerThread]) {
   if (first + kPerThread <= numel) {
-    uint4 word;
-    memcpy(&word, bits, sizeof word);
-    store_word(to + 2 * first, word);
+    store_eight(to + 2 * first, bits);
     return;
   }
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     if (first + k < numel) {
-      store_word(to + 2 * (first + k), bits[k]);
+      store_aligned(to + 2 * (first + k), bits[k]);
     }
   }
 }

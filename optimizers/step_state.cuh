@@ -31,7 +31,7 @@ class StateOfEight<true, kSigned> {
   __device__ __forceinline__ StateOfEight(const StepItem& item, int place, size_t first) {
     float scale = 0.0f;
     if (first < item.numel) {
-      codes_ = load_word<uint2>(reinterpret_cast<std::byte*>(item.codes[place] + first));
+      codes_ = load_aligned<uint2>(reinterpret_cast<std::byte*>(item.codes[place] + first));
       scale = item.scales[place][first / kCodeBlock];
     }
     base_ = code_base<kSigned>(scale);
@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_state(const StepItem& item, int place, siz
   if (first < item.numel) {
     uint2 word;
     memcpy(&word, codes, sizeof word);
-    store_word(reinterpret_cast<std::byte*>(item.codes[place] + first), word);
+    store_aligned(reinterpret_cast<std::byte*>(item.codes[place] + first), word);
   }
   if (lane_index() == 0) {
     item.scales[place][first / kCodeBlock] = scale;

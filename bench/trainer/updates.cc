@@ -138,7 +138,7 @@ bool Updates::begin_step() {
 }
 
 bool Updates::take_plan() {
-  const Exchanged next = optimizer_->exchanges();
+  const Exchanged next = optimizer_->exchanges(context_);
   if (pipeline_ == nullptr || outer_ != nullptr || next == exchanged_) {
     return false;
   }

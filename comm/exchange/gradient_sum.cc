@@ -73,7 +73,7 @@ class GradientSumExchange final : public StreamExchange {
 
   void run_now(std::span<const GroupSlot> groups, ExchangeReport& report,
                Context& context) override {
-    const std::span<float> gradient = whole(groups);
+    const std::span<float> gradient = join(groups);
     bool finite = true;
     timed(report.codec_us, [&] { finite = multiply_and_look(gradient, 1.0f, context); });
     report.predicted_bytes_sent = bytes_sent({});
@@ -85,22 +85,41 @@ class GradientSumExchange final : public StreamExchange {
     if (!finite_mean) {  // the same bits on all ranks: all of them are here
       timed(report.transfer_us, [&] { ask_whose(gradient, finite, report, context); });
     }
+    part(groups, gradient);
     for (size_t g = 0; g < groups.size(); ++g) {
       parts_[g] = groups[g].mine;
     }
   }
 
-  std::span<float> whole(std::span<const GroupSlot> groups) const {
+  // All groups as one run of elements, as they travel. Where there are gaps between them, those
+  // before the last, which has most of the elements, move up to the one behind.
+  std::span<float> join(std::span<const GroupSlot> groups) const {
+    float* begin = nullptr;
     size_t numel = 0;
-    const float* const begin = groups[0].mean.as<float>().data();
-    for (const GroupSlot& group : groups) {
-      check(group.mean.as<float>().data() == begin + numel, tag_.what,
-            ": its groups' gradients lie apart, expected one after another");
-      numel += group.mean.numel;
+    for (size_t g = groups.size(); g-- > 0;) {
+      const std::span<float> values = groups[g].mean.as<float>();
+      check(begin == nullptr || values.data() + values.size() <= begin, tag_.what,
+            ": its groups' gradients overlap, expected one behind another");
+      if (begin != nullptr && values.data() + values.size() != begin) {
+        std::copy_backward(values.begin(), values.end(), begin);
+      }
+      begin = begin == nullptr ? values.data() : begin - values.size();
+      numel += values.size();
     }
     check(numel == numel_, tag_.what, ": has ", numel, " elements, expected ", numel_);
-    return groups[0].mean.numel == numel ? groups[0].mean.as<float>()
-                                         : std::span(groups[0].mean.as<float>().data(), numel);
+    return {begin, numel};
+  }
+
+  static void part(std::span<const GroupSlot> groups, std::span<const float> joined) {
+    size_t begin = 0;
+    for (const GroupSlot& group : groups) {
+      const std::span<float> values = group.mean.as<float>();
+      if (values.data() != joined.data() + begin) {
+        std::copy_n(joined.begin() + static_cast<std::ptrdiff_t>(begin), values.size(),
+                    values.begin());
+      }
+      begin += values.size();
+    }
   }
 
   void ask_whose(std::span<const float> mean, bool finite, ExchangeReport& report,

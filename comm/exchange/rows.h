@@ -27,7 +27,7 @@ void decode_on_device(const GroupSlot& slot, const ExchangeResult& parts, Contex
 /// Whether a bucket's gradients travel as they are: "dense" on the CPU, of float32 and `none` alone.
 bool adds_gradients(std::string_view exchange, std::span<Compressor* const> compressors,
                     const Transport& transport);
-/// "dense" for those: takes the gradient in GroupSlot::mean, of groups that lie one after another,
+/// "dense" for those: takes the gradient in GroupSlot::mean, of groups that lie one behind another,
 /// and no payloads; result() gives what is in `mine` by then. After an error the gradient is lost.
 std::unique_ptr<Exchange> make_gradient_sum_exchange(ExchangeContext context);
 std::unique_ptr<Exchange> make_sum_exchange(ExchangeContext context, AllReduce algorithm);

@@ -42,6 +42,21 @@ std::vector<Segment> segments_within(std::span<const Segment> segments, Region s
   return within;
 }
 
+/// The next multiple of 64 bytes, in elements.
+size_t aligned_numel(size_t numel, DType dtype) {
+  return room_of(numel * size_of(dtype)) / size_of(dtype);
+}
+
+/// Of each group, and the end of the last one.
+std::vector<size_t> begins_of(std::span<const PlanGroup> groups, DType dtype) {
+  std::vector<size_t> begins{0};
+  for (const PlanGroup& group : groups) {
+    begins.back() = aligned_numel(begins.back(), dtype);
+    begins.push_back(begins.back() + group.numel);
+  }
+  return begins;
+}
+
 std::string describe(const PlanBucket& bucket, std::string_view what) {
   std::string text = concat(what, " (", bucket.exchange, ", ");
   for (size_t g = 0; g < bucket.groups.size(); ++g) {
@@ -61,14 +76,16 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       puts_back_(find_exchange(plan.buckets[id].exchange).puts_back),
       shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
                    start.device.type == DeviceType::kCpu),
-      gradient_memory_(plan.buckets[id].numel * size_of(plan.dtype), start.device),
+      begins_(begins_of(groups_, plan.dtype)),
+      numel_(plan.buckets[id].numel),
+      gradient_memory_(begins_.back() * size_of(plan.dtype), start.device),
       residuals_(groups_,
                  {.device = start.device,
                   .memory = plan.residual_memory,
                   .parity = start.state == nullptr ? nullptr : &start.state->words()->parity,
                   .stream = start.stream}),
       began_at_(start.committed_step),
-      gradient_{gradient_memory_.data(), plan.buckets[id].numel, plan.dtype, start.device},
+      gradient_{gradient_memory_.data(), begins_.back(), plan.dtype, start.device},
       state_(start.state),
       stream_(start.stream),
       slots_(groups_.size()),
@@ -100,7 +117,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
     compressors.push_back(compressors_.back().get());
     numels.push_back(group.numel);
     estimate_offsets_.push_back(estimate_numel);
-    estimate_numel += group.spec.ef21 ? group.numel : 0;
+    estimate_numel += group.spec.ef21 ? aligned_numel(group.numel, DType::kFloat32) : 0;
     payload_bytes += room_of(compressors.back()->capacity_bytes());
   }
   payload_memory_ = Buffer(payload_bytes, start.device);
@@ -128,9 +145,8 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
 void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
   add_carried(gradient, context.stream);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const PlanGroup& group = groups_[g];
     GroupSlot& slot = slots_[g];
-    const Gradient own = gradient.subview(group.offset, group.numel);
+    const Gradient own = of_group(g, gradient);
     slot.mean = delivery_ == Delivery::kMean || adds_gradients_ ? own : own.subview(0, 0);
     if (!compresses_first()) {
       continue;  // the exchange does it, once the node has added up; or nobody
@@ -311,6 +327,17 @@ void Bucket::take_over(Bucket& from) {
   take_gradient(from);
   delivery_ = from.delivery_;
   payloads_ = from.payloads_;
+}
+
+Gradient Bucket::gradient(size_t offset, size_t numel) const {
+  const size_t g = group_at(offset);
+  return gradient_.subview(begins_[g] + (offset - groups_[g].offset), numel);
+}
+
+// Without gaps both are the same.
+Gradient Bucket::of_group(size_t g, Gradient gradient) const {
+  const bool own = gradient.numel == gradient_.numel;
+  return gradient.subview(own ? begins_[g] : groups_[g].offset, groups_[g].numel);
 }
 
 size_t Bucket::group_at(size_t offset) const {

@@ -32,11 +32,16 @@ class Bucket {
   Bucket(const Bucket&) = delete;  // the exchange refers to its members
   Bucket& operator=(const Bucket&) = delete;
 
-  /// The bucket's own memory, where gradients are written unless the caller hands over theirs.
+  /// Of the bucket's own memory, where gradients are written unless the caller hands over theirs.
+  /// Each group begins on a multiple of 64 bytes there, so that a GPU reads it 16 bytes at a time;
+  /// in memory of the caller one lies behind the other.
   Gradient gradient() const { return gradient_; }
+  /// Of elements that lie in one group.
+  Gradient gradient(size_t offset, size_t numel) const;
 
-  /// Compresses `gradient`: residual buffer `parity` is read, the other one written. Inside a task
-  /// of the context's stream. On a GPU parity is 0: which buffer is read is known there alone.
+  /// Compresses `gradient`, which is gradient() or as many elements as the bucket has: residual
+  /// buffer `parity` is read, the other one written. Inside a task of the context's stream. On a
+  /// GPU parity is 0: which buffer is read is known there alone.
   void compress(Gradient gradient, size_t parity, Context& context);
   /// Exchanges what compress() made and writes the mean over its gradient; the same parity. Inside
   /// a task of the context's stream, which may be another one.
@@ -141,6 +146,8 @@ class Bucket {
 
  private:
   void add_carried(Gradient gradient, Stream& stream) const;
+  /// Of what compress() takes, a group's.
+  Gradient of_group(size_t g, Gradient gradient) const;
   void lend_strays(size_t parity, Workspace::Frame& frame);
   size_t group_at(size_t offset) const;
   /// Where elements of the bucket lie in their group.
@@ -161,6 +168,8 @@ class Bucket {
   bool adds_gradients_ = false;  // it takes gradients as they are, and nothing is compressed
   bool shows_union_;            // a mean holds what any rank sent
   std::vector<Region> shares_;  // of each group: what this rank compresses
+  std::vector<size_t> begins_;  // of each group in the bucket's own memory, and the end, in elements
+  size_t numel_;                // of all groups
   Buffer gradient_memory_, payload_memory_;
   Residuals residuals_;
   std::array<Buffer, 2> estimates_;

@@ -65,7 +65,7 @@ bool Bucket::waits_in_residual(size_t g) const {
 }
 
 std::span<float> Bucket::place_to_carry(size_t offset, size_t numel) {
-  carried_.resize(gradient_.numel);
+  carried_.resize(numel_);
   return std::span(carried_).subspan(offset, numel);
 }
 
@@ -124,7 +124,7 @@ void Bucket::set_velocity(size_t offset, ConstResidual values) {
   }
   const Region share = shares_[g];
   if (share.numel() < groups_[g].numel) {
-    velocity_elsewhere_.resize(gradient_.numel);
+    velocity_elsewhere_.resize(numel_);
   }
   const size_t end = begin + values.size();
   const size_t from = std::clamp(share.begin, begin, end), to = std::clamp(share.end, from, end);
@@ -250,21 +250,21 @@ bool Bucket::copy_residual(size_t offset, std::span<float> to, Stream& stream) c
 }
 
 void Bucket::add_carried(Gradient gradient, Stream& stream) const {
-  if (stream_ != nullptr) {
-    if (carried_on_gpu_.size_bytes() > 0) {
-      cuda::add_until_committed(state_->words(), began_at_, carried_on_gpu_.as<float>(), gradient,
-                                stream);
-    }
-    return;
-  }
-  if (!carried_.empty()) {
-    add_to(gradient, carried_);
-  }
-  for (size_t g = 0; g < groups_.size() && !velocity_elsewhere_.empty(); ++g) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
-    add_to(gradient.subview(group.offset, group.numel),
-           std::span(velocity_elsewhere_).subspan(group.offset, group.numel),
-           static_cast<float>(group.spec.momentum));
+    const Gradient own = of_group(g, gradient);
+    const auto of_own = [&](std::span<const float> all) {
+      return all.subspan(group.offset, group.numel);
+    };
+    if (carried_on_gpu_.size_bytes() > 0) {
+      cuda::add_until_committed(state_->words(), began_at_, of_own(carried_on_gpu_.as<float>()),
+                                own, stream);
+    } else if (stream_ == nullptr && !carried_.empty()) {
+      add_to(own, of_own(carried_));
+    }
+    if (stream_ == nullptr && !velocity_elsewhere_.empty()) {
+      add_to(own, of_own(velocity_elsewhere_), static_cast<float>(group.spec.momentum));
+    }
   }
 }
 

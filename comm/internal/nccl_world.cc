@@ -250,7 +250,7 @@ void NcclWorld::look_at_calls(std::unique_lock<std::mutex>& lock) {
 void NcclWorld::compare_status(const NcclCall& call) {
   uint64_t words[2] = {};
   cuda::copy(reinterpret_cast<std::byte*>(words), reinterpret_cast<const std::byte*>(call.status),
-             sizeof(words), stream_->native_handle());
+             sizeof(words), stream_->device().index, stream_->native_handle());
   stream_->wait();
   // The least of all ranks' words and of their complements: complements of each other only if all
   // ranks had the same.

@@ -37,8 +37,7 @@ void Reducer::State::set_ready(ParamId p) {
 void Reducer::State::set_unused(ParamId p) {
   if (given[p] == Given::kNothing) {
     const auto [bucket, offset] = plan.places[p];
-    const Gradient gradient =
-        buckets[bucket].gradient().subview(offset, plan.parameters[p].numel());
+    const Gradient gradient = buckets[bucket].gradient(offset, plan.parameters[p].numel());
     std::memset(gradient.data, 0, gradient.size_bytes());
     reached[p] = 0;
   }

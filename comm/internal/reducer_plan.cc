@@ -135,7 +135,7 @@ void Reducer::State::measure() {
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
     measured.buckets += 1;
-    measured.gradient_bytes += static_cast<double>(buckets[b].gradient().size_bytes());
+    measured.gradient_bytes += static_cast<double>(plan.buckets[b].numel * size_of(plan.dtype));
     measured.bytes_sent += static_cast<double>(times.buckets[b].bytes_sent);
     measured.codec_us += static_cast<double>(times.buckets[b].codec_us);
   }

@@ -29,10 +29,6 @@ class Event {
 
   /// Blocks the host until the point is passed.
   virtual void wait() const = 0;
-
-  /// Milliseconds from `begin`'s point to this one; both are recorded and passed.
-  /// @throws InvalidArgument unless they are; on a GPU also when they are of two GPUs.
-  virtual double milliseconds_since(const Event& begin) const = 0;
 };
 
 /// @throws DeviceError where there is no GPU, InvalidArgument for an index that is out of range.

@@ -1,4 +1,3 @@
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -10,19 +9,15 @@ namespace {
 
 /// Outlives the event while a stream still holds a task of it.
 struct Points {
-  using Clock = std::chrono::steady_clock;
-
   std::mutex mutex;
   std::condition_variable moved;
   uint64_t recorded = 0;  // points asked for
   uint64_t passed = 0;    // the latest one that was reached
-  Clock::time_point when{};
 
   void pass(uint64_t point) {
     const std::lock_guard lock(mutex);
     if (point > passed) {
       passed = point;
-      when = Clock::now();
       moved.notify_all();
     }
   }
@@ -78,13 +73,6 @@ class CpuEvent final : public Event {
 
   void wait() const override { points_->wait_for(last_point()); }
 
-  double milliseconds_since(const Event& begin) const override {
-    const auto* const other = dynamic_cast<const CpuEvent*>(&begin);
-    check(other != nullptr, "event: begin is of a GPU, must be of the CPU");
-    const std::chrono::duration<double, std::milli> between = time() - other->time();
-    return between.count();
-  }
-
  private:
   static void check_stream(const Stream& stream) {
     check(stream.device().type == DeviceType::kCpu,
@@ -93,13 +81,6 @@ class CpuEvent final : public Event {
   uint64_t last_point() const {
     const std::lock_guard lock(points_->mutex);
     return points_->recorded;
-  }
-  Points::Clock::time_point time() const {
-    const std::lock_guard lock(points_->mutex);
-    check(points_->recorded > 0 && points_->passed >= points_->recorded,
-          "event: it has not been ", points_->recorded > 0 ? "passed" : "recorded",
-          ", must be before time is taken from it");
-    return points_->when;
   }
 
   const std::shared_ptr<Points> points_ = std::make_shared<Points>();

@@ -84,7 +84,7 @@ Buffer::Buffer(size_t bytes, Stream& stream) : bytes_(bytes), device_(stream.dev
 
 Buffer::~Buffer() {
   if (device_.type == DeviceType::kCuda && native_stream_ != nullptr) {
-    cuda::deallocate_in_order(data_, native_stream_);
+    cuda::deallocate_in_order(data_, device_.index, native_stream_);
   } else if (device_.type == DeviceType::kCuda) {
     cuda::deallocate(data_, device_.index);
   } else {
@@ -156,7 +156,8 @@ void copy_bytes(std::span<std::byte> destination, Device destination_device,
   check(destination.size() == source.size(), "copy_bytes: destination has ", destination.size(),
         " bytes, must have the source's ", source.size());
   if (stream.device().type == DeviceType::kCuda) {
-    cuda::copy(destination.data(), source.data(), source.size(), stream.native_handle());
+    cuda::copy(destination.data(), source.data(), source.size(), stream.device().index,
+               stream.native_handle());
     return;
   }
   check(destination_device.type == DeviceType::kCpu && source_device.type == DeviceType::kCpu,

@@ -102,8 +102,10 @@ namespace cuda {
 std::byte* allocate(size_t bytes, int device_index);
 void deallocate(std::byte* data, int device_index) noexcept;
 std::byte* allocate_in_order(size_t bytes, int device_index, void* native_stream);
-void deallocate_in_order(std::byte* data, void* native_stream) noexcept;
-void copy(std::byte* destination, const std::byte* source, size_t bytes, void* native_stream);
+void deallocate_in_order(std::byte* data, int device_index, void* native_stream) noexcept;
+/// On a stream of GPU `device_index`: the default stream is of the GPU that is current.
+void copy(std::byte* destination, const std::byte* source, size_t bytes, int device_index,
+          void* native_stream);
 }  // namespace cuda
 
 }  // namespace gradwire

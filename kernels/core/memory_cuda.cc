@@ -44,10 +44,16 @@ std::byte* allocate_in_order(size_t bytes, int device_index, void* native_stream
   return static_cast<std::byte*>(data);
 }
 
-void deallocate_in_order(std::byte* data, void* native_stream) noexcept {
-  if (data != nullptr) {
-    (void)cudaFreeAsync(data, static_cast<cudaStream_t>(native_stream));  // fails after sticky errors
+// What fails here fails after a sticky error.
+void deallocate_in_order(std::byte* data, int device_index, void* native_stream) noexcept {
+  if (data == nullptr) {
+    return;
   }
+  int outer = device_index;
+  (void)cudaGetDevice(&outer);
+  (void)cudaSetDevice(device_index);
+  (void)cudaFreeAsync(data, static_cast<cudaStream_t>(native_stream));
+  (void)cudaSetDevice(outer);
 }
 
 std::byte* allocate_pinned(size_t bytes) {
@@ -66,10 +72,13 @@ void deallocate_pinned(std::byte* data) noexcept {
   }
 }
 
-void copy(std::byte* destination, const std::byte* source, size_t bytes, void* native_stream) {
+void copy(std::byte* destination, const std::byte* source, size_t bytes, int device_index,
+          void* native_stream) {
+  constexpr const char* kWhat = "cuda::copy";
+  const DeviceScope scope(device_index, kWhat);
   check_call(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault,
                              static_cast<cudaStream_t>(native_stream)),
-             "cuda::copy", "cudaMemcpyAsync");
+             kWhat, "cudaMemcpyAsync");
 }
 
 }  // namespace gradwire::cuda

@@ -45,9 +45,9 @@ void deallocate(std::byte*, int) noexcept {}  // nothing was ever allocated
 
 std::byte* allocate_in_order(size_t, int, void*) { throw_unavailable("cuda::allocate_in_order"); }
 
-void deallocate_in_order(std::byte*, void*) noexcept {}
+void deallocate_in_order(std::byte*, int, void*) noexcept {}
 
-void copy(std::byte*, const std::byte*, size_t, void*) { throw_unavailable("cuda::copy"); }
+void copy(std::byte*, const std::byte*, size_t, int, void*) { throw_unavailable("cuda::copy"); }
 
 std::byte* allocate_pinned(size_t) { throw_unavailable("cuda::allocate_pinned"); }
 

@@ -90,9 +90,11 @@ int exchange_device(int device_index) {
 }
 
 bool is_capturing(const Stream& stream) {
+  constexpr const char* kWhat = "cuda::is_capturing";
+  const DeviceScope scope(stream.device().index, kWhat);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_call(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native_handle()), &status),
-             "cuda::is_capturing", "cudaStreamIsCapturing");
+             kWhat, "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
 

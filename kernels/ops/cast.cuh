@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kCastThreads) encode_cast_kernel(EncodeCastArg
       largest = bits > largest ? bits : largest;
       left[i] = to_float(from_float<S>(x[i]));
     }
-    store_floats<S>(a.out, first, a.numel, x);
+    store_floats<S, Memory::kPayload>(a.out, first, a.numel, x);
     float* const kept = a.e_next.get();
     if (kept != nullptr) {
 #pragma unroll
@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(kCastThreads)
     const DevicePart part = parts[i];
     if (holds_chunk(part, chunk)) {
       float x[kPerThread];
-      load_floats<S>(part.body, begin + first - part.first_chunk * kChunk, part.numel, x);
+      load_floats<S, Memory::kPayload>(part.body, begin + first - part.first_chunk * kChunk,
+                                       part.numel, x);
 #pragma unroll
       for (int j = 0; j < kPerThread; ++j) {
         const bool finite = (__float_as_uint(x[j]) & 0x7FFFFFFFu) <= 0x7F7FFFFFu;

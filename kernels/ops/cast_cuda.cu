@@ -24,7 +24,7 @@ void check_either(const char* op, const char* name, const ParityView& view, cons
           " is in the memory of CUDA device ", one.device.index,
           ", must be in pinned memory of the CPU, as it says");
     one.device = view.pinned ? stream.device() : one.device;
-    check_bytes(op, name, one, stream);
+    check_view(op, name, one, stream);
   };
   check_one(view.first);
   if (view.parity != nullptr) {

@@ -28,9 +28,9 @@ struct ParityView {
       : first(even), second(odd), parity(device_parity), pinned(in_pinned_memory) {}
 };
 
-/// to[i] = from[i] rounded to to's type: of two float32 the bits. They may begin at any address;
-/// one of them is float32. @throws InvalidArgument for sizes that differ, two narrow types, views
-/// of another device than they should be, a stream that is not CUDA.
+/// to[i] = from[i] rounded to to's type: of two float32 the bits. One of them is float32. @throws
+/// InvalidArgument for sizes that differ, two narrow types, views of another device than they
+/// should be, a stream that is not CUDA.
 void cast(const ParityView& from, const ParityView& to, Stream& stream);
 
 struct EncodeCastInput {

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kRecordThreads) encode_drawn_kernel(EncodeDraw
   GRADWIRE_SHARED(room, DrawRoom);
   GRADWIRE_SHARED(values, float[kChunk]);
   GRADWIRE_SHARED(largest, uint32_t);
-  const EncodeMemory& m = a.memory;
+  const EncodeMemory m = settled(a.memory);
   const uint32_t draw = draw_of_call(a);
   const size_t begin = blockIdx.x * kChunk;
   const uint32_t numel = chunk_numel(m.numel, blockIdx.x);

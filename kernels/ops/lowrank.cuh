@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kFactorThreads)
     const PlainRun run = run_of(v, i);
     const float x = load_element<T>(source.g, e, run.offset + i - run.before);
     good = good && is_finite(x);
-    store_float<float>(body, i, x);
+    store_float<float, Memory::kPayload>(body, i, x);
   }
   if (!good) {
     atomicOr(&call->flags, kStatusNonFinite);
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kFactorThreads)
   const uint64_t all = uint64_t{gridDim.x} * kFactorThreads;
   for (uint64_t i = uint64_t{blockIdx.x} * kFactorThreads + threadIdx.x; i < floats; i += all) {
     if (flagged || i >= plain) {
-      store_float<float>(body, i, flagged ? 0.0f : factors[i - plain]);
+      store_float<float, Memory::kPayload>(body, i, flagged ? 0.0f : factors[i - plain]);
     }
   }
   if (is_last_block(&seal.call->arrived) && threadIdx.x == 0) {

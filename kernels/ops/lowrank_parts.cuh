@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kFactorThreads)
       const bool plain = i < plain_floats;
       const uint64_t at = plain ? i - part.plain_first : i - plain_floats - part.first;
       if (part.body != nullptr && at < (plain ? part.plain_count : part.count)) {
-        total += load_float<float>(part.body, plain ? at : part.plain_count + at);
+        total += load_float<float, Memory::kPayload>(part.body, plain ? at : part.plain_count + at);
       }
     }
     sums[i] = total * scale;
@@ -293,12 +293,12 @@ __global__ void __launch_bounds__(kFactorThreads)
     float total = 0.0f;
     for (unsigned p = 0; p < count; ++p) {
       if (parts[p].body != nullptr) {
-        total += load_float<float>(parts[p].body, i);
+        total += load_float<float, Memory::kPayload>(parts[p].body, i);
       }
     }
     total *= scale;
     good = good && is_finite(total);
-    store_float<float>(body, i, total);
+    store_float<float, Memory::kPayload>(body, i, total);
   }
   if (!good) {
     atomicOr(&seal.call->flags, kStatusNonFinite);

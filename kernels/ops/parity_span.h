@@ -45,6 +45,12 @@ struct ParityPointer {
   GRADWIRE_HOST_DEVICE float* get() const {
     return parity != nullptr && *parity != 0 ? second : first;
   }
+  /// Likewise, for a kernel that asks get() again behind its stores: what that gives now.
+  GRADWIRE_HOST_DEVICE ParityPointer settled() const {
+    ParityPointer now;
+    now.first = get();
+    return now;
+  }
 };
 
 }  // namespace gradwire::cuda

@@ -42,9 +42,10 @@ struct ReadCodec {
       return window.values[byte >> (at * bits % 8) & ((1u << bits) - 1)] * scale;
     }
     if (bits == 32) {
-      return load_float<float>(values, at);
+      return load_float<float, Memory::kPayload>(values, at);
     }
-    return brain ? load_float<bfloat16>(values, at) : load_float<float16>(values, at);
+    return brain ? load_float<bfloat16, Memory::kPayload>(values, at)
+                 : load_float<float16, Memory::kPayload>(values, at);
   }
 };
 

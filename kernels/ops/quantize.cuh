@@ -3,10 +3,10 @@
 // elements lie in a warp, which finds their maximum in registers; larger ones meet in shared memory.
 // Reads g and e once, writes e_next and codes once.
 
-#include "gradwire/kernels/core/philox.h"
 #include "gradwire/kernels/ops/faults.cuh"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/quantize_element.h"
+#include "gradwire/kernels/ops/random_halves.cuh"
 #include "gradwire/kernels/ops/records.cuh"
 
 namespace gradwire::cuda {
@@ -46,71 +46,6 @@ __device__ __forceinline__ void unpack_codes(CodeWord<kBits> word, int32_t (&cod
   }
 }
 
-/// The 16 random bits of elements [first, first + 8) of the group, two in each word.
-__device__ inline void draw_random(const RoundingSource& source, size_t first, size_t numel,
-                                   uint32_t (&words)[kPerThread / 2]) {
-  size_t low = 0;
-  size_t high = source.segments.size() - 1;
-  while (low < high) {  // the first segment that ends behind `first`
-    const size_t middle = (low + high) / 2;
-    if (source.segments[middle].end > first) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const uint32_t step = *source.step;
-  const auto draw = [&](uint64_t element, uint32_t parameter) {
-    return philox(rounding_counter(element, step, parameter, source.rank_stage), source.seed);
-  };
-  RandomSegment segment = source.segments[low];
-  uint64_t begin = low == 0 ? 0 : source.segments[low - 1].end;
-  const uint64_t element = segment.first + (first - begin);
-  if (first + kPerThread <= segment.end) {
-    const PhiloxCounter drawn = draw(element, segment.parameter);
-    uint32_t w[kPerThread] = {drawn.word[0], drawn.word[1], drawn.word[2], drawn.word[3], 0};
-    const unsigned skip = element % kPerThread;
-    if (skip != 0) {
-      const PhiloxCounter next = draw(element + kPerThread, segment.parameter);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        w[4 + i] = next.word[i];
-      }
-    }
-    // Shifts by `skip` halves without an index that would put the array into memory.
-#pragma unroll
-    for (int i = 0; i < 6; ++i) {
-      w[i] = (skip & 4) != 0 ? w[i + 2] : w[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      w[i] = (skip & 2) != 0 ? w[i + 1] : w[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      words[i] = (skip & 1) != 0 ? w[i] >> 16 | w[i + 1] << 16 : w[i];
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {  // segments meet here, or the group ends
-    uint32_t half = 0;
-    if (first + i < numel) {
-      while (first + i >= segment.end) {
-        begin = segment.end;
-        segment = source.segments[++low];
-      }
-      const uint64_t at = segment.first + (first + i - begin);
-      const PhiloxCounter drawn = draw(at, segment.parameter);
-      const uint32_t upper = (at & 2) != 0 ? drawn.word[3] : drawn.word[2];
-      const uint32_t lower = (at & 2) != 0 ? drawn.word[1] : drawn.word[0];
-      const uint32_t word = (at & 4) != 0 ? upper : lower;
-      half = (at & 1) != 0 ? word >> 16 : word & 0xFFFFu;
-    }
-    words[i / 2] = i % 2 == 0 ? half : words[i / 2] | half << 16;
-  }
-}
-
 struct QuantizeArguments {
   EncodeMemory memory;
   unsigned block;
@@ -130,20 +65,20 @@ struct BlockFacts {
 /// Codes and residual of the thread's 8 elements from `mine` of the chunk on; hand_over(x) gives the
 /// elements.
 template <class T, class C, bool kStochastic, class HandOver>
-__device__ __forceinline__ void write_codes(const QuantizeArguments& a, const ChunkRecord& record,
-                                            unsigned mine, const BlockFacts& block,
-                                            const HandOver& hand_over) {
+__device__ __forceinline__ void write_codes(const QuantizeArguments& a, const EncodeMemory& m,
+                                            const SegmentsOfChunk& segments,
+                                            const ChunkRecord& record, unsigned mine,
+                                            const BlockFacts& block, const HandOver& hand_over) {
   constexpr int kBits = C::kBits;
   const int32_t limit = C::kHasLevels ? a.levels : (1 << (kBits - 1)) - 1;
   const BlockScale scale = block.scale;
   if (mine >= record.numel) {
     return;
   }
-  const EncodeMemory& m = a.memory;
   const size_t first = record.begin + mine;
   uint32_t random[kPerThread / 2];
   if constexpr (kStochastic) {
-    draw_random(a.source, a.first + first, a.first + m.numel, random);
+    draw_random(a.source, segments, a.first + first, a.first + m.numel, random);
   }
   float x[kPerThread];
   hand_over(x);
@@ -206,6 +141,12 @@ __device__ __forceinline__ float add_threads(float mine, unsigned threads) {
 template <class T, class C, bool kStochastic, bool kWide>
 __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArguments a) {
   const ChunkRecord record = record_of(blockIdx.x, a.memory.numel, C::kBits, a.block);
+  const EncodeMemory m = settled(a.memory);
+  SegmentsOfChunk segments{};
+  if constexpr (kStochastic) {
+    GRADWIRE_SHARED(found, uint32_t[2]);
+    segments = find_segments(a.source, a.first + record.begin, record.numel, found);
+  }
   if constexpr (kWide) {
     GRADWIRE_SHARED(maxima, uint32_t[kChunk / kWarpElements]);
     GRADWIRE_SHARED(held, float[kRecordRounds][kPerThread][kRecordThreads]);
@@ -213,8 +154,8 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
     for (unsigned round = 0; round < kRecordRounds; ++round) {
       const size_t first = record.begin + round * kRoundElements + threadIdx.x * kPerThread;
       float x[kPerThread];
-      load_scaled_sum<T>(a.memory, first, x);
-      const uint32_t largest = largest_of(x, first, a.memory.numel);
+      load_scaled_sum<T>(m, first, x);
+      const uint32_t largest = largest_of(x, first, m.numel);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         held[round][i][threadIdx.x] = x[i];
@@ -251,7 +192,7 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
         take_up(round, x);
         const float factor = square_factor(largest_in(round));
         squares[round * kRecordWarps + warp_index()] =
-            add_threads(squares_of(x, factor, first, a.memory.numel), kWarp);
+            add_threads(squares_of(x, factor, first, m.numel), kWarp);
       }
       __syncthreads();
       // A thread per block: the root and the divisions take registers that all would pay for below.
@@ -277,15 +218,15 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
         block.scale = block_scale_of(C::kFormat, C::kBits, block.largest);
       }
       const unsigned mine = round * kRoundElements + threadIdx.x * kPerThread;
-      write_codes<T, C, kStochastic>(a, record, mine, block,
+      write_codes<T, C, kStochastic>(a, m, segments, record, mine, block,
                                      [&](float (&x)[kPerThread]) { take_up(round, x); });
     }
   } else {
     for (unsigned mine = threadIdx.x * kPerThread;
          mine - lane_index() * kPerThread < record.numel; mine += kRoundElements) {
       float x[kPerThread];
-      load_scaled_sum<T>(a.memory, record.begin + mine, x);
-      uint32_t largest = largest_of(x, record.begin + mine, a.memory.numel);
+      load_scaled_sum<T>(m, record.begin + mine, x);
+      uint32_t largest = largest_of(x, record.begin + mine, m.numel);
       if (a.block == kWarpElements) {
         largest = __reduce_max_sync(kAllLanes, largest);
       } else {
@@ -297,28 +238,61 @@ __global__ void __launch_bounds__(kRecordThreads) quantize_kernel(QuantizeArgume
       BlockFacts block{largest, {}};
       if constexpr (C::kHasLevels) {
         const float factor = square_factor(largest);
-        const float squares = squares_of(x, factor, record.begin + mine, a.memory.numel);
+        const float squares = squares_of(x, factor, record.begin + mine, m.numel);
         block.scale = norm_scale(largest, add_threads(squares, a.block / kPerThread), factor, a.levels);
       } else {
         block.scale = block_scale_of(C::kFormat, C::kBits, largest);
       }
-      write_codes<T, C, kStochastic>(a, record, mine, block, [&](float (&to)[kPerThread]) {
+      write_codes<T, C, kStochastic>(a, m, segments, record, mine, block,
+                                     [&](float (&to)[kPerThread]) {
 #pragma unroll
-        for (int i = 0; i < kPerThread; ++i) {
-          to[i] = x[i];
-        }
-      });
+                                       for (int i = 0; i < kPerThread; ++i) {
+                                         to[i] = x[i];
+                                       }
+                                     });
     }
   }
   seal_payload(a.seal);
 }
 
+/// A thread's 8 codes in one part, and their scale; nothing where the part does not hold the chunk.
+template <int kBits>
+struct PartCodes {
+  const std::byte* record;
+  uint32_t scale;
+  CodeWord<kBits> word;
+};
+
+template <int kBits>
+__device__ __forceinline__ PartCodes<kBits> load_codes(const std::byte* record, size_t scale_at,
+                                                       size_t codes_at, unsigned count) {
+  PartCodes<kBits> codes{record, 0, {}};
+  if (record == nullptr) {
+    return codes;
+  }
+  codes.scale = load_word<uint32_t>(record + scale_at);
+  if (count >= kPerThread) {
+    codes.word = load_word<CodeWord<kBits>>(record + codes_at);
+    return codes;
+  }
+  unsigned char bytes[kBits] = {};
+#pragma unroll
+  for (int i = 0; i < kBits; ++i) {
+    if (i * 8 < static_cast<int>(count) * kBits) {
+      bytes[i] = static_cast<unsigned char>(record[codes_at + i]);
+    }
+  }
+  memcpy(&codes.word, bytes, sizeof codes.word);
+  return codes;
+}
+
 template <class T, class C>
 __global__ void __launch_bounds__(kRecordThreads) dequantize_kernel(SumArguments a) {
   constexpr int kBits = C::kBits;
+  GRADWIRE_SHARED(table, ChunkRecords::Table);
   const ChunkRecord in_sum = record_of(blockIdx.x, a.numel, kBits, a.block);
   const size_t chunk = a.first_chunk + blockIdx.x;
-  const size_t record_bytes = quantized_record_bytes(kChunk, kBits, a.block);
+  const ChunkRecords records(a, chunk, quantized_record_bytes(kChunk, kBits, a.block), table);
   for (unsigned mine = threadIdx.x * kPerThread; mine < in_sum.numel; mine += kRoundElements) {
     const unsigned scale_at = (mine >> a.shift) * 4;
     const size_t codes_at = in_sum.codes - in_sum.scales + mine * kBits / 8;
@@ -326,35 +300,29 @@ __global__ void __launch_bounds__(kRecordThreads) dequantize_kernel(SumArguments
     if (!begin_sum<T>(a, chunk, in_sum.begin + mine, sum)) {
       return;
     }
-    for (size_t part = 0; part < a.count; ++part) {
-      const DevicePart& from = a.parts[part];
-      if (!holds_chunk(from, chunk)) {
-        continue;
-      }
-      const std::byte* const record = from.body + (chunk - from.first_chunk) * record_bytes;
-      const uint32_t scale_bits = load_word<uint32_t>(record + scale_at);
-      CodeWord<kBits> word{};
-      if (mine + kPerThread <= in_sum.numel) {
-        word = load_word<CodeWord<kBits>>(record + codes_at);
-      } else {
-        unsigned char bytes[kBits] = {};
+#pragma unroll 1
+    for (size_t part = 0; part < a.count; part += kPartsAtOnce) {
+      PartCodes<kBits> loaded[kPartsAtOnce];
 #pragma unroll
-        for (int i = 0; i < kBits; ++i) {
-          if (i * 8 < static_cast<int>(in_sum.numel - mine) * kBits) {
-            bytes[i] = static_cast<unsigned char>(record[codes_at + i]);
-          }
+      for (unsigned i = 0; i < kPartsAtOnce; ++i) {
+        loaded[i] = load_codes<kBits>(part + i < a.count ? records[part + i] : nullptr, scale_at,
+                                      codes_at, in_sum.numel - mine);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < kPartsAtOnce; ++i) {
+        if (loaded[i].record == nullptr) {
+          continue;
         }
-        memcpy(&word, bytes, sizeof word);
-      }
-      if (scale_bits > kLargestFinite) {
-        report_fault(a.step, part, FaultReason::kScale);
-        continue;
-      }
-      int32_t codes[kPerThread];
-      unpack_codes<kBits>(word, codes);
+        if (loaded[i].scale > kLargestFinite) {
+          report_fault(a.step, part + i, FaultReason::kScale);
+          continue;
+        }
+        int32_t codes[kPerThread];
+        unpack_codes<kBits>(loaded[i].word, codes);
 #pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        sum[i] += code_value_of(C::kFormat, codes[i], __uint_as_float(scale_bits));
+        for (int k = 0; k < kPerThread; ++k) {
+          sum[k] += code_value_of(C::kFormat, codes[k], __uint_as_float(loaded[i].scale));
+        }
       }
     }
     store_sum<T>(a, in_sum.begin + mine, sum);

@@ -47,6 +47,14 @@ struct EncodeMemory {
   uint32_t* flags;
 };
 
+/// The same with the parity read, once for the kernel.
+__device__ __forceinline__ EncodeMemory settled(EncodeMemory m) {
+  m.e = m.e.settled();
+  m.e_next = m.e_next.settled();
+  m.put_back = m.put_back.settled();
+  return m;
+}
+
 /// x = scale * g + e.
 template <class T>
 __device__ __forceinline__ void load_scaled_sum(const EncodeMemory& m, size_t first,
@@ -99,6 +107,40 @@ struct SumArguments {
   StepWords* step;
   bool onto;  // the one part is added to what the sum holds
   SumFaults overflow;
+};
+
+inline constexpr unsigned kTabledParts = 128;
+inline constexpr unsigned kPartsAtOnce = 4;  // whose records are under way together
+
+/// Where a chunk's record lies in each part, looked up once for a thread block; null in parts that
+/// do not hold the chunk.
+class ChunkRecords {
+ public:
+  using Table = const std::byte* [kTabledParts];
+
+  /// By all threads; ends behind a barrier.
+  __device__ __forceinline__ ChunkRecords(const SumArguments& a, size_t chunk, size_t record_bytes,
+                                          Table& table)
+      : a_(a), chunk_(chunk), record_bytes_(record_bytes), table_(table) {
+    for (unsigned part = threadIdx.x; part < kTabledParts && part < a.count; part += blockDim.x) {
+      table[part] = look_up(part);
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ const std::byte* operator[](size_t part) const {
+    return part < kTabledParts ? table_[part] : look_up(part);
+  }
+
+ private:
+  __device__ __forceinline__ const std::byte* look_up(size_t part) const {
+    const DevicePart& from = a_.parts[part];
+    return holds_chunk(from, chunk_) ? from.body + (chunk_ - from.first_chunk) * record_bytes_
+                                     : nullptr;
+  }
+
+  const SumArguments& a_;
+  const size_t chunk_, record_bytes_;
+  Table& table_;
 };
 
 /// What 8 elements of the sum begin with. @returns false where there is nothing to add onto them.

@@ -31,6 +31,13 @@ struct SelectMemory {
   uint32_t* flags;
 };
 
+/// The same with the parity read, once for the kernel.
+__device__ __forceinline__ SelectMemory settled(SelectMemory m) {
+  m.e = m.e.settled();
+  m.x = m.x.settled();
+  return m;
+}
+
 /// x = g + e of the 8 elements of byte `byte` of this block's chunk, also written where x is not g
 /// itself. Zeros behind the end.
 template <class T>

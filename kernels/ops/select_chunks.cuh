@@ -88,7 +88,8 @@ __device__ inline void clear_marks(const SelectMemory& m, size_t chunks) {
 
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads)
-    select_in_chunks_kernel(SelectMemory m, uint32_t* arrived) {
+    select_in_chunks_kernel(SelectMemory memory, uint32_t* arrived) {
+  const SelectMemory m = settled(memory);
   GRADWIRE_SHARED(sums, uint32_t[2][kSelectWarps]);
   GRADWIRE_SHARED(maxima, uint32_t[kSelectWarps]);
   uint32_t bits[kRounds * kPerThread];

@@ -223,6 +223,7 @@ template <class T>
 __global__ void __launch_bounds__(kSelectThreads) mark_kernel(ExactArguments a) {
   GRADWIRE_SHARED(bins, uint32_t[kBins]);
   SelectState& s = *a.state;
+  const SelectMemory m = settled(a.memory);
   const uint32_t low = s.low;
   const uint32_t shift = s.shift;
   const bool counts = s.reuse == 0;
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kSelectThreads) mark_kernel(ExactArguments a) 
 #pragma unroll
   for (unsigned round = 0; round < kRounds; ++round) {
     float x[kPerThread];
-    make_sum<T>(a.memory, round * kSelectThreads + threadIdx.x, x);
+    make_sum<T>(m, round * kSelectThreads + threadIdx.x, x);
     flags[round] = 0;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(kSelectThreads) mark_kernel(ExactArguments a) 
   if (lane_index() == 0 && largest > s.largest) {
     atomicMax(&s.largest, largest);
   }
-  const uint32_t marked = write_marks(a.memory, flags);  // ends behind a barrier
+  const uint32_t marked = write_marks(m, flags);  // ends behind a barrier
   if (threadIdx.x == 0 && marked > 0) {
     atomicAdd(&s.marked, marked);
   }

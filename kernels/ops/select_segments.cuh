@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kSelectThreads) count_in_segments_kernel(Segme
                                                                             int round) {
   GRADWIRE_SHARED(bins, uint32_t[kBins]);
   GRADWIRE_SHARED(segments, size_t[2]);
-  const SelectMemory& m = a.memory;
+  const SelectMemory m = settled(a.memory);
   const uint64_t chunk_begin = blockIdx.x * kSelectChunk;
   if (threadIdx.x < 2) {
     const uint64_t left = m.numel - chunk_begin;

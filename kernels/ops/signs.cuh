@@ -71,8 +71,9 @@ __device__ inline float scale_of(const float* x, unsigned rows, unsigned width, 
 
 /// Bits and residual of the thread's 8 elements from `mine` of the chunk on.
 template <class T>
-__device__ __forceinline__ void write_signs(const SignsArguments& a, const ChunkRecord& record,
-                                            unsigned mine, float scale, float (&x)[kPerThread]) {
+__device__ __forceinline__ void write_signs(const SignsArguments& a, const EncodeMemory& m,
+                                            const ChunkRecord& record, unsigned mine, float scale,
+                                            float (&x)[kPerThread]) {
   if (mine >= record.numel) {
     return;
   }
@@ -83,11 +84,11 @@ __device__ __forceinline__ void write_signs(const SignsArguments& a, const Chunk
     negative |= minus ? 1u << i : 0u;
   }
   const std::byte bits{static_cast<unsigned char>(negative)};
-  a.memory.records[record.codes + mine / kPerThread] = bits;
+  m.records[record.codes + mine / kPerThread] = bits;
   if ((mine & (a.block - 1)) == 0) {
-    store_word(a.memory.records + record.scales + (mine >> a.shift) * 4, __float_as_uint(scale));
+    store_word(m.records + record.scales + (mine >> a.shift) * 4, __float_as_uint(scale));
   }
-  store_residual<T>(a.memory, record.begin + mine, x,
+  store_residual<T>(m, record.begin + mine, x,
                     [&](int i) { return (negative >> i & 1u) != 0 ? -scale : scale; });
 }
 
@@ -120,11 +121,12 @@ __device__ __forceinline__ unsigned count_from(const ChunkRecord& record, unsign
 template <class T, bool kWide>
 __global__ void __launch_bounds__(kRecordThreads) encode_signs_kernel(SignsArguments a) {
   const ChunkRecord record = record_of(blockIdx.x, a.memory.numel, 1, a.block);
+  const EncodeMemory m = settled(a.memory);
   if constexpr (kWide) {
     GRADWIRE_SHARED(held, float[kChunk]);
     GRADWIRE_SHARED(scales, float[kRecordWarps]);
     for (unsigned mine = threadIdx.x * kPerThread; mine < kChunk; mine += kRoundElements) {
-      lay_down<T>(a.memory, record.begin + mine, held + mine);
+      lay_down<T>(m, record.begin + mine, held + mine);
     }
     __syncthreads();
     const unsigned begin = warp_index() << a.shift;
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(kRecordThreads) encode_signs_kernel(SignsArgum
     for (unsigned mine = threadIdx.x * kPerThread; mine < kChunk; mine += kRoundElements) {
       float x[kPerThread];
       take_up(held + mine, x);
-      write_signs<T>(a, record, mine, scales[mine >> a.shift], x);
+      write_signs<T>(a, m, record, mine, scales[mine >> a.shift], x);
     }
   } else {
     GRADWIRE_SHARED(held, float[kRecordThreads * kPerThread]);
@@ -149,7 +151,7 @@ __global__ void __launch_bounds__(kRecordThreads) encode_signs_kernel(SignsArgum
     for (unsigned first = warp_index() * kWarpElements; first < record.numel;
          first += kRoundElements) {
       const unsigned mine = first + lane_index() * kPerThread;
-      lay_down<T>(a.memory, record.begin + mine, of_warp + lane_index() * kPerThread);
+      lay_down<T>(m, record.begin + mine, of_warp + lane_index() * kPerThread);
       __syncwarp();
       const unsigned rows = a.block > kWarp ? a.block / kWarp : 1;
       const unsigned width = a.block < kWarp ? a.block : kWarp;
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(kRecordThreads) encode_signs_kernel(SignsArgum
       __syncwarp();
       float x[kPerThread];
       take_up(of_warp + lane_index() * kPerThread, x);
-      write_signs<T>(a, record, mine, scale_of_thread[lane_index()], x);
+      write_signs<T>(a, m, record, mine, scale_of_thread[lane_index()], x);
       __syncwarp();
     }
   }
@@ -175,9 +177,10 @@ __global__ void __launch_bounds__(kRecordThreads) encode_signs_kernel(SignsArgum
 
 template <class T>
 __global__ void __launch_bounds__(kRecordThreads) sum_signs_kernel(SumArguments a) {
+  GRADWIRE_SHARED(table, ChunkRecords::Table);
   const ChunkRecord in_sum = record_of(blockIdx.x, a.numel, 1, a.block);
   const size_t chunk = a.first_chunk + blockIdx.x;
-  const size_t record_bytes = quantized_record_bytes(kChunk, 1, a.block);
+  const ChunkRecords records(a, chunk, quantized_record_bytes(kChunk, 1, a.block), table);
   for (unsigned mine = threadIdx.x * kPerThread; mine < in_sum.numel; mine += kRoundElements) {
     const unsigned scale_at = (mine >> a.shift) * 4;
     const size_t bits_at = in_sum.codes - in_sum.scales + mine / kPerThread;
@@ -185,21 +188,31 @@ __global__ void __launch_bounds__(kRecordThreads) sum_signs_kernel(SumArguments 
     if (!begin_sum<T>(a, chunk, in_sum.begin + mine, sum)) {
       return;
     }
-    for (size_t part = 0; part < a.count; ++part) {
-      const DevicePart& from = a.parts[part];
-      if (!holds_chunk(from, chunk)) {
-        continue;
-      }
-      const std::byte* const record = from.body + (chunk - from.first_chunk) * record_bytes;
-      const uint32_t scale_bits = load_word<uint32_t>(record + scale_at);
-      const auto negative = static_cast<uint32_t>(record[bits_at]);
-      if (scale_bits > kLargestFinite) {
-        report_fault(a.step, part, FaultReason::kScale);
-        continue;
+#pragma unroll 1
+    for (size_t part = 0; part < a.count; part += kPartsAtOnce) {
+      const std::byte* record[kPartsAtOnce];
+      uint32_t scale[kPartsAtOnce] = {}, negative[kPartsAtOnce] = {};
+#pragma unroll
+      for (unsigned i = 0; i < kPartsAtOnce; ++i) {
+        record[i] = part + i < a.count ? records[part + i] : nullptr;
+        if (record[i] != nullptr) {
+          scale[i] = load_word<uint32_t>(record[i] + scale_at);
+          negative[i] = static_cast<uint32_t>(record[i][bits_at]);
+        }
       }
 #pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        sum[i] += __uint_as_float(scale_bits | (negative >> i & 1u) << 31);
+      for (unsigned i = 0; i < kPartsAtOnce; ++i) {
+        if (record[i] == nullptr) {
+          continue;
+        }
+        if (scale[i] > kLargestFinite) {
+          report_fault(a.step, part + i, FaultReason::kScale);
+          continue;
+        }
+#pragma unroll
+        for (int k = 0; k < kPerThread; ++k) {
+          sum[k] += __uint_as_float(scale[i] | (negative[i] >> k & 1u) << 31);
+        }
       }
     }
     store_sum<T>(a, in_sum.begin + mine, sum);

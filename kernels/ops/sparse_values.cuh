@@ -221,7 +221,7 @@ __device__ __forceinline__ void write_values(const ValueRunMemory& run, const Va
         kStorage == SparseStorage::kFloat32, float,
         std::conditional_t<kStorage == SparseStorage::kFloat16, float16, bfloat16>>;
     for (uint32_t at = threadIdx.x; at < run.count; at += blockDim.x) {
-      store_float<T>(run.out, at, run.values[at]);
+      store_float<T, Memory::kPayload>(run.out, at, run.values[at]);
       leave(at, to_float(from_float<T>(run.values[at])));
     }
   }
@@ -232,11 +232,11 @@ template <SparseStorage kStorage>
 __device__ __forceinline__ float unpack_value(const std::byte* values, uint32_t at, float scale,
                                               CodeFormat codes) {
   if constexpr (kStorage == SparseStorage::kFloat32) {
-    return load_float<float>(values, at);
+    return load_float<float, Memory::kPayload>(values, at);
   } else if constexpr (kStorage == SparseStorage::kFloat16) {
-    return load_float<float16>(values, at);
+    return load_float<float16, Memory::kPayload>(values, at);
   } else if constexpr (kStorage == SparseStorage::kBFloat16) {
-    return load_float<bfloat16>(values, at);
+    return load_float<bfloat16, Memory::kPayload>(values, at);
   } else if constexpr (kStorage == SparseStorage::kEight) {
     return code_value_of(codes, static_cast<int8_t>(values[at]), scale);
   } else {

@@ -115,7 +115,6 @@ class FakeGpuEvent final : public Event {
     return point_->passed;
   }
   void wait() const override { throw DeviceError("fake GPU: wait() is not needed here"); }
-  double milliseconds_since(const Event&) const override { return 0; }
 
  private:
   const int index_;
@@ -274,7 +273,7 @@ void deallocate(std::byte* data, int) noexcept {
 
 std::byte* allocate_in_order(size_t bytes, int index, void*) { return allocate(bytes, index); }
 
-void deallocate_in_order(std::byte* data, void* stream) noexcept {
+void deallocate_in_order(std::byte* data, int, void* stream) noexcept {
   if (data != nullptr) {
     static_cast<FakeGpuStream*>(stream)->launch([data] { deallocate(data, 0); });
   }
@@ -288,7 +287,7 @@ void deallocate_pinned(std::byte* data) noexcept {
   deallocate_counted(data, fake_gpu_counts().pinned_bytes);
 }
 
-void copy(std::byte* to, const std::byte* from, size_t bytes, void* native_stream) {
+void copy(std::byte* to, const std::byte* from, size_t bytes, int, void* native_stream) {
   if (bytes == 0) {
     return;
   }

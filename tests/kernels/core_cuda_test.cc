@@ -54,11 +54,11 @@ TEST_F(WithoutGpu, EveryCallIsADeviceErrorThatNamesIt) {
   expect_device_error("cuda::allocate", [] { Buffer buffer(16, kGpu); });
   expect_device_error("cuda::make_event", [] { make_event(kGpu); });
   expect_device_error("cuda::allocate_in_order", [] { cuda::allocate_in_order(16, 0, nullptr); });
-  cuda::deallocate_in_order(nullptr, nullptr);
+  cuda::deallocate_in_order(nullptr, 0, nullptr);
   expect_device_error("cuda::allocate_pinned", [] { PinnedBuffer buffer(16); });
   cuda::deallocate_pinned(nullptr);
   std::byte a{}, b{};
-  expect_device_error("cuda::copy", [&] { cuda::copy(&a, &b, 1, nullptr); });
+  expect_device_error("cuda::copy", [&] { cuda::copy(&a, &b, 1, 0, nullptr); });
   cuda::deallocate(nullptr, 0);
 }
 
@@ -142,13 +142,12 @@ TEST_F(WithGpu, CopiesReachPinnedMemory) {
   EXPECT_TRUE(std::ranges::equal(pinned.bytes(), sent));
 }
 
-TEST_F(WithGpu, EventsOrderStreamsAndTellTime) {
+TEST_F(WithGpu, EventsOrderStreams) {
   const auto first = cuda::make_stream(0), second = cuda::make_stream(0);
-  const auto begin = make_event(kGpu), end = make_event(kGpu);
+  const auto end = make_event(kGpu);
   EXPECT_TRUE(end->passed());
   std::vector<std::byte> sent(1 << 20, std::byte{7}), received(sent.size());
   const Buffer buffer(sent.size(), kGpu);
-  begin->record(*first);
   copy_bytes(buffer.bytes(), kGpu, sent, {}, *first);
   end->record(*first);
   end->hold(*second);
@@ -157,9 +156,7 @@ TEST_F(WithGpu, EventsOrderStreamsAndTellTime) {
   EXPECT_EQ(received, sent);
   EXPECT_TRUE(end->passed());
   end->wait();
-  EXPECT_GT(end->milliseconds_since(*begin), 0.0);
   const auto cpu = make_event();
-  EXPECT_THROW(end->milliseconds_since(*cpu), InvalidArgument);
   EXPECT_THROW(cpu->record(*first), InvalidArgument);
 }
 

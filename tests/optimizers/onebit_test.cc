@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <limits>
 
 #include "tests/optimizers/model.h"
@@ -30,6 +32,26 @@ INSTANTIATE_TEST_SUITE_P(Rows, OneBitFrozen, testing::Values("onebit-adam", "one
                          [](const auto& row) { return std::string(row.param + 7); });
 
 constexpr const char* kCoded = ",state=8bit,min_8bit_size=1024";
+
+// The steps that freeze it are still under way.
+TEST_P(OneBitFrozen, SaysWhatIsExchangedBehindTheStepsThatAreEnqueued) {
+  Model model;
+  const auto optimizer = make(model);
+  const auto stream = make_cpu_stream();
+  Workspace workspace;
+  Context context{*stream, workspace};
+  std::promise<void> asked;
+  stream->enqueue([&, gate = asked.get_future().share()] { gate.wait(); });
+  for (unsigned t = 0; t < 2; ++t) {
+    optimizer->prepare(context);
+    optimizer->apply({.learning_rate = 0.1}, context);
+  }
+  EXPECT_EQ(optimizer->exchanges(), Exchanged::kGradients);
+  auto answer = std::async(std::launch::async, [&] { return optimizer->exchanges(context); });
+  EXPECT_EQ(answer.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  asked.set_value();
+  EXPECT_EQ(answer.get(), Exchanged::kMomentum);
+}
 
 TEST_P(OneBitFrozen, AnyNumberOfThreadsGivesTheSameBits) {
   for (const char* more : {"", kCoded}) {

@@ -18,11 +18,12 @@ namespace gradwire::testing {
 class Captured {
  public:
   /// Calls `work`, which enqueues on `stream` and must neither wait nor allocate. Nothing runs yet.
-  Captured(TestStream& stream, const std::function<void()>& work) : stream_(handle_of(stream)) {
-    require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  Captured(TestStream& stream, const std::function<void()>& work) : stream_(stream) {
+    const cudaStream_t handle = handle_of(stream);
+    require(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
     work();
     cudaGraph_t graph = nullptr;
-    require(cudaStreamEndCapture(stream_, &graph));
+    require(cudaStreamEndCapture(handle, &graph));
     const cudaError_t code = cudaGraphInstantiate(&graph_, graph, 0);
     (void)cudaGraphDestroy(graph);
     require(code);
@@ -31,7 +32,7 @@ class Captured {
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 
-  void replay() { require(cudaGraphLaunch(graph_, stream_)); }
+  void replay() { require(cudaGraphLaunch(graph_, handle_of(stream_))); }
 
  private:
   static cudaStream_t handle_of(const Stream& stream) {
@@ -42,7 +43,7 @@ class Captured {
       throw std::runtime_error(cudaGetErrorString(code));
     }
   }
-  cudaStream_t stream_;
+  TestStream& stream_;
   cudaGraphExec_t graph_ = nullptr;
 };
 

@@ -32,14 +32,14 @@ void expect_casts(const Pattern& pattern, size_t offset, Stream& stream) {
   const size_t numel = pattern.values.size();
   SCOPED_TRACE(concat(pattern.name, ", ", numel, " elements as ", to_string(kDTypeOf<T>),
                       ", offset ", offset));
-  Guarded<float> x(pattern.values, offset);
-  Guarded<std::byte> narrow(numel * sizeof(T), offset);
+  Guarded<float> x(pattern.values, offset / 4 * 4);
+  Guarded<std::byte> narrow(numel * sizeof(T), offset / sizeof(T) * sizeof(T));
   const TensorView as_narrow{narrow.bytes(), numel, kDTypeOf<T>, kEmulated};
   cuda::cast(view(x), as_narrow, stream);
   stream.wait();
   const std::vector<std::byte> expected = narrowed<T>(pattern.values);
   ASSERT_EQ(narrow.values(), expected);
-  Guarded<float> wide(numel, offset);
+  Guarded<float> wide(numel, offset / 4 * 4);
   cuda::cast(as_narrow, view(wide), stream);
   stream.wait();
   std::vector<float> exact(numel);
@@ -55,7 +55,7 @@ void expect_casts(const Pattern& pattern, size_t offset, Stream& stream) {
 
 TEST_P(CastKernels, RoundAndWidenAsTheDefinitionDoes) {
   for (const size_t numel : kSizes) {
-    for (const size_t offset : {0, 1, 2, 4, 12}) {
+    for (const size_t offset : {0, 2, 4, 8, 12}) {
       for (const Pattern& pattern : patterns(numel, 7)) {
         expect_casts<float>(pattern, offset, stream_);
         expect_casts<float16>(pattern, offset, stream_);
@@ -152,6 +152,10 @@ TEST(CastLaunchers, NameWhatIsWrong) {
                  [&] {
                    cuda::cast({from, longer, parity.data(), false}, to, stream);
                  });
+  TensorView between = half;
+  between.data = reinterpret_cast<std::byte*>(out.data()) + 1;
+  expect_refused("cuda::cast: to's address modulo 2 is 1, must be 0",
+                 [&] { cuda::cast(from, between, stream); });
   expect_refused("cuda::cast: from is float16 and to is float16, must be float32 on one side",
                  [&] { cuda::cast(half, half, stream); });
 }

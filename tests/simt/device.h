@@ -1,6 +1,6 @@
 #pragma once
 // The device that the tests of kernels run on: the emulator, or with GRADWIRE_ON_GPU the first GPU.
-// Kernels and launchers see a stream and device memory; the host may read that memory after
+// Kernels and launchers see a stream and device memory; the host may read its copy of that after
 // stream.wait(). In the emulator nothing waits, so there a read without a wait is a failure.
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradwire/kernels/core/stream.h"
+#include "tests/simt/device_array.h"
 #if !defined(GRADWIRE_ON_GPU)
 #include "tests/simt/emulator.h"
 #endif
@@ -19,21 +20,6 @@ inline constexpr Device kEmulated{DeviceType::kCuda, 0};
 
 #if defined(GRADWIRE_ON_GPU)
 
-// Managed memory, which host and device both reach (gpu_main.cc).
-void* allocate_managed(size_t bytes);
-void deallocate_managed(void* data) noexcept;
-
-template <class T>
-struct DeviceAllocator {
-  using value_type = T;
-  DeviceAllocator() = default;
-  template <class U>
-  DeviceAllocator(const DeviceAllocator<U>&) {}  // NOLINT: as allocators convert
-  T* allocate(size_t count) { return static_cast<T*>(allocate_managed(count * sizeof(T))); }
-  void deallocate(T* data, size_t) noexcept { deallocate_managed(data); }
-  bool operator==(const DeviceAllocator&) const = default;
-};
-
 /// The GPU's launches run when they run.
 class TestStream final : public Stream {
  public:
@@ -41,7 +27,10 @@ class TestStream final : public Stream {
   void enqueue(Task task) override { stream_->enqueue(std::move(task)); }
   void wait() override { stream_->wait(); }
   ThreadPool& pool() override { return stream_->pool(); }
-  void* native_handle() const override { return stream_->native_handle(); }
+  void* native_handle() const override {
+    DeviceMirror::before_launch();
+    return stream_->native_handle();
+  }
 
  private:
   std::unique_ptr<Stream> stream_ = cuda::make_stream(0);
@@ -52,9 +41,6 @@ inline void expect_waited() {}
 inline const auto kOrders = ::testing::Values(0u);
 
 #else
-
-template <class T>
-using DeviceAllocator = std::allocator<T>;
 
 /// How many launches a wait() has been called for.
 inline uint64_t& launches_waited_for() {
@@ -69,6 +55,10 @@ class TestStream final : public Stream {
   void enqueue(Task) override { throw DeviceError("emulated stream: enqueue() takes no task"); }
   void wait() override { launches_waited_for() = simt::launches(); }
   ThreadPool& pool() override { throw DeviceError("emulated stream: there is no pool"); }
+  void* native_handle() const override {
+    DeviceMirror::before_launch();
+    return nullptr;
+  }
 };
 
 /// Seed 0: threads and blocks run in order; others shuffle them.
@@ -83,10 +73,6 @@ inline const auto kOrders = ::testing::Values(0u, 1u);
 #endif
 
 using EmulatedStream = TestStream;
-
-/// Elements in device memory: inputs, tables of pointers, workspaces. Reads are not checked.
-template <class T>
-using DeviceArray = std::vector<T, DeviceAllocator<T>>;
 
 template <class T>
 DeviceArray<T> on_device(const std::vector<T>& values) {

@@ -1,6 +1,7 @@
 #pragma once
 // A compressor on the device of the tests, called as if it were synchronous: what the laws need.
-// Everything lies between guards, payloads at odd addresses, and every call is checked for faults.
+// Everything lies between guards, payloads at odd addresses, elements at those of each call in
+// turn, and every call is checked for faults.
 
 #include <memory>
 #include <string>
@@ -43,7 +44,7 @@ class Rig {
   }
 
   std::vector<std::byte> compress_accumulated(std::span<float> x) {
-    Guarded<float> memory({x.begin(), x.end()}, 4);
+    Guarded<float> memory({x.begin(), x.end()}, next_offset());
     Guarded<std::byte> out(compressor_->capacity_bytes(), 3);
     Context c = context();
     compressor_->compress_accumulated(memory.span(), out.span(), c);
@@ -55,7 +56,7 @@ class Rig {
 
   void restore(const std::vector<std::byte>& payload, std::span<float> x) {
     Copies copies({payload});
-    Guarded<float> memory({x.begin(), x.end()}, 8);
+    Guarded<float> memory({x.begin(), x.end()}, next_offset());
     Context c = context();
     compressor_->restore(copies.parts[0], memory.span(), c);
     finish();
@@ -71,7 +72,7 @@ class Rig {
                                 float scale = 1.0f) {
     Copies copies(payloads);
     OwnedTensor sum = zeros(region.numel(), compressor_->shape().dtype);
-    Guarded<std::byte> out(sum.bytes);
+    Guarded<std::byte> out(sum.bytes, next_offset(sum.dtype));
     Context c = context();
     compressor_->decompress_region(
         {copies.parts, region, scale, {out.bytes(), region.numel(), sum.dtype, kEmulated}}, c);
@@ -93,7 +94,7 @@ class Rig {
   std::vector<std::byte> merge(const std::vector<std::vector<std::byte>>& slices, Region region,
                                float scale, Residual e_next) {
     Copies copies(slices);
-    Guarded<float> next({e_next.begin(), e_next.end()});
+    Guarded<float> next({e_next.begin(), e_next.end()}, next_offset());
     Guarded<std::byte> out(compressor_->slice_capacity_bytes(region), 5);
     Context c = context();
     compressor_->merge({copies.parts, region, scale}, next.span(), out.span(), c);
@@ -141,9 +142,9 @@ class Rig {
 
   std::vector<std::byte> compress_with(Compress call, const OwnedTensor& g, ConstResidual e,
                                        Residual e_next) {
-    Guarded<std::byte> gradient(g.bytes);
-    Guarded<float> committed({e.begin(), e.end()});
-    Guarded<float> next({e_next.begin(), e_next.end()});
+    Guarded<std::byte> gradient(g.bytes, next_offset(g.dtype));
+    Guarded<float> committed({e.begin(), e.end()}, next_offset());
+    Guarded<float> next({e_next.begin(), e_next.end()}, next_offset());
     Guarded<std::byte> out(compressor_->capacity_bytes(), 3);
     // The two buffers keep their order; the device's parity says which one is committed.
     const bool swapped = state_->read(stream_).parity != 0;
@@ -158,6 +159,14 @@ class Rig {
                                    bits_of(std::vector<float>(e.begin(), e.end()))));
     EXPECT_TRUE(gradient.guards_hold() && committed.guards_hold() && next.guards_hold());
     return payload_in(out);
+  }
+
+  /// Bytes behind a boundary of 16: for arrays one after another 0, 4, 8, 12, of 16 bits 2 more in
+  /// every second round. Other arrays of a call get others in the next one.
+  static size_t next_offset(DType dtype = DType::kFloat32) {
+    static size_t arrays = 0;
+    const size_t at = arrays++;
+    return (at + at / 12) % 4 * 4 + (size_of(dtype) == 2 ? at / 4 % 2 * 2 : 0);
   }
 
   /// Payloads in device memory, each at an odd address of its own.

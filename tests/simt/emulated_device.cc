@@ -38,7 +38,6 @@ class PassedEvent final : public Event {
   void hold(Stream&) override {}
   bool passed() const override { return true; }
   void wait() const override { ++waits; }
-  double milliseconds_since(const Event&) const override { return 0; }
 };
 
 /// Of the handle it is given, which may be null.
@@ -100,13 +99,13 @@ void deallocate(std::byte* data, int) noexcept {
 
 std::byte* allocate_in_order(size_t bytes, int, void*) { return allocate(bytes, 0); }
 
-void deallocate_in_order(std::byte* data, void*) noexcept { std::free(data); }
+void deallocate_in_order(std::byte* data, int, void*) noexcept { std::free(data); }
 
 std::byte* allocate_pinned(size_t bytes) { return allocate(bytes, 0); }
 
 void deallocate_pinned(std::byte* data) noexcept { std::free(data); }
 
-void copy(std::byte* destination, const std::byte* source, size_t bytes, void*) {
+void copy(std::byte* destination, const std::byte* source, size_t bytes, int, void*) {
   if (bytes > 0) {
     ++gradwire_copies_unmarked;
     std::memcpy(destination, source, bytes);

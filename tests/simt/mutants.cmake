@@ -111,8 +111,15 @@ gradwire_simt_mutant(estimate_not_kept FILE feedback.cuh SOURCE feedback_cuda.cu
   TESTS "*EstimateKernels*")
 gradwire_simt_mutant(estimate_overflow_unseen FILE feedback.cuh SOURCE feedback_cuda.cu
   FROM "atomicOr(a.status, kStatusNonFinite);" TO "" TESTS "*EstimateKernels*")
-gradwire_simt_mutant(random_shift FILE quantize.cuh SOURCE quantize_cuda.cu
+gradwire_simt_mutant(random_shift FILE random_halves.cuh SOURCE quantize_cuda.cu
   FROM "(skip & 4) != 0 ? w[i + 2]" TO "(skip & 4) != 0 ? w[i + 1]" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(wide_anywhere FILE memory_access.cuh SOURCE cast_cuda.cu
+  FROM "kMemory == Memory::kPayload || is_aligned<uint4>(from)" TO "true" TESTS "*CastKernels*")
+gradwire_simt_mutant(segment_of_chunk FILE random_halves.cuh SOURCE quantize_cuda.cu
+  FROM "begin + numel - 1" TO "begin" TESTS "*QuantizeKernels*")
+gradwire_simt_mutant(parts_behind_table FILE records.cuh SOURCE quantize_cuda.cu
+  FROM "part < kTabledParts ? table_[part] : look_up(part)" TO "table_[part % kTabledParts]"
+  TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(tail_store FILE memory_access.cuh SOURCE cast_cuda.cu
   FROM "if (first + i < numel) {" TO "if (first + i <= numel) {" TESTS "*CastKernels*")
 gradwire_simt_mutant(cast_of_the_first FILE cast.cuh SOURCE cast_cuda.cu

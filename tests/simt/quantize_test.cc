@@ -108,7 +108,7 @@ TEST_P(QuantizeKernels, TakeEveryTypeAlignmentAndNoFeedback) {
   for (const size_t numel : {size_t{1}, size_t{257}, size_t{4097}, size_t{8699}}) {
     const Pattern pattern = {"normal", normal(numel, 5)};
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-      for (const size_t offset : {1, 2, 4, 8}) {
+      for (const size_t offset : {1, 2, 4, 8, 12}) {
         for (const int bits : {8, 4}) {
           expect_encoded(pattern, dtype, {bits, false, true, offset}, stream_);
           expect_encoded(pattern, dtype, {bits, true, false, offset}, stream_);
@@ -192,7 +192,9 @@ TEST_P(QuantizeKernels, LeaveTheResidualInTheGradientsMemory) {
                     .seal = memory.seal(expected)},
                    stream_);
     stream_.wait();
-    EXPECT_EQ(bits_of(std::vector<float>(x.begin(), x.end())), bits_of(expected.e_next));
+    std::vector<float> left(numel);
+    std::memcpy(left.data(), memory.g.values().data(), numel * sizeof(float));
+    EXPECT_EQ(bits_of(left), bits_of(expected.e_next));
     memory.expect({expected.payload, {}});
   }
 }
@@ -256,7 +258,7 @@ TEST_P(QuantizeKernels, AddPartsInRankOrder) {
   for (const size_t numel : {size_t{0}, size_t{33}, size_t{4095}, size_t{9001}}) {
     for (const int bits : {8, 4, 2}) {
       for (const uint32_t block : {8u, 256u, 2048u}) {
-        for (const size_t parts : {size_t{0}, size_t{1}, size_t{5}}) {
+        for (const size_t parts : {size_t{0}, size_t{1}, numel == 33 ? size_t{131} : size_t{5}}) {
           SCOPED_TRACE(concat(numel, " elements, int", bits, ", ", parts, " parts"));
           const auto cpu = cpu_compressor(numel, DType::kBFloat16, {.bits = bits, .block = block});
           expect_sum(*cpu, parts, [&](const cuda::QuantizedParts& these, TensorView sum) {
@@ -331,7 +333,7 @@ TEST(QuantizeLaunchers, LeaveOutAScaleThatIsNoNumber) {
   TestStream stream;
   DeviceArray<std::byte> records(cuda::quantized_bytes(768, 8, 256), std::byte{1});
   const float scales[3] = {std::numeric_limits<float>::quiet_NaN(), 2.0f, -1.0f};
-  std::memcpy(records.data(), scales, sizeof scales);
+  std::memcpy(records.host(), scales, sizeof scales);
   const DeviceArray<cuda::DevicePart> table = {{}, {records.data(), records.size(), 0, 1, 768, 0}};
   DeviceArray<float> sum(768);
   DeviceValue<cuda::StepWords> step;

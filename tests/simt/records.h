@@ -96,7 +96,7 @@ void expect_sum(Compressor& cpu, size_t parts, const Add& add, Stream& stream) {
   const std::vector<ConstPayload> views(payloads.begin(), payloads.end());
   cpu.decompress(views, 0.3f, expected.view(), context);
   cpu_stream->wait();
-  Guarded<std::byte> sum(numel * size_of(dtype));
+  Guarded<std::byte> sum(numel * size_of(dtype), parts % 4 * 4);
   DeviceValue<cuda::StepWords> step;
   add({.parts = table, .faults = {step.data(), nullptr}},
       TensorView{sum.bytes(), numel, dtype, kEmulated});

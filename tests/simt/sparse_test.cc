@@ -144,7 +144,7 @@ TEST(SparseLaunchers, RefuseABodyThatIsTooShortOnTheDevice) {
   const std::vector<float> g = normal(5000, 3);
   const Selected selected(g, 50);
   SparseMemories memory(selected, 132, 0);
-  std::ranges::fill(memory.payload.span(), std::byte{7});
+  memory.payload.fill(std::byte{7});
   cuda::encode_sparse({{memory.x.span()}, selected.mask, selected.counts, selected.before}, {}, memory.output({}),
                       stream);
   stream.wait();

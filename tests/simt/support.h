@@ -27,7 +27,13 @@ class Guarded {
   }
   Guarded(const std::vector<T>& values, size_t offset = 0) : Guarded(values.size(), offset) {
     if (!values.empty()) {
-      std::memcpy(bytes(), values.data(), values.size() * sizeof(T));
+      std::memcpy(bytes_.host() + offset_, values.data(), values.size() * sizeof(T));
+    }
+  }
+  void fill(T value) {
+    std::byte* const begin = bytes_.host() + offset_;
+    for (size_t i = 0; i < count_; ++i) {
+      std::memcpy(begin + i * sizeof(T), &value, sizeof(T));
     }
   }
   std::byte* bytes() { return bytes_.data() + offset_; }
@@ -37,7 +43,7 @@ class Guarded {
     expect_waited();
     std::vector<T> out(count_);
     if (count_ > 0) {
-      std::memcpy(out.data(), bytes_.data() + offset_, count_ * sizeof(T));
+      std::memcpy(out.data(), bytes_.host() + offset_, count_ * sizeof(T));
     }
     return out;
   }
@@ -104,14 +110,26 @@ inline std::vector<Pattern> patterns(size_t numel, uint64_t seed) {
   return all;
 }
 
-template <class T, class A>
-std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits_of(
-    const std::vector<T, A>& values) {
+/// Every NaN has the same bits here: a GPU makes 0x7fffffff of any of them, a CPU keeps most.
+template <class T>
+std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits_of(const std::vector<T>& values) {
   std::vector<std::conditional_t<sizeof(T) == 4, uint32_t, T>> bits(values.size());
   if (!values.empty()) {
     std::memcpy(bits.data(), values.data(), values.size() * sizeof(T));
   }
+  if constexpr (std::is_same_v<T, float>) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        bits[i] = 0x7fc00000;
+      }
+    }
+  }
   return bits;
+}
+
+template <class T>
+auto bits_of(const DeviceArray<T>& values) {
+  return bits_of(values.read());
 }
 
 }  // namespace gradwire::testing

@@ -292,10 +292,10 @@ TEST(CudaCompressors, SendNothingThatAReaderTakesAfterAFault) {
     const ConstPayload parts[] = {first, second};
     loop.compressor->merge({parts, {0, kChunk}, 0.5f}, {}, out, loop.context);
     loop.stream.wait();
-    EXPECT_THROW(read_header({out.data(), out.size()}), InvalidArgument);
+    EXPECT_THROW(read_header({out.host(), out.size()}), InvalidArgument);
     loop.compress(normal(kChunk, 2));
     loop.stream.wait();
-    EXPECT_THROW(read_header({loop.payload.data(), loop.payload.size()}), InvalidArgument);
+    EXPECT_THROW(read_header({loop.payload.host(), loop.payload.size()}), InvalidArgument);
     EXPECT_THROW(loop.state->check(loop.stream), InvalidArgument);
     loop.state->clear(loop.stream);
     loop.compress(normal(kChunk, 1));

@@ -40,7 +40,7 @@ struct Loop {
   std::vector<std::byte> sent() {
     stream.wait();
     return {payload.begin(),
-            payload.begin() + static_cast<ptrdiff_t>(payload_bytes({payload.data(), 32}))};
+            payload.begin() + static_cast<ptrdiff_t>(payload_bytes({payload.host(), 32}))};
   }
   std::vector<float> committed() {
     const DeviceArray<float>& buffer = state->read(stream).parity == 0 ? first : second;

@@ -70,6 +70,39 @@ TEST_P(CudaOneBit, HasTheBitsOfTheCpu) {
   }
 }
 
+/// Counts how often it is waited for.
+class CountingStream final : public Stream {
+ public:
+  explicit CountingStream(Stream& of) : of_(of) {}
+  Device device() const override { return of_.device(); }
+  void enqueue(Task task) override { of_.enqueue(std::move(task)); }
+  void wait() override {
+    ++waits;
+    of_.wait();
+  }
+  ThreadPool& pool() override { return of_.pool(); }
+  void* native_handle() const override { return of_.native_handle(); }
+  int waits = 0;
+
+ private:
+  Stream& of_;
+};
+
+// Steps on another stream than the optimizer's own may still be under way.
+TEST_P(CudaOneBit, SaysWhatIsExchangedBehindTheStepsThatAreEnqueued) {
+  Side gpu(parse_optimizer(GetParam()), {1025}, {}, kEmulated);
+  CountingStream stream(gpu.stream());
+  Workspace workspace(kEmulated);
+  Context context{stream, workspace};
+  for (unsigned t = 0; t < 3; ++t) {
+    gpu.optimizer->prepare({.learning_rate = 0.1}, context);
+    gpu.optimizer->apply({.learning_rate = 0.1}, context);
+  }
+  EXPECT_EQ(stream.waits, 0);
+  EXPECT_EQ(gpu.optimizer->exchanges(context), Exchanged::kMomentum);
+  EXPECT_EQ(stream.waits, 1);
+}
+
 TEST_P(CudaOneBit, GoesBackWhereAParameterBeginsLate) {
   Pair pair(parse_optimizer(GetParam()), kSizes);
   const auto without = [](Side& side) {
@@ -194,7 +227,7 @@ TEST_P(CudaOneBit, ACapturedStepFreezesByItselfAndFollowsALossScale) {
     prepared.replay();
     pair.gpu.stream().wait();
     for (size_t i = 0; i < kSizes.size(); ++i) {
-      for (const float x : pair.gpu.gradients.view(i).as<float>()) {
+      for (const float x : pair.gpu.gradients.floats(i)) {
         ASSERT_TRUE(std::isnan(x)) << bad;
       }
     }

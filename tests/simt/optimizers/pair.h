@@ -25,7 +25,8 @@ class Arrays {
     }
   }
   TensorView view(size_t i) {
-    return {bytes_[i].data() + kGuard + offset(i), sizes_[i], dtype_, device_};
+    std::byte* const memory = device_ == Device{} ? bytes_[i].host() : bytes_[i].data();
+    return {memory + kGuard + offset(i), sizes_[i], dtype_, device_};
   }
   void set(const std::vector<std::vector<float>>& values) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -35,7 +36,22 @@ class Arrays {
     }
   }
   void put(size_t i, size_t element, float x) {
-    dispatch(dtype_, [&]<class T>() { view(i).as<T>()[element] = from_float<T>(x); });
+    dispatch(dtype_, [&]<class T>() {
+      const T value = from_float<T>(x);
+      std::memcpy(bytes_[i].host() + kGuard + offset(i) + element * sizeof(T), &value,
+                  sizeof value);
+    });
+  }
+  std::vector<float> floats(size_t i) const {
+    std::vector<float> values(sizes_[i]);
+    dispatch(dtype_, [&]<class T>() {
+      for (size_t k = 0; k < values.size(); ++k) {
+        T value;
+        std::memcpy(&value, bytes_[i].host() + kGuard + offset(i) + k * sizeof(T), sizeof value);
+        values[k] = to_float(value);
+      }
+    });
+    return values;
   }
   /// The other's elements, bit for bit.
   void copy(const Arrays& other) {
@@ -55,7 +71,7 @@ class Arrays {
  private:
   static constexpr size_t kGuard = 64;
   static constexpr std::byte kFill{0xA5};
-  size_t offset(size_t i) const { return i % 3 * size_of(dtype_); }
+  size_t offset(size_t i) const { return i % 4 * 4 + (size_of(dtype_) == 2 ? i % 2 * 2 : 0); }
   std::vector<size_t> sizes_;
   DType dtype_;
   Device device_;
