@@ -37,11 +37,15 @@ def test_loads_are_in_flight_until_one_of_them_is_needed(lines, loads, bytes_):
     assert sass.in_flight(listing(*lines)) == sass.InFlight(loads, bytes_)
 
 
-def test_bytes_fences_and_local_memory_are_counted():
+def test_bytes_fences_atomics_and_local_memory_are_counted():
     code = listing("LDG.E.U8.STRONG.SYS R0, desc[UR4][R2.64]", "LDG.E.S8 R0, desc[UR4][R2.64]",
                    "LDG.E.U16 R0, desc[UR4][R2.64]", "MEMBAR.SC.GPU", "ERRBAR", "CCTL.IVALL",
-                   "MEMBAR.SC.GPU", "STL [R1], R0", "LDL R0, [R1]", "EXIT")
+                   "MEMBAR.SC.GPU", "STL [R1], R0", "LDL R0, [R1]", "ATOMS.ADD R0, [R1], R2",
+                   "ATOMG.E.INC.STRONG.GPU PT, R2, desc[UR6][R2.64], R7", "REDUX UR4, R0",
+                   "ATOM.E.INC.STRONG.GPU PT, R2, desc[UR6][R2.64], R7",
+                   "REDG.E.MAX.STRONG.GPU desc[UR6][R2.64], R7", "EXIT")
     assert (sass.byte_loads(code), sass.fences(code), sass.local_accesses(code)) == (2, 2, 2)
+    assert sass.atomics(code) == 3
 
 
 # By the CUDA occupancy calculator, compute capability 9.0.
@@ -54,15 +58,16 @@ def test_resident_blocks_are_those_of_the_occupancy_calculator(registers, shared
 
 
 GOOD = machine_code.Measured(registers=40, blocks=6, wide=4, in_flight=64, kilobytes=96, byte_loads=0,
-                             fences=1, local=0)
+                             fences=1, atomics=3, local=0)
 
 
 @pytest.mark.parametrize("change,rule", [
     ({"wide": 3}, "16 bytes at a time"), ({"byte_loads": 1}, "no single bytes"), ({"fences": 2}, "one fence"),
+    ({"atomics": 4}, "few atomics"),
     ({"local": 1}, "no local memory"), ({"kilobytes": 39}, "enough in flight"),
 ])
 def test_each_rule_fails_on_the_number_that_breaks_it_and_what_is_to_come_may(monkeypatch, change, rule):
-    row = machine_code_rows.Row("k", "k.cu", "k", 4)
+    row = machine_code_rows.Row("k", "k.cu", "k", 4, atomics=3)
     record = {"compiler": "another", "kernels": {}}
     for to_come, found, word in (({}, replace(GOOD, **change), "breaks"), ({}, GOOD, None),
                                  ({rule: "design"}, replace(GOOD, **change), None),

@@ -32,6 +32,8 @@ RECORD = HERE / "machine_code.json"
 PAGE = HERE.parents[1] / "docs" / "gpu.md"
 BEGIN, END = "<!-- machine code: tests/simt/machine_code.py --write -->", "<!-- end of machine code -->"
 
+NOT_RUN = 77  # tests/simt/CMakeLists.txt
+
 # Of a multiprocessor of sm_90, by the CUDA programming guide's table of compute capabilities.
 REGISTERS, WARPS, BLOCKS, SHARED_BYTES, SHARED_OF_BLOCK = 65536, 64, 32, 228 * 1024, 1024
 
@@ -48,7 +50,7 @@ def measure(code: list[sass.Instruction], registers: int, shared: int, threads: 
     flight = sass.in_flight(code)
     blocks = resident_blocks(registers, shared, threads)
     return Measured(registers, blocks, flight.loads, flight.bytes, flight.bytes * threads * blocks // 1024,
-                    sass.byte_loads(code), sass.fences(code), sass.local_accesses(code))
+                    sass.byte_loads(code), sass.fences(code), sass.atomics(code), sass.local_accesses(code))
 
 
 def broken(row: Row, found: Measured) -> set[str]:
@@ -75,13 +77,14 @@ def faults(measured: dict[str, Measured], record: dict[str, Any], compiler: str)
 def table(record: dict[str, Any]) -> str:
     """docs/gpu.md's, from the record."""
     lines = ["| kernel | registers | blocks | loads of 16 bytes | bytes of a thread | KB in flight | "
-             "byte loads | fences | local | to come |", "|---|---|---|---|---|---|---|---|---|---|"]
+             "byte loads | fences | atomics | local | to come |", "|---" * 11 + "|"]
     for row in rows():
         each = Measured(**record["kernels"][row.name])
         bytes_ = f"{each.byte_loads} of payloads" if row.payloads and each.byte_loads else each.byte_loads
         to_come = "; ".join(f"{design} ({rules})" for design, rules in row.designs())
-        lines.append(f"| {row.name} | {each.registers} | {each.blocks} | {each.wide} | {each.in_flight} | "
-                     f"{each.kilobytes} | {bytes_} | {each.fences} | {each.local} | {to_come} |")
+        cells = (row.name, each.registers, each.blocks, each.wide, each.in_flight, each.kilobytes, bytes_,
+                 each.fences, each.atomics, each.local, to_come)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return f"By {record['compiler']}.\n\n" + "\n".join(lines) + "\n"
 
 
@@ -117,14 +120,20 @@ def read_object(path: Path, wanted: list[Row], cuobjdump: str) -> dict[str, Meas
     listed = re.findall(r" Function (\S+):\s+REG:(\d+) STACK:\d+ SHARED:(\d+)",
                         output(cuobjdump, "-res-usage", "-arch", "sm_90", str(path)))
     plain = output("c++filt", given="\n".join(name for name, _, _ in listed)).splitlines()
-    found = {}
+    chosen: dict[str, tuple[str, str, str]] = {}
     for row in wanted:
         match = [at for at, text in enumerate(plain) if re.search(row.kernel + r"\(", text)]
         if len(match) != 1:
             sys.exit(f"machine_code: {len(match)} kernels of {path} are '{row.kernel}', expected 1")
-        name, registers, shared = listed[match[0]]
-        code = sass.parse(output(cuobjdump, "-sass", "-arch", "sm_90", "-fun", name, str(path)))[name]
-        found[row.name] = measure(code, int(registers), int(shared), row.threads)
+        chosen[row.name] = listed[match[0]]
+    names = ",".join(name for name, _, _ in chosen.values())
+    code = sass.parse(output(cuobjdump, "-sass", "-arch", "sm_90", "-fun", names, str(path)))
+    found: dict[str, Measured] = {}
+    for row in wanted:
+        name, registers, shared = chosen[row.name]
+        if not code.get(name):
+            sys.exit(f"machine_code: {cuobjdump} lists no instruction of {name}, a kernel of {path}")
+        found[row.name] = measure(code[name], int(registers), int(shared), row.threads)
     return found
 
 
@@ -149,8 +158,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--nvcc", default="nvcc", help="the compiler that made the build")
+    parser.add_argument("--architectures", default="90", help="of the build, with commas between")
     parser.add_argument("--write", action="store_true", help="a new record, and the page's table")
     arguments = parser.parse_args()
+    if not {"90", "90-real"} & set(arguments.architectures.split(",")):
+        print(f"machine_code: not run: the build is for {arguments.architectures}, the rules for sm_90")
+        return NOT_RUN
     release = re.search(r"release ([\d.]+), V([\d.]+)", output(arguments.nvcc, "--version"))
     compiler = f"nvcc {release[2]}" if release else sys.exit("machine_code: nvcc does not tell its version")
     measured = measure_all(arguments.build)

@@ -19,6 +19,7 @@ class Measured:
     kilobytes: int  # on their way to a multiprocessor
     byte_loads: int
     fences: int
+    atomics: int  # in global memory
     local: int
 
 
@@ -30,6 +31,7 @@ class Row:
     wide: int  # loads of 16 bytes before the first is waited for
     payloads: bool = False  # it reads payloads, which begin at any byte
     threads: int = 256
+    atomics: int | None = None  # at most
     to_come: dict[str, str] = field(default_factory=dict)  # rule: the design that will keep it
 
     def designs(self) -> list[tuple[str, str]]:
@@ -43,6 +45,7 @@ RULES: Dict[str, Callable[[Row, Measured], bool]] = {
     "16 bytes at a time": lambda row, found: found.wide >= row.wide,
     "no single bytes": lambda row, found: found.byte_loads == 0 or row.payloads,
     "one fence": lambda row, found: found.fences <= 1,
+    "few atomics": lambda row, found: row.atomics is None or found.atomics <= row.atomics,
     "no local memory": lambda row, found: found.local == 0,
     "enough in flight": lambda row, found: found.kilobytes >= LEAST_KB,
 }
@@ -63,7 +66,7 @@ def _to_come(design: str, *rules: str) -> dict[str, str]:
     return dict.fromkeys(rules, design)
 
 
-_WIDE, _BYTES, _FENCE, _LOCAL, _ENOUGH = RULES
+_WIDE, _BYTES, _FENCE, _ATOMICS, _LOCAL, _ENOUGH = RULES
 _ROWS = [
     Row("int8, nearest", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(8)}, false, false>", 4),
     Row("int8, stochastic", "quantize_cuda.cu", rf"quantize_kernel<float, {_code(8)}, true, false>", 4),
@@ -83,7 +86,8 @@ _ROWS = [
     Row("top-k: trim", "select_cuda.cu", r"::trim_kernel", 1,
         to_come=_to_come(TAIL, _WIDE, _BYTES, _ENOUGH)),
     Row("top-k: encode", "sparse_cuda.cu", r"encode_sparse_kernel<\(gradwire::cuda::SparseStorage\)6, "
-        r"\(gradwire::cuda::SparseIndices\)0>", 1, to_come=_to_come(TAIL, _WIDE, _BYTES, _ENOUGH)),
+        r"\(gradwire::cuda::SparseIndices\)0>", 1, atomics=4,  # of one thread: the call's flags and status
+        to_come=_to_come(TAIL, _WIDE, _BYTES, _ENOUGH)),
     Row("chunk top-k", "select_cuda.cu", r"select_in_chunks_kernel<float>", 4),
     Row("sparse mean", "sparse_add_cuda.cu", r"add_sparse_kernel<float, \(gradwire::cuda::SparseStorage\)6, "
         r"\(gradwire::cuda::SparseIndices\)0>", 1, payloads=True, to_come=_to_come(SUM, _WIDE)),

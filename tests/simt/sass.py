@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import FrozenSet, Tuple
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)")
@@ -27,7 +28,7 @@ class Instruction:
     opcode: str  # with its modifiers: LDG.E.128
     operands: tuple[str, ...]
 
-    @property
+    @cached_property
     def is_load(self) -> bool:
         """Of global memory, by an address of it or a generic one."""
         return self.opcode.startswith(("LDG.", "LD."))
@@ -36,7 +37,7 @@ class Instruction:
     def is_byte_load(self) -> bool:
         return self.is_load and _BYTE.search(self.opcode) is not None
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes that it loads or stores."""
         if _BYTE.search(self.opcode):
@@ -46,14 +47,14 @@ class Instruction:
         found = _WIDTH.search(self.opcode)
         return int(found[1]) // 8 if found else 4
 
-    @property
+    @cached_property
     def target(self) -> int | None:
         """Of a branch."""
         if not self.opcode.startswith("BRA") or not self.operands:
             return None
         return int(self.operands[-1], 16) if self.operands[-1].startswith("0x") else None
 
-    @property
+    @cached_property
     def ends(self) -> bool:
         """What follows is not what comes next, where it is executed."""
         return self.opcode.startswith(("EXIT", "RET")) or self.target is not None
@@ -63,12 +64,12 @@ class Instruction:
         """Of a branch by a predicate among its operands."""
         return self.target is not None and len(self.operands) > 1
 
-    @property
+    @cached_property
     def predicates_set(self) -> list[str]:
         """Those that it may have changed."""
         return [each for each in self.operands[:3] if re.fullmatch(r"U?P\d", each)]
 
-    @property
+    @cached_property
     def written(self) -> frozenset[int]:
         if not self.operands or _NO_RESULT.match(self.opcode):
             return frozenset()
@@ -79,7 +80,7 @@ class Instruction:
         count = max(self.width // 4, 1) if self.opcode.startswith(("LD", "ATOM")) else 2 if wide else 1
         return frozenset(range(int(found[1]), int(found[1]) + count))
 
-    @property
+    @cached_property
     def read(self) -> frozenset[int]:
         first = 0 if _NO_RESULT.match(self.opcode) or not self.written else 1
         registers: set[int] = set()
@@ -120,6 +121,11 @@ def count(code: list[Instruction], *beginnings: str) -> int:
 def fences(code: list[Instruction]) -> int:
     """Instructions that make order in global memory, or empty the L1 cache; of a pair one."""
     return max(count(code, "MEMBAR"), count(code, "CCTL"))
+
+
+def atomics(code: list[Instruction]) -> int:
+    """In global memory."""
+    return count(code, "ATOM.", "ATOMG.", "RED.", "REDG.")
 
 
 def local_accesses(code: list[Instruction]) -> int:
