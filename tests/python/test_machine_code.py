@@ -57,29 +57,52 @@ def test_resident_blocks_are_those_of_the_occupancy_calculator(registers, shared
     assert machine_code.resident_blocks(registers, shared, threads) == blocks
 
 
-GOOD = machine_code.Measured(registers=40, blocks=6, wide=4, in_flight=64, kilobytes=96, byte_loads=0,
-                             fences=1, atomics=3, local=0)
+LOADS = [f"LDG.E.128 R{4 + 4 * i}, desc[UR4][R2.64+{hex(16 * i)}]" for i in range(4)]
+TAIL = ["FADD R0, R4, R8", "FADD R0, R12, R16", "MEMBAR.ALL.GPU", "ERRBAR",
+        "ATOM.E.INC.STRONG.GPU PT, R2, desc[UR6][R2.64], R7", "CCTL.IVALL", "EXIT"]
+ROW = machine_code_rows.Row("k", "k.cu", "k", 4, atomics=1)
 
 
-@pytest.mark.parametrize("change,rule", [
-    ({"wide": 3}, "16 bytes at a time"), ({"byte_loads": 1}, "no single bytes"), ({"fences": 2}, "one fence"),
-    ({"atomics": 4}, "few atomics"),
-    ({"local": 1}, "no local memory"), ({"kilobytes": 39}, "enough in flight"),
-])
-def test_each_rule_fails_on_the_number_that_breaks_it_and_what_is_to_come_may(monkeypatch, change, rule):
-    row = machine_code_rows.Row("k", "k.cu", "k", 4, atomics=3)
+def measured(*lines, registers=40):
+    return machine_code.measure(listing(*lines), registers, 0, 256)
+
+
+GOOD = measured(*LOADS, *TAIL)
+BAD = [
+    ("16 bytes at a time", measured(*LOADS[:3], TAIL[0], LOADS[3], *TAIL)),
+    ("no single bytes", measured("LDG.E.U8 R20, desc[UR4][R2.64]", *LOADS, *TAIL)),
+    ("one fence", measured(*LOADS, "MEMBAR.SC.GPU", *TAIL)),
+    ("one fence", measured(*LOADS, *TAIL[:-1], "CCTL.IVALL", "EXIT")),
+    ("few atomics", measured(*LOADS, *TAIL[:-1], "REDG.E.OR.STRONG.GPU desc[UR6][R2.64], R7", "EXIT")),
+    ("no local memory", measured(*LOADS, "STL [R1], R4", *TAIL)),
+    ("no local memory", measured("LDL R4, [R1]", *LOADS, *TAIL)),
+    ("enough in flight", measured(*LOADS, *TAIL, registers=136)),  # one block: 16 KB
+]
+
+
+def test_a_listing_that_breaks_no_rule_breaks_none_and_every_rule_is_broken_below():
+    assert machine_code.broken(ROW, GOOD) == set()
+    assert {rule for rule, _ in BAD} == machine_code_rows.RULES.keys()
+
+
+@pytest.mark.parametrize("rule,bad", BAD)
+def test_each_rule_fails_on_a_listing_that_breaks_it_and_what_is_to_come_may(monkeypatch, rule, bad):
+    assert machine_code.broken(ROW, bad) == {rule}
     record = {"compiler": "another", "kernels": {}}
-    for to_come, found, word in (({}, replace(GOOD, **change), "breaks"), ({}, GOOD, None),
-                                 ({rule: "design"}, replace(GOOD, **change), None),
-                                 ({rule: "design"}, GOOD, "keeps")):
-        monkeypatch.setattr(machine_code, "rows", lambda to_come=to_come: [replace(row, to_come=to_come)])
+    for to_come, found, word in (({}, bad, "breaks"), ({}, GOOD, None),
+                                 ({rule: "design"}, bad, None), ({rule: "design"}, GOOD, "keeps")):
+        monkeypatch.setattr(machine_code, "rows", lambda to_come=to_come: [replace(ROW, to_come=to_come)])
         said = machine_code.faults({"k": found}, record, "nvcc")
         assert len(said) == (word is not None)
         assert word is None or f"{word} '{rule}'" in said[0]
 
 
+def test_single_bytes_of_payloads_are_no_fault():
+    assert machine_code.broken(replace(ROW, payloads=True), dict(BAD)["no single bytes"]) == set()
+
+
 def test_a_number_that_is_not_the_recorded_one_is_told_for_the_same_compiler_alone(monkeypatch):
-    monkeypatch.setattr(machine_code, "rows", lambda: [machine_code_rows.Row("k", "k.cu", "k", 4)])
+    monkeypatch.setattr(machine_code, "rows", lambda: [ROW])
     record = {"compiler": "nvcc 1", "kernels": {"k": machine_code.asdict(replace(GOOD, registers=41))}}
     assert len(machine_code.faults({"k": GOOD}, record, "nvcc 1")) == 1
     assert machine_code.faults({"k": GOOD}, record, "nvcc 2") == []
@@ -89,3 +112,15 @@ def test_the_page_has_the_table_of_the_record():
     record = json.loads(machine_code.RECORD.read_text())
     page = machine_code.PAGE.read_text()
     assert machine_code.page_with(machine_code.table(record), page) == page
+
+
+def test_a_build_for_other_gpus_is_not_read_and_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["machine_code.py", "--build", "nowhere", "--architectures", "80-real"])
+    assert machine_code.main() == machine_code.NOT_RUN
+    assert "the build is for 80-real, the rules for sm_90" in capsys.readouterr().out
+
+
+def test_missing_tools_are_an_error_that_names_the_packages(monkeypatch):
+    monkeypatch.setattr(machine_code, "find_tool", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"):
+        machine_code.measure_all(Path("nowhere"))
