@@ -5,11 +5,11 @@
 namespace gradwire::bench {
 namespace {
 
-constexpr unsigned kCopyThreads = 256;
+constexpr unsigned kThreads = 256;
 
 __global__ void copy_kernel(const float4* source, float4* destination, size_t count) {
-  const size_t stride = size_t{gridDim.x} * kCopyThreads;
-  for (size_t i = size_t{blockIdx.x} * kCopyThreads + threadIdx.x; i < count; i += stride) {
+  const size_t stride = size_t{gridDim.x} * kThreads;
+  for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
     destination[i] = source[i];
   }
 }
@@ -38,7 +38,7 @@ double copy_rate(const Arena& arena, Stream& stream, Timer& timer) {
       Launch::kGraph);
   const double by_kernel = timer.median_ms(
       [&](int set) {
-        copy_kernel<<<132 * 16, kCopyThreads, 0, handle(stream)>>>(
+        copy_kernel<<<132 * 16, kThreads, 0, handle(stream)>>>(
             reinterpret_cast<const float4*>(arena.g(set).data()),
             reinterpret_cast<float4*>(arena.e_next(set).data()), arena.numel() / 4);
         check_cuda(cudaGetLastError(), "copy_kernel");

@@ -308,7 +308,8 @@ __device__ __forceinline__ void for_each_eight(const StepTables& t, const Body& 
 }
 
 template <bool kCodes, bool kReads>
-__global__ void __launch_bounds__(kStepThreads) momentum_kernel(StepTables t, StepRule rule) {
+__global__ void __launch_bounds__(kStepThreads, kBlocksAtOnce)
+    momentum_kernel(StepTables t, StepRule rule) {
   for_each_eight<kCodes, kReads>(t, [&](const StepItem& item, const ItemStep& step, const auto& g,
                                         size_t first) {
     const MomentumFactors f = step.momentum;

@@ -1,6 +1,7 @@
 """What is long by nature: every case of which the suite runs a seeded sample (`./run.sh soak`).
 
-Cases: each mutant of the kernels, each C++ test and each Python test that draws a sample in the suite.
+Cases: each mutant of the kernels, all kernels under ThreadSanitizer, each C++ test and each Python test
+that draws a sample in the suite.
 They run one after another until all are done or the time is up. What passed is kept in
 build/soak.jsonl with a fingerprint of the sources: started again, it goes on where it stopped.
 """
@@ -27,6 +28,9 @@ DRAWING = ("CompressorLaws.NothingIsLost", "CompressorLaws.SumOfRanksIsSumOfPart
            "Succession.RandomFaultsNeverMakeTwoGroupsAndWhoCanGoOnDoes",
            "AccumulatedLaws.AccumulatedGradientsGiveTheSamePayloadAndResidual",
            "FlippedBits.EndNoProcessButInGloosOwnHeader")
+# All kernels in the emulator under ThreadSanitizer, in so many parts each (simt/races.cmake).
+RACES = ("simt_race_kernels_test", "simt_race_compress_test", "simt_race_optimizers_test")
+RACE_PARTS = 16
 LONGEST_S = 1800.0
 
 
@@ -54,6 +58,18 @@ def cases(build):
         for name in found:
             yield (f"ctest {name}", ["ctest", "--test-dir", str(build), "--output-on-failure",
                                      "--timeout", f"{LONGEST_S:.0f}", "-R", f"^{re.escape(name)}$"], {})
+    shows_races = RACES[0] in (build / "build.ninja").read_text()
+    if shows_races:
+        yield ("races of every seed", ["ctest", "--test-dir", str(build), "--output-on-failure",
+                                       "-R", r"^simt_races_test\."], {})
+    for program in RACES if shows_races else ():
+        for part in range(RACE_PARTS):
+            yield (f"races {program} {part + 1} of {RACE_PARTS}",
+                   ["sh", "-c", f"cmake --build '{build}' --target {program} > /dev/null && exec "
+                                f"'{build}/tests/simt/{program}' --gtest_brief=1"],
+                   {"GRADWIRE_SOAK": "",  # laws draw their sample: all rows would take days
+                    "GTEST_TOTAL_SHARDS": str(RACE_PARTS), "GTEST_SHARD_INDEX": str(part),
+                    "TSAN_OPTIONS": f"suppressions={ROOT}/tests/simt/races/races.supp"})
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARK, "-p", "no:cacheprovider"],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "GRADWIRE_SOAK": "1"})

@@ -51,17 +51,28 @@ __device__ __forceinline__ uint32_t block_exclusive_sum(uint32_t value, uint32_t
   return offset + before;
 }
 
+#if !defined(GRADWIRE_SIMT)  // the emulator brings its own
+/// atomicInc() that releases what happened before it and acquires what others released: one fence,
+/// where __threadfence() before and behind is two, each with the L1 cache emptied.
+__device__ __forceinline__ uint32_t atomic_inc_acq_rel(uint32_t* counter, uint32_t limit) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(limit)
+               : "memory");
+  return before;
+}
+#endif
+
 /// Whether this block is the last of the grid to get here; the writes of all others are visible to
-/// it then. `arrived` is 0 before the launch and after it.
+/// it then. `arrived`, in global memory, is 0 before the launch and after it.
 __device__ __forceinline__ bool is_last_block(uint32_t* arrived) {
   GRADWIRE_SHARED(last, uint32_t);
   __syncthreads();
-  // One thread's fences are of the whole block: the barriers put all its writes before the first and
-  // all its reads behind the second. A fence of every thread empties the L1 cache once for each warp.
+  // One thread makes order for the whole block: the barriers put all its writes before the atomic
+  // and all its reads behind it.
   if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
-    __threadfence();
+    last = atomic_inc_acq_rel(arrived, gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
   }
   __syncthreads();
   return last != 0;

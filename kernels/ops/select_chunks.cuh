@@ -86,8 +86,10 @@ __device__ inline void clear_marks(const SelectMemory& m, size_t chunks) {
   }
 }
 
+inline constexpr unsigned kChunksAtOnce = 4;  // of a multiprocessor: 64 registers a thread
+
 template <class T>
-__global__ void __launch_bounds__(kSelectThreads)
+__global__ void __launch_bounds__(kSelectThreads, kChunksAtOnce)
     select_in_chunks_kernel(SelectMemory memory, uint32_t* arrived) {
   const SelectMemory m = settled(memory);
   GRADWIRE_SHARED(sums, uint32_t[2][kSelectWarps]);

@@ -34,7 +34,9 @@ void Block::main_of_thread() {
 
 void Block::resume(Thread& thread) {
   running_ = &thread;
+  order_.enter(thread.index / kWarp);
   thread.fiber.resume();
+  order_.leave();
   if (failure_) {
     std::rethrow_exception(failure_);
   }
@@ -51,6 +53,7 @@ void Block::run(Index3 index, uint32_t seed) {
     thread.state = State::kReady;
     thread.fiber.start([this] { main_of_thread(); });
   }
+  order_.begin((threads_.size() + kWarp - 1) / kWarp);
   std::vector<unsigned> order(threads_.size());
   std::iota(order.begin(), order.end(), 0u);
   std::mt19937 random(seed + 7919 * index.x + 104729 * index.y);
@@ -77,6 +80,7 @@ void Block::run(Index3 index, uint32_t seed) {
       throw KernelFault(place() + describe_standstill());
     }
   }
+  order_.end();
 }
 
 void Block::open_barrier() {
@@ -86,6 +90,7 @@ void Block::open_barrier() {
   for (Thread& thread : threads_) {
     thread.state = State::kReady;
   }
+  order_.meet();
 }
 
 std::string Block::place() const {
@@ -200,6 +205,7 @@ const uint64_t* Block::exchange(uint32_t mask, uint64_t value, const char* name)
 }
 
 void* Block::shared_memory(const char* key, size_t bytes) {
+  const Untracked untracked;
   for (const SharedObject& object : shared_) {
     if (same_name(object.key, key)) {
       if (object.bytes != bytes) {

@@ -12,6 +12,7 @@
 
 #include "tests/simt/emulator.h"
 #include "tests/simt/fiber.h"
+#include "tests/simt/race_order.h"
 
 namespace gradwire::simt {
 
@@ -46,8 +47,8 @@ struct SharedObject {
 /// One block and its scheduler; reused for the blocks an OS thread runs one after another.
 class Block {
  public:
-  Block(const Launch& what, const std::function<void()>& body)
-      : what_(what), body_(body), threads_(what.block.count()) {
+  Block(const Launch& what, const std::function<void()>& body, LaunchOrder& order)
+      : what_(what), body_(body), threads_(what.block.count()), order_(order) {
     for (unsigned i = 0; i < threads_.size(); ++i) {
       threads_[i].index = i;
       threads_[i].place = index_in(what.block, i);
@@ -59,6 +60,7 @@ class Block {
   const Launch& what() const { return what_; }
   Index3 index() const { return index_; }
   Thread& running() { return *running_; }
+  BlockOrder& order() { return order_; }
 
   unsigned barrier(bool predicate, const char* name);
   const uint64_t* exchange(uint32_t mask, uint64_t value, const char* name);
@@ -93,6 +95,7 @@ class Block {
   unsigned votes_ = 0;  // of the barrier opened last
   bool idle_ = false;   // the thread resumed last only spun
   std::exception_ptr failure_;
+  BlockOrder order_;
 };
 
 }  // namespace gradwire::simt

@@ -37,10 +37,10 @@ TEST_F(ConcurrentBlocks, SealAPayloadOnce) {
   }
 }
 
-TEST_F(ConcurrentBlocks, FindTheCutOnce) {
-  const size_t numel = 8 * kChunk + 5;
+void expect_the_largest(const std::vector<Pattern>& patterns, uint32_t k, TestStream& stream) {
+  const size_t numel = patterns[0].values.size();
   const size_t chunks = cuda::select_chunks(numel);
-  for (const Pattern& pattern : finite_patterns(numel, 2)) {
+  for (const Pattern& pattern : patterns) {
     const DeviceArray<float> g = on_device(pattern.values);
     DeviceArray<float> x(numel);
     DeviceArray<std::byte> mask(chunks * cuda::kMaskBytes);
@@ -48,10 +48,10 @@ TEST_F(ConcurrentBlocks, FindTheCutOnce) {
     DeviceArray<cuda::EntriesBefore> before(chunks);
     DeviceArray<std::byte> workspace(cuda::select_workspace_bytes(numel));
     DeviceValue<cuda::CallWords> call;
-    cuda::select_largest({{g.data(), numel, DType::kFloat32, kEmulated}, {}, 3000},
-                         {std::span(x), mask, counts, before, call.data(), workspace}, stream_);
-    stream_.wait();
-    const std::vector<bool> expected = chosen_by_sorting(pattern.values, 3000);
+    cuda::select_largest({{g.data(), numel, DType::kFloat32, kEmulated}, {}, k},
+                         {std::span(x), mask, counts, before, call.data(), workspace}, stream);
+    stream.wait();
+    const std::vector<bool> expected = chosen_by_sorting(pattern.values, k);
     uint32_t total = 0;
     for (size_t i = 0; i < numel; ++i) {
       const bool marked = (static_cast<unsigned>(mask[i / 8]) >> (i % 8) & 1u) != 0;
@@ -60,6 +60,16 @@ TEST_F(ConcurrentBlocks, FindTheCutOnce) {
     }
     EXPECT_EQ(before[chunks - 1].entries + counts[chunks - 1], total) << pattern.name;
   }
+}
+
+TEST_F(ConcurrentBlocks, FindTheCutOnce) {
+  expect_the_largest(finite_patterns(8 * kChunk + 5, 2), 3000, stream_);
+}
+
+// What ThreadSanitizer runs in every suite (races.cmake).
+TEST_F(ConcurrentBlocks, FindTheCutOfTwoChunks) {
+  const std::vector<float> values = normal(kChunk + 5, 3);
+  expect_the_largest({{"normal", values}}, 500, stream_);
 }
 
 }  // namespace

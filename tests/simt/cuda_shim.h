@@ -49,7 +49,7 @@ inline int __syncthreads_and(int predicate) {
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
   gradwire::simt::exchange(mask, 0, "__syncwarp");
 }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence() { gradwire::simt::fence(); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { gradwire::simt::yield(); }
 
@@ -94,15 +94,26 @@ T reduce(unsigned mask, T value, const char* name, F combine) {
   return result;
 }
 
+#if defined(GRADWIRE_SIMT_RACES)
+inline constexpr int kOrder = __ATOMIC_RELAXED;  // as on a GPU: fences alone make order
+#else
+inline constexpr int kOrder = __ATOMIC_SEQ_CST;
+#endif
+
 template <class T, class F>
 T update(T* address, F next) {
+#if defined(GRADWIRE_SIMT_RACES)
+  before_atomic(address);
+#endif
   T before;
-  __atomic_load(address, &before, __ATOMIC_SEQ_CST);
+  __atomic_load(address, &before, kOrder);
   T after = next(before);
-  while (!__atomic_compare_exchange(address, &before, &after, false, __ATOMIC_SEQ_CST,
-                                    __ATOMIC_SEQ_CST)) {
+  while (!__atomic_compare_exchange(address, &before, &after, false, kOrder, kOrder)) {
     after = next(before);
   }
+#if defined(GRADWIRE_SIMT_RACES)
+  after_atomic(address);
+#endif
   return before;
 }
 
@@ -197,4 +208,11 @@ T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T>
 }
 inline unsigned atomicInc(unsigned* address, unsigned limit) {
   return gradwire::simt::update(address, [&](unsigned old) { return old >= limit ? 0 : old + 1; });
+}
+/// atom.acq_rel.gpu.inc (kernels/ops/block.cuh).
+inline unsigned atomic_inc_acq_rel(unsigned* address, unsigned limit) {
+  gradwire::simt::release();
+  const unsigned before = atomicInc(address, limit);
+  gradwire::simt::acquire();
+  return before;
 }

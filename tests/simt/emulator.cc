@@ -16,6 +16,7 @@ namespace {
 
 constexpr unsigned kMostThreads = 1024;
 constexpr size_t kMostConcurrentBlocks = 512;
+constexpr size_t kMostAtATime = 32;  // of blocks that need not be concurrent
 
 thread_local Block* t_block = nullptr;
 
@@ -67,19 +68,25 @@ void run_block(Block& block, size_t i, uint32_t seed) {
   t_block = outer;
 }
 
-void run_concurrently(const Launch& what, const std::function<void()>& body, uint32_t seed) {
-  const size_t blocks = what.grid.count();
-  if (blocks > kMostConcurrentBlocks) {
-    throw KernelFault(std::string(what.kernel) + ": " + std::to_string(blocks) +
+void check_concurrent(const Launch& what) {
+  if (what.grid.count() > kMostConcurrentBlocks) {
+    throw KernelFault(std::string(what.kernel) + ": " + std::to_string(what.grid.count()) +
                       " concurrent blocks, at most " + std::to_string(kMostConcurrentBlocks));
   }
+}
+
+/// An OS thread for each block, `at_once` of them at a time.
+void run_concurrently(const Launch& what, const std::function<void()>& body, uint32_t seed,
+                      size_t at_once) {
+  const size_t blocks = what.grid.count();
+  LaunchOrder order;
   std::vector<std::exception_ptr> failures(blocks);
-  {
+  for (size_t begin = 0; begin < blocks; begin += at_once) {
     std::vector<std::jthread> threads;
-    for (size_t i = 0; i < blocks; ++i) {
+    for (size_t i = begin; i < std::min(blocks, begin + at_once); ++i) {
       threads.emplace_back([&, i] {
         try {
-          Block block(what, body);
+          Block block(what, body, order);
           run_block(block, i, seed);
         } catch (...) {
           failures[i] = std::current_exception();
@@ -115,7 +122,12 @@ void launch(const Launch& what, const std::function<void()>& body) {
   check_launch(what);
   const Options options = remember(what.kernel);
   if (options.concurrent_blocks) {
-    run_concurrently(what, body, options.seed);
+    check_concurrent(what);
+    run_concurrently(what, body, options.seed, what.grid.count());
+    return;
+  }
+  if (kShowsRaces && what.grid.count() > 1) {
+    run_concurrently(what, body, options.seed, kMostAtATime);
     return;
   }
   std::vector<size_t> order(what.grid.count());
@@ -124,7 +136,8 @@ void launch(const Launch& what, const std::function<void()>& body) {
     std::mt19937 random(options.seed);
     std::ranges::shuffle(order, random);
   }
-  Block block(what, body);
+  LaunchOrder launch_order;
+  Block block(what, body, launch_order);
   for (const size_t i : order) {
     run_block(block, i, options.seed);
   }
@@ -156,6 +169,11 @@ const uint64_t* exchange(uint32_t mask, uint64_t value, const char* name) {
   return t_block->exchange(mask, value, name);
 }
 void yield() { t_block->yield(); }
+void fence() { t_block->order().fence(); }
+void release() { t_block->order().release(); }
+void acquire() { t_block->order().acquire(); }
+void before_atomic(const void* address) { t_block->order().before_atomic(address); }
+void after_atomic(const void* address) { t_block->order().after_atomic(address); }
 void* shared_memory(const char* key, size_t bytes) { return t_block->shared_memory(key, bytes); }
 void* dynamic_shared_memory() { return t_block->dynamic_shared_memory(); }
 

@@ -71,6 +71,14 @@ const uint64_t* exchange(uint32_t mask, uint64_t value, const char* name);
 /// Lets other threads run; what a spinning thread must call.
 void yield();
 
+/// A fence of the whole GPU, its halves, and what stands before and behind every atomic
+/// (race_order.h).
+void fence();
+void release();
+void acquire();
+void before_atomic(const void* address);
+void after_atomic(const void* address);
+
 /// The block's memory named by `key`, made at its first use: a heap object of its own, so that
 /// AddressSanitizer sees an overrun. It is filled with 0xCD: shared memory is not zeroed.
 void* shared_memory(const char* key, size_t bytes);

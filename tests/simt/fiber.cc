@@ -2,11 +2,18 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "tests/simt/race_order.h"
+
+#if defined(GRADWIRE_SIMT_RACES)
+extern "C" void AnnotateBenignRaceSized(const char* file, int line, const volatile void* memory,
+                                        unsigned long bytes, const char* why);
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -37,13 +44,60 @@ void finish_switch(void*, const void**, size_t*) {}
 void forget_frames(const std::byte*) {}
 #endif
 
+constexpr size_t kMappedBytes = kGuardBytes + kStackBytes;
+
+#if defined(GRADWIRE_SIMT_RACES)
+/// Stacks of OS threads that have ended: ThreadSanitizer needs long to forget what is unmapped. A
+/// stack's next fibers are not ordered behind its last ones, so what is seen there is no race.
+class Shelf {
+ public:
+  static Shelf& instance() {
+    static Shelf* const shelf = new Shelf;  // for threads that end after static objects
+    return *shelf;
+  }
+  void put(const std::vector<std::byte*>& stacks) {
+    locked([&] { free_.insert(free_.end(), stacks.begin(), stacks.end()); });
+  }
+  std::byte* take() {
+    std::byte* memory = nullptr;
+    locked([&] {
+      if (!free_.empty()) {
+        memory = free_.back();
+        free_.pop_back();
+      }
+    });
+    return memory;
+  }
+  static void mapped(std::byte* memory) {
+    AnnotateBenignRaceSized(__FILE__, __LINE__, memory, kMappedBytes, "the stack of a fiber");
+  }
+
+ private:
+  template <class F>
+  void locked(const F& work) {
+    const Untracked untracked;
+    while (busy_.test_and_set(std::memory_order_acquire)) {  // a mutex would order kernels
+    }
+    work();
+    busy_.clear(std::memory_order_release);
+  }
+
+  std::atomic_flag busy_;
+  std::vector<std::byte*> free_;
+};
+#endif
+
 /// Stacks of this OS thread that no fiber uses: mapping them anew would cost more than a launch.
 class Stacks {
  public:
   ~Stacks() {
+#if defined(GRADWIRE_SIMT_RACES)
+    Shelf::instance().put(free_);
+#else
     for (std::byte* const memory : free_) {
-      munmap(memory, kGuardBytes + kStackBytes);
+      munmap(memory, kMappedBytes);
     }
+#endif
   }
   std::byte* take() {
     if (!free_.empty()) {
@@ -51,11 +105,19 @@ class Stacks {
       free_.pop_back();
       return memory;
     }
-    void* const memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+#if defined(GRADWIRE_SIMT_RACES)
+    if (std::byte* const memory = Shelf::instance().take(); memory != nullptr) {
+      return memory;
+    }
+#endif
+    void* const memory = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) {
       throw std::bad_alloc();
     }
+#if defined(GRADWIRE_SIMT_RACES)
+    Shelf::mapped(static_cast<std::byte*>(memory));
+#endif
     return static_cast<std::byte*>(memory);
   }
   void give_back(std::byte* memory) {
