@@ -13,10 +13,10 @@ def wide():
                                torch.nn.Tanh(), torch.nn.Linear(1024, 5))
 
 
-def make_the_link_slow():
-    """Of all exchanges that this process makes from now on: 16 Mbit/s."""
+def make_the_link_slow(bits_per_second=16e6):
+    """Of all exchanges that this process makes from now on."""
 
     def join(group, carrier, timeout, device):
-        return met("gloo", group, timeout, bits_per_second=16e6)
+        return met("gloo", group, timeout, bits_per_second=bits_per_second)
 
     exchanges.join = join
