@@ -83,7 +83,8 @@ void ControlGroup::welcome_all(const ControlInvitation& invitation, const Socket
     }
     const int count = ::poll(polled.data(), polled.size(), control::left_until(join_by));
     if (count == 0 || steady_clock::now() >= join_by) {
-      throw TransportError(concat("control group: ", missing(), " did not come ", within(join_within)));
+      throw TransportError(
+          concat("control group: ", missing(), " did not come ", within(join_within)));
     }
     for (size_t i = visitors.size(); count > 0 && i-- > 0;) {
       if (polled[i + 1].revents != 0 && !admit(visitors[i])) {
@@ -130,7 +131,8 @@ bool ControlGroup::admit(Link& visitor) {
   return false;
 }
 
-void ControlGroup::knock(const ControlInvitation& invitation, std::chrono::milliseconds join_within) {
+void ControlGroup::knock(const ControlInvitation& invitation,
+                         std::chrono::milliseconds join_within) {
   const Deadline join_by = steady_clock::now() + join_within;
   Link& link = links_[0];
   Message welcome;

@@ -70,7 +70,8 @@ class Door {
     for (std::string missing = missing_of(sockets); !missing.empty();
          missing = missing_of(sockets)) {
       if (steady_clock::now() >= deadline) {
-        throw TransportError(concat("no sign of ", missing, " at ", address_, " ", within(timeout)));
+        throw TransportError(
+            concat("no sign of ", missing, " at ", address_, " ", within(timeout)));
       }
       wait_for_news(deadline);
       std::erase_if(callers_, [&](Caller& caller) { return is_done(caller, sockets); });

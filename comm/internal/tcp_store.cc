@@ -213,18 +213,18 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, mill
                       port.find_first_not_of("0123456789") == std::string::npos;
   // Not a name that may appear later: no name of a host has one of these.
   check(host.find_first_of("/@[]? \t\n") == std::string::npos, "store: address is 'tcp:", host_port,
-        "', expected tcp:HOST:PORT", host.starts_with("//") ? ", without slashes before the host" : "",
+        "', expected tcp:HOST:PORT",
+        host.starts_with("//") ? ", without slashes before the host" : "",
         ", an IPv6 address in brackets");
   check(!host.empty() && digits && std::stoi(port) >= 1 && std::stoi(port) <= 65535,
         "store: address is 'tcp:", host_port,
         "', expected tcp:HOST:PORT with a port of 1 to 65535");
   auto store =
-      std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, timeout,
-                                 server);
+      std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, timeout, server);
   if (rank == server) {
-    store->serve(
-        listener ? std::move(listener) : listen_for_ranks(host, port, store->deadline(), access.ranks),
-        access);
+    store->serve(listener ? std::move(listener)
+                          : listen_for_ranks(host, port, store->deadline(), access.ranks),
+                 access);
   }
   store->connect(access);
   return store;

@@ -23,7 +23,8 @@ std::string joined_by_commas(std::string_view text) {
   constexpr std::string_view kJoints = ":;| ";
   std::string joined(text);
   const size_t name = std::min(text.find_first_of(",:;| "), text.size());
-  const auto row = std::ranges::find(compressor_registry(), text.substr(0, name), &CompressorRow::name);
+  const auto row =
+      std::ranges::find(compressor_registry(), text.substr(0, name), &CompressorRow::name);
   const bool has_number =
       row != compressor_registry().end() && (row->selector || row->takes_levels || row->low_rank);
   for (size_t at = name + (has_number ? 1 : 0); at < joined.size(); ++at) {

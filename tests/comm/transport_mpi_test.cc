@@ -135,7 +135,8 @@ TEST_F(MpiProcesses, ARankThatDoesNotJoinIsNamed) {
 TEST_F(MpiProcesses, ARankThatNeverStartsMpiDoesNotHoldTheOthers) {
   // When the first of them leaves, mpirun ends the job.
   const auto errors = run(3, "late", Exit::kAny);
-  expect_contains(errors[0] + errors[2], "not all ranks called MPI_Init or joined within 0.7 s (the timeout: ");
+  expect_contains(errors[0] + errors[2],
+                  "not all ranks called MPI_Init or joined within 0.7 s (the timeout: ");
 }
 
 TEST_F(MpiProcesses, AWorldThatIsNotMpisIsRefused) {

@@ -26,7 +26,8 @@ TEST(SpecText, SaysThatCommasJoinWhatColonsSemicolonsAndSpacesDo) {
                                     {"topk:1%,int4:stochastic", "topk:1%,int4,stochastic"},
                                     {"topk:1%:qsgd:7:start=3:bf16", "topk:1%,qsgd:7,start=3:bf16"},
                                     {"powersgd:4:rounds=2", "powersgd:4,rounds=2"}}) {
-    EXPECT_EQ(refusal(text), concat("spec: is '", text, "', must be joined by ',', as '", meant, "'"));
+    EXPECT_EQ(refusal(text),
+              concat("spec: is '", text, "', must be joined by ',', as '", meant, "'"));
     EXPECT_EQ(refusal(meant), "accepted");
   }
   EXPECT_EQ(refusal("topk:1%:int5"), "topk: density is '1%:int5', must be a number");

@@ -186,7 +186,8 @@ OTHERS = [
     ("Id\tName\tForward\tBackward\tComm\tSize\n0\tdata\t0\t0\t0\t0\n", "profile", "(--format columns)"),
     ("node1 -- Conv -- forward_compute_time=1, backward_compute_time=2, parameter_size=4", "profile",
      "(--format pipedream)"),
-    ("I0207 16:23:08.1 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]\n", "profile", "(--format b-caffe)"),
+    ("I0207 16:23:08.1 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]\n", "profile",
+     "(--format b-caffe)"),
     ('{"format": "gradwire.profile", "version": 1}', "kineto", "(--format profile)"),
 ]  # fmt: skip
 
@@ -202,7 +203,8 @@ def test_a_file_of_another_format_is_answered_by_the_format_that_reads_it(text, 
 
 def test_what_is_wrong_with_a_profile_of_the_format_that_was_said_is_not_answered_so(tmp_path):
     path = tmp_path / "step.json"
-    for text, format in [(KINETO, "kineto"), ('{"format": "gradwire.profile"}', "profile"), ("{}", "profile")]:
+    own = '{"format": "gradwire.profile"}'
+    for text, format in [(KINETO, "kineto"), (own, "profile"), ("{}", "profile")]:
         path.write_text(text)
         with pytest.raises(gradwire.InvalidArgument) as refused:
             planner.read_profile(str(path), format)

@@ -20,8 +20,8 @@ kinds = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
 @pytest.mark.parametrize("keyword, says", [
-    ("fused", "AdamW: unknown keyword 'fused' of torch.optim: a step is one call anyhow, leave it out; known: "
-     "params, lr, betas, eps, weight_decay, max_grad_norm, master, state, threads"),
+    ("fused", "AdamW: unknown keyword 'fused' of torch.optim: a step is one call anyhow, leave it out; "
+     "known: params, lr, betas, eps, weight_decay, max_grad_norm, master, state, threads"),
     ("foreach", "AdamW: unknown keyword 'foreach' of torch.optim: a step is one call anyhow, leave it out; "),
     ("amsgrad", "AdamW: unknown keyword 'amsgrad' of torch.optim, which is not there; known: params, lr, "),
     ("wd", "AdamW: unknown keyword 'wd' (did you mean 'weight_decay'?); known: params, lr, "),

@@ -160,7 +160,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     _add_json(examined)
     examined.set_defaults(run=_doctor)
 
-    planned = commands.add_parser("plan", help="say how the gradients of a step should travel, profiled or of a model by name")
+    planned = commands.add_parser(
+        "plan", help="say how the gradients of a step should travel, profiled or of a model by name"
+    )
     _add_debug(planned)
     recommended = commands.add_parser(
         "recommend", help="say which machines train an epoch in time at the least cost"

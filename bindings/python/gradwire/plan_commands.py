@@ -20,10 +20,10 @@ _SPECS = "topk:1%,int4;int8"
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Options of `gradwire plan`."""
     parser.description = (
-        "Says how the gradients of a step should travel, of a profiled one or of a model by name: buckets, compressor, exchange and "
-        "streams of each, and how much every other plan that was considered loses. Compressors are "
-        "timed on this machine for some seconds when they are first asked for (kept in "
-        "~/.cache/gradwire/codecs.json), links are as given.")
+        "Says how the gradients of a step should travel, of a profiled one or of a model by name: "
+        "buckets, compressor, exchange and streams of each, and how much every other plan that was "
+        "considered loses. Compressors are timed on this machine for some seconds "
+        "when they are first asked for (kept in ~/.cache/gradwire/codecs.json), links are as given.")
     effects.remember_given(parser)
     add_source(parser.add_argument_group("the step"))
     parser.add_argument("--workers", type=int, required=True, help="ranks")

@@ -292,7 +292,8 @@ def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
     rows = [["schedule", "step", "computing", "exposed", "input", "messages", "samples/s"]]
     for one in document["predictions"]:
         rows.append([planner_plots.named(one), _ms(one["step_s"]), _ms(one["compute_s"]),
-                     _ms(one["exposed_s"]), _ms(one["input_s"]), str(one["exchanges"]), f"{one['samples_per_s']:.1f}"])
+                     _ms(one["exposed_s"]), _ms(one["input_s"]), str(one["exchanges"]),
+                     f"{one['samples_per_s']:.1f}"])
     lines += aligned(rows)
     for one in document["predictions"]:
         if args.scaling:

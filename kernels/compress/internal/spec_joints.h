@@ -6,8 +6,8 @@
 
 namespace gradwire {
 
-/// @throws InvalidArgument for a '+' that is not of an exponent, as in 1e+02: it joins the parts on the
-/// command line alone.
+/// @throws InvalidArgument for a '+' that is not of an exponent, as in 1e+02: it joins the parts on
+/// the command line alone.
 void refuse_joined_by_plus(std::string_view text);
 
 /// The text with a comma wherever a colon, a semicolon, a bar or a space stands between its parts.
