@@ -203,6 +203,16 @@ closing_line() {
   say "  ./run.sh install DIR                    the C++ library, for find_package(gradwire)"
 }
 
+# as_the_package_is BUILD: what CMake is told so that BUILD has the compiler that made the package: to
+# ccache c++ and g++ are two, though they are one file. Nothing where there is no package.
+as_the_package_is() {
+  compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/py/CMakeCache.txt 2>/dev/null || true)
+  [ -n "$compiler" ] || return 0
+  # With another compiler CMake would begin anew by itself, but forget what it was told.
+  grep -qs "^CMAKE_CXX_COMPILER:[A-Z]*=$compiler\$" "$1/CMakeCache.txt" || rm -f "$1/CMakeCache.txt"
+  echo "-DCMAKE_CXX_COMPILER=$compiler"
+}
+
 # The C++ library alone, with its CMake package files; compiled as the package is, for ccache's sake.
 run_install() {
   share_compilations
@@ -211,9 +221,10 @@ run_install() {
   logs=$root/build/test-logs
   mkdir -p "$logs"
   stage "configuring the C++ library"
+  same=$(as_the_package_is build/cpp)
   patiently "$logs/install.log" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DGRADWIRE_PYTHON=OFF -DGRADWIRE_TESTS=OFF -DGRADWIRE_BENCH=OFF \
-    -DGRADWIRE_CUDA_FOR_THIS_MACHINE=ON "-DGRADWIRE_CUDA=${GRADWIRE_CUDA:-AUTO}"
+    -DGRADWIRE_CUDA_FOR_THIS_MACHINE=ON "-DGRADWIRE_CUDA=${GRADWIRE_CUDA:-AUTO}" ${same:+"$same"}
   grep '^-- gradwire:' "$logs/install.log" >&2 || true
   stage "building it (the first time it takes a few minutes)"
   patiently "$logs/install.log" cmake --build build/cpp
@@ -228,17 +239,13 @@ build_tests() {
   logs=$root/build/test-logs
   mkdir -p "$logs"
   say "building the C++ tests (preset $preset)"
-  # The module once more, for tests that run it on an emulated GPU: by the compiler that made it for
-  # the package, so that ccache has its objects.
+  # The module once more, for tests that run it on an emulated GPU.
   set --
   if [ "$preset" = default ]; then
-    compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/py/CMakeCache.txt 2>/dev/null || true)
+    same=$(as_the_package_is build/default)
     set -- -DGRADWIRE_PYTHON=ON "-DPython_EXECUTABLE=$venv/bin/python" \
       "-Dpybind11_DIR=$("$venv/bin/python" -m pybind11 --cmakedir)" \
-      ${compiler:+"-DCMAKE_CXX_COMPILER=$compiler"}
-    # With another compiler CMake would begin anew by itself, but forget what it was told.
-    grep -qs "^CMAKE_CXX_COMPILER:[A-Z]*=$compiler\$" build/default/CMakeCache.txt ||
-      rm -f build/default/CMakeCache.txt
+      ${same:+"$same"}
   fi
   cmake --preset "$preset" -G Ninja "$@" > "$logs/configure.log" 2>&1 || { cat "$logs/configure.log"; fail "configuring failed"; }
   grep '^-- gradwire:' "$logs/configure.log"

@@ -27,6 +27,23 @@ verb of the transport with known bytes, measures a shift (rank r to rank r + 1) 
 of 4 MiB, and prints a line, with --json - a JSON object. Exit status: 0 when all is well, 1 with the reason, 2 for bad usage.
 )";
 
+constexpr std::string_view kStarts =
+    R"(This is one rank, to be started as the training is. Two of them on this machine:
+  torchrun --no-python --nproc-per-node 2 gradwire check
+  mpirun -n 2 gradwire check --transport mpi
+  srun --ntasks 2 gradwire check
+  for r in 0 1; do GRADWIRE_RANK=$r GRADWIRE_WORLD_SIZE=2 GRADWIRE_STORE=tcp:127.0.0.1:29400 gradwire check & done; wait
+A C++ installation has it as gradwire-check. docs/cluster.md is about several machines.
+)";
+
+constexpr int kFailed = 1, kBadUsage = 2;
+
+/// The variables do not say who this rank is.
+class NotStarted : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
 struct Arguments {
   std::string transport = "gloo";
   VerifyOptions verify{};
@@ -117,7 +134,11 @@ void take(std::span<char* const> words, Arguments& arguments) {
 Arguments parse(std::span<char* const> words) {
   Arguments arguments;
   take(words, arguments);  // a wrong word is said before a variable that is missing
-  arguments.options = comm::from_environment();
+  try {
+    arguments.options = comm::from_environment();
+  } catch (const InvalidArgument& error) {
+    throw NotStarted(error.what());
+  }
   arguments.options.log = [](std::string_view line) { std::cerr << concat(line, "\n"); };
   take(words, arguments);
   return arguments;
@@ -207,25 +228,34 @@ int run(std::span<char* const> words) {
   Arguments arguments;
   try {
     arguments = parse(words);
+  } catch (const NotStarted& error) {
+    std::cerr << concat("gradwire-check: ", error.what(), "\n", kStarts);
+    return kBadUsage;
   } catch (const InvalidArgument& error) {
     std::cerr << concat("gradwire-check: ", error.what(), "\n");
-    return 2;
+    return kBadUsage;
   }
   const std::string self = concat(arguments.transport, ": rank ", arguments.options.rank, " of ",
                                   arguments.options.world_size, " on ", host(), ": ");
   std::optional<Shift> shift;
+  const auto say_why = [&](const std::exception& error) {
+    std::cerr << concat(self, "FAILED: ", error.what(), "\n");
+    if (arguments.json && !shift.has_value()) {
+      std::cout << concat(to_json(arguments, {}, error.what()), "\n") << std::flush;
+    }
+  };
   try {
     shift = examine(arguments);
     print(arguments.json ? to_json(arguments, shift, {})
                          : concat(self, "OK, shift of 8 bytes ", shift->latency_us,
                                   " us, of 4 MiB ", shift->mbit_per_s, " Mbit/s"));
     return 0;
+  } catch (const InvalidArgument& error) {  // as a store whose address is none
+    say_why(error);
+    return kBadUsage;
   } catch (const std::exception& error) {
-    std::cerr << concat(self, "FAILED: ", error.what(), "\n");
-    if (arguments.json && !shift.has_value()) {
-      std::cout << concat(to_json(arguments, {}, error.what()), "\n") << std::flush;
-    }
-    return 1;
+    say_why(error);
+    return kFailed;
   }
 }
 

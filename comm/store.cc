@@ -8,6 +8,7 @@
 
 #include "gradwire/comm/internal/digest.h"
 #include "gradwire/comm/internal/tcp_store.h"
+#include "gradwire/comm/internal/within.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/internal/new_file.h"
 
@@ -41,8 +42,8 @@ class Patience {
 /// One file per key, which appears complete or not at all.
 class FileStore final : public Store {
  public:
-  FileStore(const std::string& folder, Deadline deadline, const StoreAccess& access)
-      : Store("file:" + folder, deadline), folder_(folder), prefix_(key_prefix(access.secret)) {
+  FileStore(const std::string& folder, milliseconds timeout, const StoreAccess& access)
+      : Store("file:" + folder, timeout), folder_(folder), prefix_(key_prefix(access.secret)) {
     std::error_code error;
     fs::create_directories(folder_, error);
     if (!fs::is_directory(folder_)) {
@@ -128,7 +129,8 @@ std::vector<char> Store::get(std::string_view key) {
   Patience patience(deadline_);
   while (!try_get(key, value)) {
     if (!patience.wait()) {
-      throw TransportError(concat("store ", address_, ": '", key, "' did not appear in time"));
+      throw TransportError(
+          concat("store ", address_, ": '", key, "' did not appear ", within(timeout_)));
     }
   }
   return value;
@@ -151,13 +153,14 @@ std::string key_prefix(std::string_view secret) {
 std::unique_ptr<Store> make_store(std::string_view address, int rank, milliseconds timeout,
                                   const StoreAccess& access) {
   constexpr std::string_view kFile = "file:", kTcp = "tcp:";
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   if (address.starts_with(kFile) && address.size() > kFile.size()) {
-    return std::make_unique<FileStore>(std::string(address.substr(kFile.size())), deadline, access);
+    return std::make_unique<FileStore>(std::string(address.substr(kFile.size())), timeout, access);
   }
   if (address.starts_with(kTcp)) {
-    return make_tcp_store(address.substr(kTcp.size()), rank, deadline, access);
+    return make_tcp_store(address.substr(kTcp.size()), rank, timeout, access);
   }
+  check(!address.empty(),
+        "store: no address is given, expected file:DIR or tcp:HOST:PORT, as by GRADWIRE_STORE");
   throw InvalidArgument(
       concat("store: address is '", address, "', expected file:DIR or tcp:HOST:PORT"));
 }
@@ -192,7 +195,7 @@ std::vector<std::string> meet(Store& store, std::string_view stage, int rank, in
     brought[static_cast<size_t>(r)] = text.substr(std::min(size.size() + 1, text.size()));
     return true;
   };
-  std::string why = "did not appear in time";
+  std::string why = concat("did not appear ", within(store.timeout()));
   Patience patience(store.deadline());
   try {
     do {

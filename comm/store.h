@@ -33,6 +33,7 @@ class Store {
   /// Where this is, for messages: "file:/tmp/run" or "tcp:10.0.0.1:29500".
   const std::string& address() const { return address_; }
   Deadline deadline() const { return deadline_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }  ///< what the deadline is made of
 
   /// IPv4 or IPv6 address of this machine from which the store is reached, on the machine of rank 0
   /// maybe a loopback one; empty for a folder.
@@ -43,11 +44,14 @@ class Store {
   virtual void clear() noexcept {}
 
  protected:
-  Store(std::string address, Deadline deadline)
-      : address_(std::move(address)), deadline_(deadline) {}
+  Store(std::string address, std::chrono::milliseconds timeout)
+      : address_(std::move(address)),
+        timeout_(timeout),
+        deadline_(std::chrono::steady_clock::now() + timeout) {}
 
  private:
   std::string address_;
+  std::chrono::milliseconds timeout_;
   Deadline deadline_;
 };
 

@@ -8,6 +8,7 @@
 #include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
+#include "gradwire/kernels/ops/lowrank.h"
 
 namespace gradwire {
 namespace {
@@ -220,9 +221,15 @@ void Bucket::add_to_estimates(size_t parity, Context& context) {
 std::string Bucket::what_is_not_finite() const {
   const bool kept = std::ranges::any_of(
       groups_, [](const PlanGroup& group) { return group.spec.error_feedback; });
+  const bool multiplied = std::ranges::any_of(groups_, [](const PlanGroup& group) {
+    return group.spec.error_feedback && is_low_rank(group);
+  });
   if (report_.nonfinite_rank >= 0) {
-    return concat("rank ", report_.nonfinite_rank, "'s gradient holds NaN or infinity",
-                  kept ? ", or overflows float32 with its residual" : "");
+    return concat(
+        "rank ", report_.nonfinite_rank, "'s gradient holds NaN or infinity",
+        kept ? ", or overflows float32 with its residual" : "",
+        multiplied ? concat(", or exceeds ", kMostKept, ", beyond which powersgd keeps no residual")
+                   : "");
   }
   return report_.overflows
              ? "the sum of the ranks' finite gradients overflows float32"

@@ -46,7 +46,7 @@ CarrierWorld::CarrierWorld(std::shared_ptr<CarrierEngine> engine, int rank, int 
   control_.emplace(
       ControlGroup::Options{.rank = rank,
                             .world_size = world_size,
-                            .join_by = std::chrono::steady_clock::now() + options.timeout,
+                            .join_within = options.timeout,
                             .ended = [this](const TransportError&) { close_engines(); }},
       place.invitation, std::move(place.listener));
 }

@@ -54,7 +54,7 @@ class ControlGroup {
   struct Options {
     int rank = 0;
     int world_size = 1;
-    Deadline join_by{};
+    std::chrono::milliseconds join_within{0};
     /// Called once, in the group's thread, when the world has failed: not before the constructor
     /// has returned, and not after the destructor has.
     std::function<void(const TransportError&)> ended;
@@ -135,9 +135,10 @@ class ControlGroup {
     Deadline until{};
   };
 
-  void welcome_all(const ControlInvitation& invitation, const Socket& listener, Deadline join_by);
+  void welcome_all(const ControlInvitation& invitation, const Socket& listener,
+                   std::chrono::milliseconds join_within);
   bool admit(Link& visitor);
-  void knock(const ControlInvitation& invitation, Deadline join_by);
+  void knock(const ControlInvitation& invitation, std::chrono::milliseconds join_within);
   std::string missing() const;
 
   void run();

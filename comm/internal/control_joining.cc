@@ -9,6 +9,7 @@
 #include "gradwire/comm/internal/control_group.h"
 #include "gradwire/comm/internal/control_messages.h"
 #include "gradwire/comm/internal/handshake.h"
+#include "gradwire/comm/internal/within.h"
 
 namespace gradwire {
 namespace {
@@ -51,9 +52,9 @@ ControlGroup::ControlGroup(const Options& options, const ControlInvitation& invi
     throw TransportError(concat("control group: eventfd: ", std::strerror(errno)), rank_);
   }
   if (rank_ == 0) {
-    welcome_all(invitation, listener, options.join_by);
+    welcome_all(invitation, listener, options.join_within);
   } else {
-    knock(invitation, options.join_by);
+    knock(invitation, options.join_within);
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -71,7 +72,8 @@ ControlGroup::~ControlGroup() {
 constexpr size_t kMostVisitors = 256;
 
 void ControlGroup::welcome_all(const ControlInvitation& invitation, const Socket& listener,
-                               Deadline join_by) {
+                               std::chrono::milliseconds join_within) {
+  const Deadline join_by = steady_clock::now() + join_within;
   std::vector<Link> visitors;
   std::vector<pollfd> polled;
   while (!missing().empty()) {
@@ -80,8 +82,9 @@ void ControlGroup::welcome_all(const ControlInvitation& invitation, const Socket
       polled.push_back({visitor.socket.fd(), POLLIN, 0});
     }
     const int count = ::poll(polled.data(), polled.size(), control::left_until(join_by));
-    if (count == 0 || std::chrono::steady_clock::now() >= join_by) {
-      throw TransportError(concat("control group: ", missing(), " did not come in time"));
+    if (count == 0 || steady_clock::now() >= join_by) {
+      throw TransportError(
+          concat("control group: ", missing(), " did not come ", within(join_within)));
     }
     for (size_t i = visitors.size(); count > 0 && i-- > 0;) {
       if (polled[i + 1].revents != 0 && !admit(visitors[i])) {
@@ -128,7 +131,9 @@ bool ControlGroup::admit(Link& visitor) {
   return false;
 }
 
-void ControlGroup::knock(const ControlInvitation& invitation, Deadline join_by) {
+void ControlGroup::knock(const ControlInvitation& invitation,
+                         std::chrono::milliseconds join_within) {
+  const Deadline join_by = steady_clock::now() + join_within;
   Link& link = links_[0];
   Message welcome;
   try {
@@ -141,7 +146,11 @@ void ControlGroup::knock(const ControlInvitation& invitation, Deadline join_by) 
       std::memcpy(&welcome, bytes.data(), sizeof(welcome));
     }
   } catch (const TransportError& error) {
-    throw TransportError(concat("control group: rank 0: ", error.what()), 0);
+    const bool late = steady_clock::now() >= join_by;
+    throw TransportError(
+        concat("control group: rank 0", late ? concat(" let nobody in ", within(join_within)) : "",
+               ": ", error.what()),
+        0);
   }
   if (welcome.magic != Message{}.magic || welcome.kind != Kind::kWelcome) {
     throw TransportError("control group: rank 0 sent no welcome", 0);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gradwire/comm/internal/handshake.h"
+#include "gradwire/comm/internal/within.h"
 
 namespace gradwire {
 namespace {
@@ -65,11 +66,12 @@ class Door {
   std::string place() const { return own() + address_; }
 
   /// Until all ranks from `sockets` on that have no socket yet have come.
-  void admit_all(std::vector<Socket>& sockets, Deadline deadline) {
+  void admit_all(std::vector<Socket>& sockets, Deadline deadline, milliseconds timeout) {
     for (std::string missing = missing_of(sockets); !missing.empty();
          missing = missing_of(sockets)) {
       if (steady_clock::now() >= deadline) {
-        throw TransportError(concat("no sign of ", missing, " at ", address_));
+        throw TransportError(
+            concat("no sign of ", missing, " at ", address_, " ", within(timeout)));
       }
       wait_for_news(deadline);
       std::erase_if(callers_, [&](Caller& caller) { return is_done(caller, sockets); });
@@ -248,7 +250,7 @@ std::vector<Socket> connect_mesh(Store& store, std::string_view name, const std:
     const Place place = read_place(store.get(concat(name, "/", rank)), rank);
     sockets[static_cast<size_t>(rank)] = call(place, rank, options, store.deadline());
   }
-  door.admit_all(sockets, store.deadline());
+  door.admit_all(sockets, store.deadline(), store.timeout());
   return sockets;
 }
 

@@ -30,8 +30,8 @@ struct gradwire_plugin_engine final : Endpoint {
     --waiting_;
     if (!in_time || closed_) {
       const std::string why = closed_ ? "rank " + std::to_string(lost_peer_) + ": " + why_
-                                      : "no sign of " + missing() + " within " +
-                                            std::to_string(options.connect_timeout_ms) + " ms";
+                                      : "no sign of " + missing() + " " +
+                                            gradwire::within(milliseconds(options.timeout_ms));
       tell(ParcelKind::kAbort, why);
       fabric_.remove(*this);
       Fabric::ring();

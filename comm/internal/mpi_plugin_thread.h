@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "gradwire/comm/internal/plugin_process.h"
+#include "gradwire/comm/internal/within.h"
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
@@ -64,8 +65,8 @@ class MpiThread {
       std::thread([this] { run(); }).detach();  // MPI_Init may hold it when the process ends
     }
     if (!changed_.wait_until(lock, deadline, [this] { return stage_ != Stage::kStarting; })) {
-      throw std::runtime_error("not all ranks called MPI_Init or joined within " +
-                               std::to_string(timeout_ms) + " ms");
+      throw std::runtime_error("not all ranks called MPI_Init or joined " +
+                               gradwire::within(milliseconds(timeout_ms)));
     }
     if (process_ != getpid()) {
       throw InvalidOptions("this process was forked from one that uses MPI");

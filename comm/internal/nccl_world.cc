@@ -27,7 +27,7 @@ NcclWorld::NcclWorld(const NcclLibrary& library, const Options& options,
   control_ = std::make_unique<ControlGroup>(
       ControlGroup::Options{.rank = options.rank,
                             .world_size = options.world_size,
-                            .join_by = steady_clock::now() + options.timeout,
+                            .join_within = options.timeout,
                             .ended =
                                 [this](const TransportError&) {
                                   std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 
 #include "gradwire/comm/internal/quorum.h"
 #include "gradwire/comm/internal/succession_rank.h"
+#include "gradwire/comm/internal/within.h"
 #include "gradwire/kernels/core/error.h"
 
 namespace gradwire {
@@ -204,7 +205,8 @@ void Succession::tick(Ms now) {
         changed_ = true;
       } else if (now >= begun_ + limits_.timeout) {
         fail(concat("rebuild: rank ", place_of(follows_),
-                    ", which collects the others, did not decide in time"),
+                    ", which collects the others, did not decide ",
+                    within(std::chrono::milliseconds(limits_.timeout))),
              {});
       }
     }

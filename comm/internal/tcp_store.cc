@@ -8,6 +8,7 @@
 #include "gradwire/comm/internal/handshake.h"
 #include "gradwire/comm/internal/interface.h"
 #include "gradwire/comm/internal/server.h"
+#include "gradwire/comm/internal/within.h"
 
 namespace gradwire {
 namespace {
@@ -72,8 +73,8 @@ class Table {
 class TcpStore final : public Store {
  public:
   TcpStore(std::string address, std::string host, std::string port, const StoreAccess& access,
-           Deadline deadline, int server)
-      : Store(std::move(address), deadline),
+           milliseconds timeout, int server)
+      : Store(std::move(address), timeout),
         host_(std::move(host)),
         port_(std::move(port)),
         prefix_(key_prefix(access.secret)),
@@ -105,9 +106,12 @@ class TcpStore final : public Store {
       if (why.empty()) {
         return;
       }
-      if (steady_clock::now() + pause >= deadline() || (access.given_up && access.given_up())) {
+      const bool late = steady_clock::now() + pause >= deadline();
+      if (late || (access.given_up && access.given_up())) {
         throw TransportError(
-            concat("rank ", server_, " does not answer at ", host_, ":", port_, ": ", why), server_);
+            concat("rank ", server_, late ? " did" : " does", " not answer at ", host_, ":", port_,
+                   late ? concat(" ", within(timeout())) : "", ": ", why),
+            server_);
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, longest);
@@ -197,7 +201,7 @@ Socket listen_for_ranks(const std::string& host, const std::string& port, Deadli
 
 }  // namespace
 
-std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Deadline deadline,
+std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, milliseconds timeout,
                                       const StoreAccess& access, Socket listener, int server) {
   const size_t colon = host_port.rfind(':');
   std::string host(host_port.substr(0, colon == std::string_view::npos ? 0 : colon));
@@ -207,16 +211,20 @@ std::unique_ptr<Store> make_tcp_store(std::string_view host_port, int rank, Dead
   }
   const bool digits = !port.empty() && port.size() <= 5 &&
                       port.find_first_not_of("0123456789") == std::string::npos;
+  // Not a name that may appear later: no name of a host has one of these.
+  check(host.find_first_of("/@[]? \t\n") == std::string::npos, "store: address is 'tcp:", host_port,
+        "', expected tcp:HOST:PORT",
+        host.starts_with("//") ? ", without slashes before the host" : "",
+        ", an IPv6 address in brackets");
   check(!host.empty() && digits && std::stoi(port) >= 1 && std::stoi(port) <= 65535,
         "store: address is 'tcp:", host_port,
         "', expected tcp:HOST:PORT with a port of 1 to 65535");
   auto store =
-      std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, deadline,
-                                 server);
+      std::make_unique<TcpStore>(concat("tcp:", host_port), host, port, access, timeout, server);
   if (rank == server) {
-    store->serve(
-        listener ? std::move(listener) : listen_for_ranks(host, port, deadline, access.ranks),
-        access);
+    store->serve(listener ? std::move(listener)
+                          : listen_for_ranks(host, port, store->deadline(), access.ranks),
+                 access);
   }
   store->connect(access);
   return store;

@@ -162,9 +162,7 @@ std::shared_ptr<PointToPoint> connect(const TransportOptions& options, const std
 class StoreOfAttempt final : public Store {
  public:
   StoreOfAttempt(std::unique_ptr<Store> store, std::function<bool()> given_up)
-      : Store(store->address(), store->deadline()),
-        store_(std::move(store)),
-        given_up_(std::move(given_up)) {}
+      : Store(*store), store_(std::move(store)), given_up_(std::move(given_up)) {}
   void set(std::string_view key, std::span<const char> value) override {
     check_attempt();
     store_->set(key, value);
@@ -192,13 +190,11 @@ GlooGroup::Survivors GlooGroup::rebuild(const RebuildOptions& options) {
   const auto connect_members = [&](Control::Agreement& agreement) {
     next.rank = agreement.rank;
     next.world_size = static_cast<int>(agreement.members.size());
-    const Deadline deadline = std::chrono::steady_clock::now() + next.timeout;
     StoreAccess access = access_of(next);
     access.given_up = agreement.given_up;
-    StoreOfAttempt store(
-        make_tcp_store(agreement.store, next.rank, deadline, access,
-                       std::move(agreement.listener), agreement.server),
-        agreement.given_up);
+    StoreOfAttempt store(make_tcp_store(agreement.store, next.rank, next.timeout, access,
+                                        std::move(agreement.listener), agreement.server),
+                         agreement.given_up);
     meet(store, "here", next.rank, next.world_size);
     engine = connect(next, address_, store, agreement.server);
   };

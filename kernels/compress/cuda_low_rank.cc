@@ -241,7 +241,7 @@ void CudaLowRank::encode(const Encoding& what, Context& context) {
   first_taken_ = what.second;
   const bool takes = what.second || rounds() == 1;
   Workspace::Frame frame(context.workspace);
-  cuda::encode_factors({what.x, what.e}, tables(), basis(),
+  cuda::encode_factors({what.x, what.e, what.given}, tables(), basis(),
                        {.e_next = takes ? what.e_next : cuda::ParitySpan(),
                         .body = what.body.data(),
                         .seal = what.seal,

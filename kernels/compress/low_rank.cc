@@ -158,6 +158,11 @@ bool LowRank::send_factors(const cpu::LowRankInput& input, Residual e_next,
                    finite;
 }
 
+// What is given by compress_accumulated() is its caller's.
+bool LowRank::may_be_kept(const Work& work) const {
+  return work.given == nullptr || cpu::may_be_kept(layout_.matrices(), *work.given, work.pool);
+}
+
 // Of values that are not finite nothing is sent.
 void LowRank::finish(bool finite, std::span<const float> factors, Payload out,
                      FactorSide side) const {
@@ -182,7 +187,8 @@ void LowRank::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
     return;
   }
   const bool plain = send_plain(input, e_next, out.data() + sizeof(PayloadHeader), work.pool);
-  finish(send_factors(input, e_next, factors, work) && plain, factors, out, side);
+  const bool kept = e_next.empty() || may_be_kept(work);
+  finish(send_factors(input, e_next, factors, work) && plain && kept, factors, out, side);
 }
 
 // Where only what is left overflows, x has been taken from and nothing is flagged: the next step
@@ -198,7 +204,7 @@ void LowRank::write_accumulated(Residual x, Payload out, const Work& work) {
     return;
   }
   const bool plain = send_plain(input, {}, out.data() + sizeof(PayloadHeader), work.pool);
-  const bool finite = send_factors(input, {}, factors, work) && plain;
+  const bool finite = send_factors(input, {}, factors, work) && plain && may_be_kept(work);
   finish(finite, factors, out, side);
   if (!finite) {
     return;

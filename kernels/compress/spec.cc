@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/internal/spec_joints.h"
 #include "gradwire/kernels/core/near_name.h"
 #include "gradwire/kernels/core/number_text.h"
 
@@ -202,26 +203,7 @@ void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view op
         " have one");
 }
 
-/// A '+' that is not of an exponent, as in 1e+02: what joins the parts on the command line.
-void refuse_joined_by_plus(std::string_view text) {
-  for (size_t at = text.find('+'); at != std::string_view::npos; at = text.find('+', at + 1)) {
-    const bool exponent = at >= 2 && (text[at - 1] == 'e' || text[at - 1] == 'E') &&
-                          (text[at - 2] == '.' || (text[at - 2] >= '0' && text[at - 2] <= '9'));
-    if (!exponent) {
-      std::string with_commas(text);
-      std::ranges::replace(with_commas, '+', ',');
-      throw InvalidArgument(concat("spec: is '", text, "', must be joined by ',', as '",
-                                   with_commas, "': '+' stands for it in --methods alone"));
-    }
-  }
-}
-
-}  // namespace
-
-CompressorSpec no_compression() { return {}; }
-
-CompressorSpec parse_spec(std::string_view text) {
-  refuse_joined_by_plus(text);
+CompressorSpec parse_parts(std::string_view text) {
   std::string_view head = text.substr(0, text.find(','));
   std::string_view options = head.size() < text.size() ? text.substr(head.size() + 1) : "";
   const bool has_options = head.size() < text.size();
@@ -283,6 +265,31 @@ CompressorSpec parse_spec(std::string_view text) {
   }
   validate(spec);
   return spec;
+}
+
+bool is_spec(std::string_view text) {
+  try {
+    parse_parts(text);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+CompressorSpec no_compression() { return {}; }
+
+CompressorSpec parse_spec(std::string_view text) {
+  refuse_joined_by_plus(text);
+  try {
+    return parse_parts(text);
+  } catch (const InvalidArgument&) {
+    const std::string joined = joined_by_commas(text);
+    check(joined == text || !is_spec(joined), "spec: is '", text, "', must be joined by ',', as '",
+          joined, "'");
+    throw;
+  }
 }
 
 std::string to_string(const CompressorSpec& spec) {

@@ -38,11 +38,24 @@ struct FactorView {
   }
 };
 
-/// x = g + e.
+/// x = g + e. What g was before a velocity and a residual were added is `given`; null: nobody asks.
 struct FactorSource {
   const std::byte* g;
   ParityPointer e;
+  const std::byte* given;
+  DType given_dtype;
 };
+
+/// Whether what is left of it may be kept.
+__device__ __forceinline__ bool may_be_kept(const FactorSource& source, uint64_t at) {
+  if (source.given == nullptr || source.given_dtype == DType::kFloat16) {
+    return true;  // float16 has no such values
+  }
+  const float given = source.given_dtype == DType::kFloat32
+                          ? load_float<float>(source.given, at)
+                          : load_float<bfloat16>(source.given, at);
+  return fabsf(given) <= kMostKept;
+}
 
 template <class T>
 __device__ __forceinline__ T smaller(T a, T b) {
@@ -307,7 +320,7 @@ __global__ void __launch_bounds__(kFactorThreads)
       if (j < matrix.cols) {
         const float rest = load_element<T>(source.g, e, begin + j) - terms[u];
         out[begin + j] = rest;
-        good = good && is_finite(rest);
+        good = good && is_finite(rest) && may_be_kept(source, begin + j);
       }
     }
   }

@@ -78,6 +78,11 @@ inline constexpr float kDependentShare = 0x1p-34f;
 inline constexpr float kCandidateShare = 0x1p-10f;
 inline constexpr uint32_t kCandidates = 64;
 
+/// Of a gradient of which something is kept, at most. What is kept comes back in every later step
+/// until it is sent, and where a product with it overflowed, so would that of each later step: no
+/// step would ever be committed again. A factor of 2^24 is left for velocities and lengths.
+inline constexpr float kMostKept = 0x1p104f;
+
 namespace cpu {
 
 /// What the products of a group are taken of.
@@ -107,6 +112,9 @@ bool multiply_right(const LowRankInput& input, const float* right, float* left,
 /// @returns false where an x or a factor is not finite.
 bool multiply_left(const LowRankInput& input, const float* left, float* right,
                    Workspace& workspace, ThreadPool& pool);
+
+/// Whether no element of the matrices is above kMostKept in g, that of the whole group.
+bool may_be_kept(std::span<const LowRankMatrix> matrices, ConstTensorView g, ThreadPool& pool);
 
 /// The matrices' elements of left_over = x - left right^T, the product's terms added in order of
 /// the vectors. `left_over` may be g. @returns false where one is not finite.

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <functional>
 
 #include "gradwire/kernels/ops/cast.h"
+#include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/internal/lowrank_loops.h"
 
@@ -21,6 +23,7 @@ constexpr uint32_t kBlockCols = 256;
 constexpr size_t kExpandedVectors = 4096;  // floats of a tile of vectors that is expanded
 constexpr size_t kExpandedCols = 1024;     // of it at most
 constexpr size_t kAddedUp = 4096;
+constexpr size_t kLookedAt = 4096;  // elements at once
 
 using internal::accumulate_columns;
 using internal::accumulate_rows;
@@ -234,6 +237,27 @@ bool multiply_left(const LowRankInput& input, const float* left, float* right, W
     pool.parallel_for((factor + kAddedUp - 1) / kAddedUp, std::cref(add_up));
   }
   return finite;
+}
+
+bool may_be_kept(std::span<const LowRankMatrix> matrices, ConstTensorView g, ThreadPool& pool) {
+  if (g.dtype == DType::kFloat16) {  // has no such values
+    return true;
+  }
+  std::atomic<bool> small{true};
+  for (const LowRankMatrix& matrix : matrices) {
+    const size_t numel = size_t{matrix.rows} * matrix.cols;
+    for_each_chunk(pool, (numel + kLookedAt - 1) / kLookedAt, [&](size_t i) {
+      alignas(64) float room[kLookedAt];
+      const size_t first = i * kLookedAt;
+      const LowRankInput input{g, {}, {}, 0};
+      const std::span<const float> values =
+          elements(input, matrix.offset + first, std::min(kLookedAt, numel - first), room);
+      if (max_magnitude_bits(values) > std::bit_cast<uint32_t>(kMostKept)) {
+        small.store(false, std::memory_order_relaxed);
+      }
+    });
+  }
+  return small;
 }
 
 bool subtract_product(const LowRankInput& input, const FactorPair& factors,

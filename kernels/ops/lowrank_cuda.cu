@@ -53,7 +53,8 @@ size_t floats_of(const FactorTables& tables) {
 template <class T>
 void encode_as(const FactorInput& input, const FactorView& v, const FactorTables& tables,
                const FactorBasis& basis, const FactorOutput& out, Stream& stream) {
-  const FactorSource source{static_cast<const std::byte*>(input.x.data), ParityPointer(input.e)};
+  const FactorSource source{static_cast<const std::byte*>(input.x.data), ParityPointer(input.e),
+                            static_cast<const std::byte*>(input.given.data), input.given.dtype};
   CallWords* const call = out.seal.call;
   const bool maybe_left = tables.side != FactorSide::kRight;
   const bool maybe_right = tables.side != FactorSide::kLeft;
@@ -97,6 +98,11 @@ void encode_factors(const FactorInput& input, const FactorTables& tables, const 
   check_view(op, "x", input.x, stream);
   check(input.x.numel == tables.numel, op, ": x has ", input.x.numel, " elements, must have ",
         tables.numel);
+  if (input.given.data != nullptr) {
+    check_view(op, "given", input.given, stream);
+    check(input.given.numel == tables.numel, op, ": given has ", input.given.numel,
+          " elements, must have ", tables.numel);
+  }
   check_parity(op, "e", input.e, tables.numel);
   check_parity(op, "e_next", output.e_next, tables.numel);
   check_seal(op, output.seal.call, output.seal);

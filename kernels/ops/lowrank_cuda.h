@@ -66,6 +66,8 @@ struct FactorBasis {
 struct FactorInput {
   ConstTensorView x;
   ParitySpan e{};  ///< added to x
+  /// Flagged above kMostKept where something of it is kept; none: nothing is.
+  ConstTensorView given{};
 };
 
 struct FactorOutput {

@@ -11,7 +11,6 @@ namespace gradwire::transport_test {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 std::vector<int> everyone(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
@@ -27,7 +26,7 @@ std::vector<std::string> run_members(
     auto group = std::make_unique<ControlGroup>(
         ControlGroup::Options{.rank = r,
                               .world_size = size,
-                              .join_by = steady_clock::now() + milliseconds(20000),
+                              .join_within = milliseconds(20000),
                               .ended = [](const TransportError&) {}},
         place.invitation, r == 0 ? std::move(place.listener) : Socket());
     body(group, r);
@@ -141,7 +140,7 @@ TEST(ControlGroup, CanBeLeftRightAfterItHasEnded) {
     ControlGroup::Place place = ControlGroup::open_place("127.0.0.1");
     ControlGroup group({.rank = 0,
                         .world_size = 1,
-                        .join_by = steady_clock::now() + milliseconds(20000),
+                        .join_within = milliseconds(20000),
                         .ended = [](const TransportError&) {}},
                        place.invitation, std::move(place.listener));
     group.abort(TransportError("over", 0));

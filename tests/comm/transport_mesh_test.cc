@@ -118,6 +118,7 @@ TEST_F(Mesh, FormsAlthoughStrangersCall) {
 TEST_F(Mesh, NamesTheRanksThatDoNotCall) {
   const auto errors = run_threads(1, [&](int) { connect(0, 3, milliseconds(300)); });
   EXPECT_NE(errors[0].find("no sign of rank 1, 2 at 127.0.0.1:"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find(" within 0.3 s (the timeout: "), std::string::npos) << errors[0];
 }
 
 TEST_F(Mesh, NamesTheRankThatNoLongerListens) {

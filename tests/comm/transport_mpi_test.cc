@@ -129,13 +129,14 @@ TEST_F(MpiProcesses, ARankThatDoesNotJoinIsNamed) {
   for (const size_t other : {0u, 2u}) {
     expect_contains(errors[other], concat("mpi: rank ", other, " joining the others: "));
   }
-  expect_contains(errors[0] + errors[2], "no sign of rank 1 within 500 ms");
+  expect_contains(errors[0] + errors[2], "no sign of rank 1 within 0.5 s (the timeout: ");
 }
 
 TEST_F(MpiProcesses, ARankThatNeverStartsMpiDoesNotHoldTheOthers) {
   // When the first of them leaves, mpirun ends the job.
   const auto errors = run(3, "late", Exit::kAny);
-  expect_contains(errors[0] + errors[2], "not all ranks called MPI_Init or joined within 700 ms");
+  expect_contains(errors[0] + errors[2],
+                  "not all ranks called MPI_Init or joined within 0.7 s (the timeout: ");
 }
 
 TEST_F(MpiProcesses, AWorldThatIsNotMpisIsRefused) {

@@ -96,6 +96,9 @@ TEST(Stores, APortInUseIsNamed) {
             "rank 0 cannot listen on " + place + ": Address already in use");
 }
 
+const std::string kHowToChange =
+    " (the timeout: --timeout of a command, timeout= in Python, TransportOptions::timeout)";
+
 using Ranks = StoreAccess::Ranks;
 
 /// What a connection to 127.0.0.2, an address of this machine that nobody has named, says of a
@@ -140,7 +143,8 @@ TEST(Stores, AServerThatIsNotThereIsNamedAtTheDeadline) {
   const std::string place = "127.0.0.1:" + std::to_string(port.release());
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(message_of<TransportError>([&] { make_store("tcp:" + place, 1, milliseconds(200)); }),
-            "rank 0 does not answer at " + place + ": Connection refused");
+            "rank 0 did not answer at " + place + " within 0.2 s" + kHowToChange +
+                ": Connection refused");
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(100)) << "it tries again";
 }
 
@@ -148,13 +152,14 @@ TEST(Stores, ASilentServerIsNamedAtTheDeadline) {
   const TakenPort silent;  // accepts connections, answers nothing
   const std::string place = "tcp:127.0.0.1:" + std::to_string(silent.port());
   EXPECT_EQ(message_of<TransportError>([&] { make_store(place, 1, milliseconds(200)); }),
-            "rank 0 does not answer at " + place.substr(4) + ": no answer within the timeout");
+            "rank 0 did not answer at " + place.substr(4) + " within 0.2 s" + kHowToChange +
+                ": no answer within the timeout");
 }
 
 TEST(Stores, AnUnknownHostIsNamed) {
   expect_contains(message_of<TransportError>(
                       [] { make_store("tcp:no-such-host.invalid:29500", 1, milliseconds(200)); }),
-                  "no-such-host.invalid:29500: ");
+                  "no-such-host.invalid:29500 within 0.2 s" + kHowToChange + ": ");
 }
 
 TEST(Stores, AServerSurvivesStrangers) {
@@ -180,9 +185,10 @@ TEST(Stores, MissingRanksAndKeysAreNamed) {
   const TemporaryFolder folder;
   const auto store = make_store("file:" + folder.path(), 1, milliseconds(150));
   EXPECT_EQ(message_of<TransportError>([&] { meet(*store, "here", 1, 4); }),
-            "store file:" + folder.path() + ": 3 of 4 ranks did not appear in time: rank 0, 2, 3");
+            "store file:" + folder.path() + ": 3 of 4 ranks did not appear within 0.15 s" +
+                kHowToChange + ": rank 0, 2, 3");
   expect_contains(message_of<TransportError>([&] { store->get("x"); }),
-                  "'x' did not appear in time");
+                  "'x' did not appear within 0.15 s");
 }
 
 TEST(Stores, RanksMissingAtATcpStoreAreNamedToAllAtTheDeadline) {
@@ -195,7 +201,8 @@ TEST(Stores, RanksMissingAtATcpStoreAreNamedToAllAtTheDeadline) {
     said[r] = message_of<TransportError>([&] { meet(*stores[r], "here", rank, 4); });
   }));
   for (const std::string& text : said) {
-    EXPECT_EQ(text, "store " + address + ": 2 of 4 ranks did not appear in time: rank 2, 3");
+    EXPECT_EQ(text, "store " + address + ": 2 of 4 ranks did not appear within 0.4 s" +
+                        kHowToChange + ": rank 2, 3");
   }
 }
 
@@ -211,10 +218,16 @@ TEST(Stores, AFolderThatWasUsedBeforeIsRefused) {
 TEST(Stores, AnAddressThatIsNoneIsRefused) {
   for (const char* address :
        {"", "file:", "tcp:", "tcp:host", "tcp::29500", "tcp:host:", "tcp:host:x", "tcp:host:0",
-        "tcp:host:65536", "tcp:host:123456", "http://host:1"}) {
+        "tcp:host:65536", "tcp:host:123456", "http://host:1", "tcp:/host:1", "tcp:a b:1",
+        "tcp:[::1:1", "tcp:user@host:1", "tcp:[tcp://host]:1"}) {
     SCOPED_TRACE(address);
     EXPECT_THROW(make_store(address, 1, milliseconds(50)), InvalidArgument);
   }
+  // At once, where a name that is not known would be asked for until the deadline.
+  EXPECT_EQ(message_of<InvalidArgument>(
+                [] { make_store("tcp://10.0.0.1:29500", 1, std::chrono::hours(1)); }),
+            "store: address is 'tcp://10.0.0.1:29500', expected tcp:HOST:PORT, without slashes "
+            "before the host, an IPv6 address in brackets");
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/file") << "x";
   expect_contains(message_of<TransportError>(

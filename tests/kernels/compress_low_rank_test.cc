@@ -221,6 +221,34 @@ TEST(PowerSgd, FlagsWhatIsNotFiniteAndLearnsNothingUncommitted) {
   }
 }
 
+// Of a gradient of 1e38 u v^T, u and v of +-1, factors are finite and so is what is left of it.
+// That would overflow every later product, for which reason it is refused, and keeps no step back.
+TEST(PowerSgd, GoesOnBehindAFiniteGradientWhoseResidualCouldNotBeMultiplied) {
+  const std::vector<Segment> segments{{4, 0, 64 * 48, 64}};
+  const std::vector<float> good = normal(64 * 48, kSeed);
+  std::vector<float> large(good.size());
+  for (size_t i = 0; i < large.size(); ++i) {
+    large[i] = std::copysign(1e38f, good[i / 48 * 48] * good[i % 48]);
+  }
+  for (const char* spec : {"powersgd:1", "powersgd:4", "powersgd:2,rounds=2",
+                           "powersgd:2,decay=0.9", "powersgd:2,momentum=0.9",
+                           "powersgd:2,decay=0.9,momentum=0.9", "powersgd:2,ef21"}) {
+    for (int behind = 0; behind < 2; ++behind) {  // factors of either side
+      SCOPED_TRACE(concat(spec, ", behind ", behind, " steps"));
+      LowRankRanks ranks(spec, segments, 2, kSeed);
+      for (int step = 0; step < behind + 4; ++step) {
+        ranks.step({step == behind ? large : good, good});
+        const bool refused = flags_of(ranks.payloads()[0]) != 0;
+        EXPECT_EQ(refused, step == behind) << "step " << step;
+        EXPECT_EQ(flags_of(ranks.payloads()[1]), 0);
+        if (!refused) {
+          ranks.commit();
+        }
+      }
+    }
+  }
+}
+
 TEST(PowerSgd, SlicesAddUpToTheSumOfRanks) {
   const std::vector<Segment> segments = mixed_segments();
   const size_t numel = numel_of(segments);

@@ -18,6 +18,21 @@ std::string refusal(std::string_view text) {
   return "accepted";
 }
 
+TEST(SpecText, SaysThatCommasJoinWhatColonsSemicolonsAndSpacesDo) {
+  for (const auto& [text, meant] : {std::pair{"topk:1%:int4", "topk:1%,int4"},
+                                    {"topk:1%;int4;ef21", "topk:1%,int4,ef21"},
+                                    {"topk:1% int4", "topk:1%,int4"},
+                                    {"int8:ef", "int8,ef"},
+                                    {"topk:1%,int4:stochastic", "topk:1%,int4,stochastic"},
+                                    {"topk:1%:qsgd:7:start=3:bf16", "topk:1%,qsgd:7,start=3:bf16"},
+                                    {"powersgd:4:rounds=2", "powersgd:4,rounds=2"}}) {
+    EXPECT_EQ(refusal(text),
+              concat("spec: is '", text, "', must be joined by ',', as '", meant, "'"));
+    EXPECT_EQ(refusal(meant), "accepted");
+  }
+  EXPECT_EQ(refusal("topk:1%:int5"), "topk: density is '1%:int5', must be a number");
+}
+
 TEST(SpecText, SaysThatCommasJoinItsParts) {
   const std::string tail = "': '+' stands for it in --methods alone";
   EXPECT_EQ(refusal("topk:1%+int4"),

@@ -61,6 +61,31 @@ def test_lines_where_there_is_no_terminal_name_the_run_and_what_is_left(capfd):
     ]
 
 
+def test_what_is_left_in_a_run_is_never_more_than_what_is_left_in_all(capfd):
+    now = [0.0]
+    asked = trials(methods=["none", "int4", "int8"], links=[FREE])
+    shown = progress.Progress(asked, clock=lambda: now[0])
+    for trial in asked[:2]:
+        shown.begin(trial, None)
+        shown.observe(dict(event="start", steps_per_epoch=5))  # 100 steps, if the target is never reached
+        if trial is asked[1]:
+            for now[0], step in [(16.0, 20), (24.0, 40)]:
+                shown.observe(dict(event="step", step=step, seconds=0.4 * step))
+        now[0] += 10
+        shown.end("done")
+    shown.close()
+    assert capfd.readouterr().err.splitlines() == [
+        "[1/3] none on unshaped links, seed 1: done; about 20 s left in all",
+        # It takes 10 s like the first one, though its steps might last 32 s.
+        "[2/3] int4 on unshaped links, seed 1: step 20 of at most 100, accuracy -, about 4 s left in this "
+        "run; about 14 s left in all",
+        # It takes longer than the first one, nobody knows how long.
+        "[2/3] int4 on unshaped links, seed 1: step 40 of at most 100, accuracy -, at most 24 s left in this "
+        "run; about 34 s left in all",
+        "[2/3] int4 on unshaped links, seed 1: done; about 17 s left in all",
+    ]
+
+
 def test_a_terminal_has_a_bar_of_the_run_and_one_of_all():
     pytest.importorskip("rich", reason="rich draws the bars")
     bar = progress._Bar(3)

@@ -178,6 +178,55 @@ def test_the_command_plan_reads_other_formats_and_refuses_files_that_are_not_the
     assert done.returncode == 2 and "--workers: 0" in done.stderr, done.stderr
 
 
+KINETO = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}'
+OTHERS = [
+    (KINETO, "profile", "it looks like a Chrome trace, as torch.profiler writes it, which the format kineto "
+     "reads (--format kineto)"),
+    ('[{"id": 1, "name": "a", "type": "COMM_COLL_NODE"}]', "profile", "(--format chakra)"),
+    ("Id\tName\tForward\tBackward\tComm\tSize\n0\tdata\t0\t0\t0\t0\n", "profile", "(--format columns)"),
+    ("node1 -- Conv -- forward_compute_time=1, backward_compute_time=2, parameter_size=4", "profile",
+     "(--format pipedream)"),
+    ("I0207 16:23:08.1 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]\n", "profile",
+     "(--format b-caffe)"),
+    ('{"format": "gradwire.profile", "version": 1}', "kineto", "(--format profile)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, format, says", OTHERS)
+def test_a_file_of_another_format_is_answered_by_the_format_that_reads_it(text, format, says, tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(text)
+    with pytest.raises(gradwire.InvalidArgument) as refused:
+        planner.read_profile(str(path), format)
+    assert str(path) in str(refused.value) and str(refused.value).endswith(says)
+
+
+def test_what_is_wrong_with_a_profile_of_the_format_that_was_said_is_not_answered_so(tmp_path):
+    path = tmp_path / "step.json"
+    own = '{"format": "gradwire.profile"}'
+    for text, format in [(KINETO, "kineto"), (own, "profile"), ("{}", "profile")]:
+        path.write_text(text)
+        with pytest.raises(gradwire.InvalidArgument) as refused:
+            planner.read_profile(str(path), format)
+        assert "looks like" not in str(refused.value)
+
+
+def test_the_command_plan_takes_a_model_by_name_as_simulate_does(capsys):
+    from gradwire import cli
+
+    words = ["plan", "--model", "gpt2", "--tflops", "40", "--batch", "4", "--workers", "2", "--specs", ""]
+    assert cli.main([*words, "--json", "-"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert sum(bucket["numel"] for bucket in plan["buckets"]) == 124_439_808  # of its published dimensions
+    # Backward is two thirds of its arithmetic: 2 x 2 operations for each weight but those looked up.
+    step = planner.simulate(planner.profile_of_model("gpt2", 40e12, 4), planner.Cluster())
+    assert plan["backward_end_s"] == pytest.approx(2 / 3 * step["compute_s"], rel=0.01)
+    assert cli.main(words) == 0
+    assert "assumed: 40 TFLOP/s per worker, 4 samples each" in capsys.readouterr().out
+    assert cli.main([*words, "--step", "1"]) == 0
+    assert "--step has no effect: it is of --profile" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name, option", [("plan", "[topk:1%,int4;int8]"), ("recommend", "--budget")])
 def test_the_commands_have_help(name, option):
     done = command(name, "--help")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,9 +27,9 @@ def fakes(tmp_path):
     return folder
 
 
-def run(fakes, *words, cwd=None, **variables):
+def run(fakes, *words, cwd=None, script=ROOT / "run.sh", **variables):
     environment = {**os.environ, "PATH": f"{fakes}:{os.environ['PATH']}", **variables}
-    return subprocess.run(["sh", str(ROOT / "run.sh"), *words], env=environment, text=True,
+    return subprocess.run(["sh", str(script), *words], env=environment, text=True,
                           capture_output=True, timeout=120, cwd=cwd)
 
 
@@ -44,6 +45,20 @@ def test_install_says_what_it_does_and_where_the_library_is(fakes, tmp_path):
     assert f"are in {tmp_path}/prefix of mine" in stages[-1]
     assert f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix of mine" in done.stderr
     assert "-- gradwire: GLOO on" in done.stderr
+
+
+def test_install_compiles_with_the_compiler_of_the_package(fakes, tmp_path):
+    checkout = tmp_path / "checkout"
+    for build, compiler in [("py", "/usr/bin/g++"), ("cpp", "/usr/bin/c++")]:
+        (checkout / "build" / build).mkdir(parents=True)
+        cache = checkout / "build" / build / "CMakeCache.txt"
+        cache.write_text(f"CMAKE_CXX_COMPILER:FILEPATH={compiler}\n")
+    shutil.copy(ROOT / "run.sh", checkout)
+    done = run(fakes, "install", cwd=tmp_path, script=checkout / "run.sh")
+    assert done.returncode == 0, done.stderr
+    configured = (tmp_path / "calls").read_text().splitlines()[0]
+    assert configured.endswith(" -DCMAKE_CXX_COMPILER=/usr/bin/g++")
+    assert not cache.exists(), "CMake would begin anew without what it is told"
 
 
 def test_a_stage_that_fails_shows_its_last_lines(fakes, tmp_path):

@@ -104,8 +104,8 @@ def test_a_name_that_never_appears_is_named_at_the_deadline(machines):
                              GRADWIRE_WORLD_SIZE=MACHINES, GRADWIRE_STORE="tcp:worker0:29421")
     codes, said = outputs([process])
     assert codes == [1]
-    assert re.search("rank 0 does not answer at worker0:29421: (Temporary failure in name|Name or)",
-                     said[0]), said
+    assert re.search(r"rank 0 did not answer at worker0:29421 within 2 s \(the timeout: --timeout .*\): "
+                     "(Temporary failure in name|Name or)", said[0]), said
 
 
 def test_names_that_stand_for_addresses_of_ipv6(network):

@@ -89,6 +89,18 @@ def test_the_command_simulates_four_thousand_workers(tmp_path, capsys):
     assert any(e["ph"] == "X" for e in json.loads(drawn.read_text())["traceEvents"])
 
 
+def test_several_streams_are_counted_wherever_their_schedule_is_named(capsys):
+    words = ["simulate", "--profile", str(DATA / "b-caffe" / "tmp4comm.log"), "--format", "b-caffe",
+             "--schedule", "wfbp,multi-stream", "--scaling", "--links", "1gbit", "--workers", "2",
+             "--streams", "3"]  # fmt: skip
+    assert cli.main([*words, "--json", "-"]) == 0
+    assert [p["streams"] for p in json.loads(capsys.readouterr().out)["predictions"]] == [1, 3]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert said.count("multi-stream") == said.count("multi-stream (3 streams)") == 3
+    assert "wfbp (" not in said
+
+
 def test_b_caffes_published_step_is_replayed(capsys):
     words = ["simulate", "--profile", str(DATA / "b-caffe" / "tmp4comm.log"), "--format", "b-caffe",
              "--schedule", "wfbp", "--measured-exchanges", "--json", "-"]

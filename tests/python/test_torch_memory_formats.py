@@ -269,6 +269,48 @@ def test_a_memory_format_may_change_in_the_middle_of_training(tmp_path):
     check(2, _changes, tmp_path)
 
 
+def _laid_over(world):
+    """Parameters whose memory is what the outer optimizer steps: in another order, or another's."""
+    transport = gradwire.torch.transport(timeout=30.0)
+
+    def transpose(a, b):
+        a.data = a.data.t()
+
+    def swap(a, b):
+        a.data, b.data = b.data, a.data
+
+    def swap_transposed(a, b):
+        a.data, b.data = b.data.t(), a.data.t()
+
+    def share(a, b):
+        a.data = b.data.t()
+
+    for change in (transpose, swap, swap_transposed, share):
+        torch.manual_seed(3)
+        pair = [torch.nn.Parameter(torch.randn(5, 5)) for _ in range(2)]
+        plan = gradwire.make_plan([("a", (5, 5)), ("b", (5, 5))], "none")
+        outer = gradwire.torch.DiLoCo(pair, gradwire.Reducer(plan, transport), every=1, preset="local-sgd",
+                                      threads=1)  # fmt: skip
+        change(*pair)
+        if change is share:
+            words = "parameters[0]: 'a' lies in the memory of parameters[1], 'b', must have its own"
+            with pytest.raises(gradwire.InvalidArgument, match=re.escape(words)):
+                outer.step()
+            continue
+        for step in range(2):
+            with torch.no_grad():  # a local step, of each rank another
+                for p in pair:
+                    p.add_(torch.arange(25.0).view(5, 5) * (world.rank + step))
+            wanted = [total / 2 for total in sums(pair)]
+            outer.step()
+            assert_near([p.detach() for p in pair], wanted, 1e-6, (change.__name__, step))
+    transport.close()
+
+
+def test_a_parameter_may_come_to_lie_over_what_local_steps_keep_of_it(tmp_path):
+    check(2, _laid_over, tmp_path)
+
+
 class _Converted(torch.nn.Module if rank_processes.HAS_TORCH else object):
     """A weight and one in transposed memory, that convert() lays out in other orders."""
 

@@ -19,6 +19,30 @@ KINDS = {
 kinds = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
+@pytest.mark.parametrize("keyword, says", [
+    ("fused", "AdamW: unknown keyword 'fused' of torch.optim: a step is one call anyhow, leave it out; "
+     "known: params, lr, betas, eps, weight_decay, max_grad_norm, master, state, threads"),
+    ("foreach", "AdamW: unknown keyword 'foreach' of torch.optim: a step is one call anyhow, leave it out; "),
+    ("amsgrad", "AdamW: unknown keyword 'amsgrad' of torch.optim, which is not there; known: params, lr, "),
+    ("wd", "AdamW: unknown keyword 'wd' (did you mean 'weight_decay'?); known: params, lr, "),
+    ("nesterov", "AdamW: unknown keyword 'nesterov'; known: params, lr, "),
+])  # fmt: skip
+def test_a_keyword_that_an_optimizer_does_not_take_is_answered_by_those_it_does(keyword, says):
+    for kind in (gradwire.InvalidArgument, TypeError):  # TypeError: what Python itself raises
+        with pytest.raises(kind) as refused:
+            gt.AdamW([torch.nn.Parameter(torch.ones(3))], lr=0.1, **{keyword: True})
+        assert str(refused.value).startswith(says)
+
+
+def test_a_class_made_of_an_optimizer_has_keywords_of_its_own():
+    class Mine(gt.SGD):
+        def __init__(self, params, **settings):
+            self.mine = settings.pop("mine")
+            super().__init__(params, **settings)
+
+    assert Mine([torch.nn.Parameter(torch.ones(3))], lr=0.1, mine=3).mine == 3
+
+
 def trained(make, look):
     torch.manual_seed(4)
     model = torch.nn.Linear(6, 3)

@@ -1,6 +1,7 @@
 """Programs that are called the wrong way say what is wrong, exit with 2, and have started nothing."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,32 @@ def test_the_checker_misses_its_variables_after_its_words():
     assert done.returncode == 2 and "RANK" in done.stderr
 
 
+def test_the_checker_alone_says_how_it_is_started_and_the_command_works(tmp_path):
+    done = run([paths.checker()])
+    assert done.returncode == 2 and done.stdout == ""
+    ways = [line.strip() for line in done.stderr.splitlines() if line.startswith("  ")]
+    assert [way.split()[0] for way in ways] == ["torchrun", "mpirun", "srun", "for"], done.stderr
+    assert all("gradwire check" in way for way in ways)
+    named = tmp_path / "gradwire"  # whatever `gradwire` the PATH may have
+    named.write_text(f"#!/bin/sh\n[ $1 = check ] && shift && exec {paths.checker()} --timeout 20 \"$@\"\n")
+    named.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        by_hand = ways[-1].replace("29400", str(free.getsockname()[1]))
+    tried = run(["sh", "-c", by_hand], PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert tried.stdout.count(": OK, shift of 8 bytes ") == 2, by_hand + tried.stdout + tried.stderr
+
+
+@pytest.mark.parametrize("store", ["", "nonsense", "tcp:host:none", "tcp://127.0.0.1:29400"])
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_a_store_that_is_none_is_bad_usage_of_the_checker(store, by_variable):
+    variables = {"GRADWIRE_RANK": "1", "GRADWIRE_WORLD_SIZE": "2"}
+    given = {"GRADWIRE_STORE": store} if by_variable else {"GRADWIRE_STORE": "file:/nowhere/at/all"}
+    done = run([paths.checker(), *([] if by_variable else ["--store", store])], **variables, **given)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert "expected " in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.fixture
 def program(tmp_path):
     """In the place of the fault rank: leaves a mark where it was run."""
@@ -86,8 +113,8 @@ def test_a_program_that_cannot_be_run_is_named(tmp_path):
      "mean --model?"),
     (["profile", "cnn", "--worker-s", "2"], "unrecognized arguments: --worker-s 2; --worker-s: did you mean "
      "--workers?"),
-    (["plan", "--profil-e", "step.json", "--workers", "2"], "the following arguments are required: --profile"
-     "; --profil-e: did you mean --profile?"),
+    (["plan", "--profil-e", "step.json", "--workers", "2"], "one of the arguments --model --profile is "
+     "required; --profil-e: did you mean --profile?"),
     (["recommend", "--step", "V100=1s", "--gradient", "1MB", "--samples", "1", "--batch", "1",
       "--bugdet", "2h"],
      "the following arguments are required: --budget; --bugdet: did you mean --budget?"),

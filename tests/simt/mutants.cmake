@@ -88,6 +88,9 @@ gradwire_simt_mutant(rows_barrier COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cu
 gradwire_simt_mutant(rest_added COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
   FROM "load_element<T>(source.g, e, begin + j) - terms[u]"
   TO "load_element<T>(source.g, e, begin + j) + terms[u]" TESTS "*CudaLowRank.WritesTheBytes*")
+gradwire_simt_mutant(kept_however_large COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
+  FROM "return fabsf(given) <= kMostKept;" TO "return given == given;"
+  TESTS "*CudaLowRank.RefusesAGradient*")
 gradwire_simt_mutant(factors_flagged COMPRESSORS FILE lowrank.cuh SOURCE lowrank_cuda.cu
   FROM "flagged || i >= plain" TO "i >= plain" TESTS "*PowerSgd.FlagsWhat*")
 gradwire_simt_mutant(dependent_kept COMPRESSORS FILE lowrank_parts.cuh SOURCE lowrank_cuda.cu

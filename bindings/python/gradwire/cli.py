@@ -59,7 +59,7 @@ _EXAMPLES = {
     "report": "gradwire report out.json --output out.html",
     "profile": "gradwire profile cnn --workers 2 --link 1gbit --json found.json",
     "simulate": "gradwire simulate --model bert-large --workers 64 --link 25gbe --bucket ddp",
-    "check": "mpirun -n 2 gradwire check",
+    "check": "torchrun --no-python --nproc-per-node 2 gradwire check",
     "info": "gradwire info --json",
     "doctor": "gradwire doctor",
     "plan": "gradwire plan --profile step.json --workers 16 --link 10gbit --json plan.json",
@@ -160,7 +160,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     _add_json(examined)
     examined.set_defaults(run=_doctor)
 
-    planned = commands.add_parser("plan", help="say how a profiled step's gradients should travel")
+    planned = commands.add_parser(
+        "plan", help="say how the gradients of a step should travel, profiled or of a model by name"
+    )
     _add_debug(planned)
     recommended = commands.add_parser(
         "recommend", help="say which machines train an epoch in time at the least cost"

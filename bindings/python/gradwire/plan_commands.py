@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import drawing, effects, json_output, planner, planner_plots
 from .errors import InvalidArgument
-from .simulating import add_profile_format, aligned, format_rules, read_profile
+from .profile_source import add_source, assumed, read_source, rules_of_source
+from .simulating import aligned
 
 __all__ = ["add_plan", "add_recommend"]
 
@@ -19,15 +20,12 @@ _SPECS = "topk:1%,int4;int8"
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Options of `gradwire plan`."""
     parser.description = (
-        "Says how the gradients of a profiled step should travel: buckets, compressor, exchange and "
-        "streams of each, and how much every other plan that was considered loses. Compressors are "
-        "timed on this machine for some seconds when they are first asked for (kept in "
-        "~/.cache/gradwire/codecs.json), links are as given.")
+        "Says how the gradients of a step should travel, of a profiled one or of a model by name: "
+        "buckets, compressor, exchange and streams of each, and how much every other plan that was "
+        "considered loses. Compressors are timed on this machine for some seconds "
+        "when they are first asked for (kept in ~/.cache/gradwire/codecs.json), links are as given.")
     effects.remember_given(parser)
-    parser.add_argument("--profile", required=True, metavar="FILE", help="a step's measured profile")
-    add_profile_format(parser)
-    parser.add_argument("--batch", type=int, default=8,
-                        help="of chakra and pipedream: samples per worker [8]")
+    add_source(parser.add_argument_group("the step"))
     parser.add_argument("--workers", type=int, required=True, help="ranks")
     _add_link(parser)
     parser.add_argument("--specs", default=_SPECS, metavar="SPEC;..",
@@ -128,7 +126,7 @@ def _plan(args: argparse.Namespace) -> int:
                           ("--threads", args.threads)):
         if least < 1:
             raise InvalidArgument(f"{option}: {least}, must be at least 1")
-    gradients = planner.gradients_of_profile(read_profile(args))
+    gradients = planner.gradients_of_profile(read_source(args))
     specs = [spec.strip().replace("+", ",") for spec in args.specs.split(";") if spec.strip()]
     from .codec_cache import needed_codecs  # there is none in a build without the planner
 
@@ -146,15 +144,14 @@ def _plan(args: argparse.Namespace) -> int:
         "link": link.name, "workers": args.workers, "end_s": plan.end_s,
         "backward_end_s": plan.backward_end_s, "encode_s": plan.encode_s, "exact": plan.exact,
         "buckets": plan.buckets, "candidates": plan.candidates, "chosen": plan.chosen,
-        "codecs": codecs, "notes": effects.notes_of_first_steps(specs)}
+        "codecs": codecs, "notes": [*assumed(args), *effects.notes_of_first_steps(specs)]}
     full = link.effective_bytes_per_s(1) >= link.effective_bytes_per_s(max(streams))
     document["without_effect"] = effects.without_effect(args, [
         *effects.of_all(("--link", "--alpha", "--stream-bandwidth", "--streams"), args.workers == 1,
                         "one worker exchanges nothing"),
         ("--streams", full, "one stream carries all of the link (--stream-bandwidth)"),
         *_stream_rules(link),
-        ("--batch", args.format not in ("chakra", "pipedream"), f"the format {args.format} says its own"),
-        *format_rules(args),
+        *rules_of_source(args),
     ])
     notes = "".join(f"\n{note}" for note in document["notes"])
     return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}{notes}", planner_plots.plot_plan)

@@ -71,6 +71,9 @@ _MOST_BYTES = 1 << 30  # of a file, unpacked
 FORMATS = ("profile", "columns", "b-caffe", "b-caffe-merged", "kineto", "chakra", "pipedream")
 
 
+_OF_CHAKRA = ("COMM_COLL_NODE", '"workload_graph"', '"data_deps"', '"dataDeps"')
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The machines a step runs on, and what travels between them.
@@ -139,7 +142,35 @@ def read_profile(
         raise InvalidArgument(f"{path}: elements {list(elements)}, must each be from 1 to 1e13")
     text = read_text(path)
     options = {"step": step, "batch": batch, "elements": list(elements)}
-    return _core.planner_profile(format, text, path, options)
+    try:
+        return _core.planner_profile(format, text, path, options)
+    except InvalidArgument as error:
+        other, what = _looks_like(text)
+        if other in ("", format):
+            raise
+        raise InvalidArgument(
+            f"{error}; it looks like {what}, which the format {other} reads (--format {other})"
+        ) from None
+
+
+def _looks_like(text: str) -> Tuple[str, str]:
+    """The format that a text seems to have, and what it is; empty where nothing tells."""
+    begin = text.lstrip()[:1]
+    first = text.lstrip().partition("\n")[0]
+    for format, what, likely in (
+        ("profile", "a profile of gradwire's", begin == "{" and '"gradwire.profile"' in text),
+        ("kineto", "a Chrome trace, as torch.profiler writes it",
+         begin in ("{", "[") and '"traceEvents"' in text),
+        ("chakra", "an execution trace of Chakra's",
+         begin in ("{", "[") and any(word in text for word in _OF_CHAKRA)),
+        ("columns", "a table of layers",
+         {"Forward", "Backward", "Comm"} <= set(first.replace(",", " ").split())),
+        ("pipedream", "a layer graph of PipeDream's", " -- " in first and "forward_compute_time=" in text),
+        ("b-caffe", "a log of B-Caffe's", first.rstrip().endswith("]") and ".cpp:" in first),
+    ):
+        if likely:
+            return format, what
+    return "", ""
 
 
 def read_text(path: str) -> str:

@@ -5,9 +5,15 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from .drawing import COLOURS, HATCHES, STYLES, draw
 
-__all__ = ["plot_plan", "plot_recommendation", "plot_steps", "plot_timeline"]
+__all__ = ["named", "plot_plan", "plot_recommendation", "plot_steps", "plot_timeline"]
 
 Document = Dict[str, Any]
+
+
+def named(step: Document) -> str:
+    """A predicted step's schedule, and over how many streams where it is of several."""
+    streams = step.get("streams", 1)
+    return str(step["schedule"]) + (f" ({streams} streams)" if streams > 1 else "")
 
 
 def plot_steps(path: str, document: Document) -> None:
@@ -26,7 +32,7 @@ def plot_steps(path: str, document: Document) -> None:
 
 def _parts(axes: Any, steps: List[Document]) -> None:
     left = [0.0] * len(steps)
-    names = [step["schedule"] for step in steps]
+    names = [named(step) for step in steps]
     for i, (key, label) in enumerate(
             (("compute_s", "computing"), ("exposed_s", "exposed exchange"), ("input_s", "input"))):
         widths = [1e3 * step[key] for step in steps]
@@ -47,7 +53,7 @@ def _scaling(axes: Any, steps: List[Document]) -> None:
     counts = [point["workers"] for point in steps[0]["scaling"]]
     axes.plot(counts, counts, color="#999999", linewidth=0.8, label="ideal")
     for i, step in enumerate(steps):
-        axes.plot(counts, [point["speedup"] for point in step["scaling"]], label=step["schedule"],
+        axes.plot(counts, [point["speedup"] for point in step["scaling"]], label=named(step),
                   color=COLOURS[i % len(COLOURS)], linestyle=STYLES[i % len(STYLES)],
                   marker="osv^Dx+"[i % 7], markersize=3.5, linewidth=1.3)
     axes.set_xscale("log", base=2)
@@ -66,10 +72,10 @@ def _links(axes: Any, steps: List[Document]) -> None:
         rates = [8e-9 * point["bytes_per_s"] for point in points]
         look = dict(color=COLOURS[(i + 1) % len(COLOURS)], markersize=3.5, linewidth=1.3)
         axes.plot(rates, [1e3 * point["step_s"] for point in points], marker="osv^Dx+"[i % 7],
-                  label=step["schedule"], **look)
+                  label=named(step), **look)
         if "dense_step_s" in points[0]:
             axes.plot(rates, [1e3 * point["dense_step_s"] for point in points], linestyle="--",
-                      label=f"{step['schedule']}, not compressed", **look)
+                      label=f"{named(step)}, not compressed", **look)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
@@ -88,7 +94,7 @@ def _sensitivities(axes: Any, step: Document) -> None:
               hatch=[HATCHES[1] if value > 0 else HATCHES[0] for value in values])
     axes.axvline(0, color=COLOURS[0], linewidth=0.8)
     axes.invert_yaxis()
-    axes.set_xlabel(f"{step['schedule']}: % of a step for 1% more of it")
+    axes.set_xlabel(f"{named(step)}: % of a step for 1% more of it")
 
 
 # What a task's name begins with, in the order of the palette.
@@ -106,7 +112,7 @@ def plot_timeline(path: str, document: Document, traces: Sequence[str]) -> None:
             spans = _spans(trace)
             for row in ("computing", "exchange"):
                 place = len(rows)
-                rows.append(f"{step['schedule']}: {row}")
+                rows.append(f"{named(step)}: {row}")
                 for i, kind in enumerate(_KINDS):
                     if kind in spans and (kind == "exchange") == (row == "exchange"):
                         axes.broken_barh(_joined(spans[kind]), (place - 0.4, 0.8), edgecolor="none",

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import drawing, effects, json_output, planner, planner_plots
-from .cnns import CNNS
 from .errors import InvalidArgument
-from .models import MODELS
+from .profile_source import add_source, assumed, read_source, rules_of_source
 from .uneven import uneven_workers
 
-__all__ = ["add_arguments", "aligned", "format_rules", "read_profile", "run"]
+__all__ = ["add_arguments", "aligned", "run"]
 
 _DDP = (2.0**20, 25 * 2.0**20)  # caps of DDP's buckets: of the first, of the others
 # Formats whose layers are the messages of a run, merged by whoever made it.
@@ -22,17 +21,7 @@ _MESSAGES = ("b-caffe-merged", "kineto", "chakra")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     effects.remember_given(parser)
     what = parser.add_argument_group("the model")
-    source = what.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", help="a model by name: " + ", ".join([*MODELS, *CNNS]))
-    source.add_argument("--profile", help="a file with a measured profile")
-    add_profile_format(what)
-    what.add_argument("--tflops", type=float, default=50.0, metavar="N",
-                      help="of --model: 10^12 operations per second that a worker reaches (50)")
-    what.add_argument("--batch", type=int, default=8,
-                      help="of --model, chakra and pipedream: samples per worker (8)")
-    what.add_argument("--tokens", type=int, help="of --model: tokens per sample")
-    what.add_argument("--step-on-one", metavar="TIME",
-                      help="the measured step on one worker, e.g. 392ms: sets the model's one constant")
+    add_source(what)
     where = parser.add_argument_group("the machines")
     where.add_argument("--workers", type=int, default=8, help="how many (8)")
     where.add_argument("--gpus-per-node", type=int, default=1, help="workers that share a link (1)")
@@ -93,31 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      help="what runs when in a step, one schedule below the other (.svg, .png, .pdf)")
 
 
-def add_profile_format(group: argparse._ActionsContainer) -> None:
-    """Options that say how --profile is to be read."""
-    group.add_argument("--format", default="profile", choices=planner.FORMATS, help="of --profile")
-    group.add_argument("--step", type=int, default=0, help="of a kineto trace, from 0 (0)")
-    group.add_argument("--elements", metavar="N,..",
-                       help="of kineto and chakra: those of each all-reduce, in the order in which they "
-                            "leave, where the trace does not say them")
-
-
-def read_profile(args: argparse.Namespace) -> str:
-    """The profile that these options name."""
-    try:
-        elements = [int(count) for count in args.elements.split(",")] if args.elements else []
-    except ValueError:
-        raise InvalidArgument(
-            f"--elements: '{args.elements}', expected whole numbers such as 25557032,2048") from None
-    return planner.read_profile(args.profile, args.format, args.step, args.batch, elements)
-
-
-def format_rules(args: argparse.Namespace) -> List[effects.Rule]:
-    """Where options of the profile change nothing."""
-    return [("--step", args.format != "kineto", "it is of the format kineto"),
-            ("--elements", args.format not in ("kineto", "chakra"), "it is of the formats kineto and chakra")]
-
-
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     json_output.check(args.json)
@@ -125,11 +89,12 @@ def run(args: argparse.Namespace) -> int:
         if file:
             drawing.need_matplotlib(file, option)
     measured = planner.read_text(args.measured) if args.measured else None
-    profile = _profile(args)
+    profile = read_source(args)
     cluster = _cluster(args)
     answers: List[Dict[str, Any]] = []
     for schedule in args.schedule.split(","):
         answer = planner.simulate(profile, cluster, schedule.strip())
+        answer["streams"] = cluster.streams if answer["schedule"] == "multi-stream" else 1
         if args.scaling:
             answer["scaling"] = planner.scaling(profile, cluster, answer["schedule"])
         if args.links:
@@ -193,16 +158,6 @@ def _alone(args: argparse.Namespace, profile: str, cluster: planner.Cluster,
     if ddp["exchanges"] >= wfbp["exchanges"]:
         return []
     return ["wfbp: every gradient travels alone; as DDP does it: --bucket ddp"]
-
-
-def _profile(args: argparse.Namespace) -> str:
-    if args.model is not None:
-        profile = planner.profile_of_model(args.model, args.tflops * 1e12, args.batch, args.tokens)
-    else:
-        profile = read_profile(args)
-    if args.step_on_one is not None:
-        profile = planner.calibrated(profile, planner.parse_seconds(args.step_on_one))
-    return profile
 
 
 def _cluster(args: argparse.Namespace) -> planner.Cluster:
@@ -314,11 +269,7 @@ def _rules(args: argparse.Namespace, cluster: planner.Cluster) -> List[effects.R
         ("--stream-bandwidth", one_stream >= carried, "the link carries no more than that"),
         ("--servers", cluster.exchange != "parameter_server", f"{cluster.exchange} has no servers"),
         ("--seed", cluster.jitter == 0, "nothing is drawn without --jitter"),
-        *effects.of_all(("--tflops", "--tokens"), args.model is None, "--profile has times of its own"),
-        ("--batch", args.model is None and args.format not in ("chakra", "pipedream"),
-         f"the format {args.format} says its own"),
-        *effects.of_all(("--format", "--step", "--elements"), args.model is not None, "it is of --profile"),
-        *format_rules(args),
+        *rules_of_source(args),
         ("--measured", args.trace is None, "it is drawn into --trace"),
         ("--measured-step", args.measured is None, "it is of --measured"),
     ]
@@ -330,8 +281,7 @@ def _ms(seconds: float) -> str:
 
 def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
     lines = [f"{document['model']}, {document['workers']} workers; times of a step in ms"]
-    if args.model is not None:
-        lines.append(f"assumed: {args.tflops:g} TFLOP/s per worker, {args.batch} samples each")
+    lines += assumed(args)
     if document["codec"] is not None:
         floor, rate, decode_floor, decode_rate = document["codec"]
         lines.append(
@@ -341,26 +291,27 @@ def _lines(document: Dict[str, Any], args: argparse.Namespace) -> List[str]:
     lines += document["without_effect"] + document["notes"]
     rows = [["schedule", "step", "computing", "exposed", "input", "messages", "samples/s"]]
     for one in document["predictions"]:
-        rows.append([one["schedule"], _ms(one["step_s"]), _ms(one["compute_s"]), _ms(one["exposed_s"]),
-                     _ms(one["input_s"]), str(one["exchanges"]), f"{one['samples_per_s']:.1f}"])
+        rows.append([planner_plots.named(one), _ms(one["step_s"]), _ms(one["compute_s"]),
+                     _ms(one["exposed_s"]), _ms(one["input_s"]), str(one["exchanges"]),
+                     f"{one['samples_per_s']:.1f}"])
     lines += aligned(rows)
     for one in document["predictions"]:
         if args.scaling:
-            lines += ["", f"{one['schedule']}: scaling"]
+            lines += ["", f"{planner_plots.named(one)}: scaling"]
             lines += aligned([["workers", "step", "exposed", "speedup", "efficiency"]] + [
                 [str(p["workers"]), _ms(p["step_s"]), _ms(p["exposed_s"]), f"{p['speedup']:.1f}",
                  f"{p['efficiency']:.1%}"] for p in one["scaling"]])
         if args.links:
-            lines += ["", f"{one['schedule']}: over other links"]
+            lines += ["", f"{planner_plots.named(one)}: over other links"]
             lines += aligned([["link", "step", "exposed", "without compression"]] + [
                 [p["link"], _ms(p["step_s"]), _ms(p["exposed_s"]),
                  _ms(p["dense_step_s"]) if "dense_step_s" in p else ""] for p in one["links"]])
         if args.sensitivity:
-            lines += ["", f"{one['schedule']}: 1% more of it changes the step by"]
+            lines += ["", f"{planner_plots.named(one)}: 1% more of it changes the step by"]
             lines += aligned([[s["input"], s["no_effect"] and f"nothing: {s['no_effect']}"
                                 or f"{s['elasticity']:+.3f}%"] for s in one["sensitivities"]])
         if args.critical_path:
-            lines += ["", f"{one['schedule']}: what decides"]
+            lines += ["", f"{planner_plots.named(one)}: what decides"]
             lines += aligned([["from", "takes", "what"]] + [
                 [_ms(t["begin_s"]), _ms(t["seconds"]), f"{t['kind']} {t['what']}".strip()]
                 for t in one["critical_path"]])

@@ -163,7 +163,7 @@ void ChunkedCompressor::enqueue_write(ConstGradient g, ConstResidual e, Residual
   context.stream.enqueue(
       [this, g, e, e_next, out, second, &stream = context.stream, &workspace = context.workspace,
        step = step()] {
-        const Work work{stream.pool(), workspace, step, second};
+        const Work work{stream.pool(), workspace, step, second, &g};
         const ConstGradient x = velocity_ == nullptr ? g : accelerate(g, work);
         if (e.empty() || (spec().decay == 1 && !spec().ef21)) {
           write(x, e, e_next, out, work);

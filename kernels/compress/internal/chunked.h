@@ -43,6 +43,7 @@ struct Work {
   Workspace& workspace;
   uint32_t step;        ///< the committed step when the call was made
   bool second = false;  ///< of compress_second()
+  const ConstGradient* given = nullptr;  ///< to compress(), before velocity and residual
 };
 
 class ChunkedCompressor : public Compressor {

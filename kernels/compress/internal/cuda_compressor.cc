@@ -153,6 +153,7 @@ void CudaCompressor::compress_second(ConstGradient g, ConstResidual e, Residual 
 
 void CudaCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                            bool second, Context& context) {
+  const ConstGradient given = g;
   check_call(context);
   check_gradient(*this, g);
   check_residuals(*this, e, e_next);
@@ -177,13 +178,13 @@ void CudaCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Pa
   }
   const cuda::Seal seal = seal_for(whole, out);
   encode({.x = g,
+          .given = given,
           .e = committed,
           .e_next = next,
           .put_back = {},
           .scale = 1.0f,
           .region = whole,
           .in_place = in_place,
-          .merging = false,
           .second = second,
           .masked = velocity_ && !spec().ef21 ? velocity_->next() : cuda::ParitySpan(),
           .parts = {},
@@ -249,7 +250,6 @@ void CudaCompressor::compress_accumulated(Residual x, Payload out, Context& cont
           .put_back = {},
           .scale = 1.0f,
           .region = whole,
-          .merging = false,
           .parts = {},
           .rank_stage = compress_stage(shape().rank),
           .seal = seal_for(whole, out),

@@ -67,13 +67,14 @@ class CudaCompressor : public Compressor {
   /// null); of merge(): scale * x, and put_back takes what is left out.
   struct Encoding {
     ConstTensorView x;
+    ConstTensorView given{};  ///< to compress(), before velocity and residual
     cuda::ParitySpan e;
     cuda::ParitySpan e_next;
     cuda::ParitySpan put_back;
     float scale;
     Region region;
     bool in_place = false;
-    bool merging;
+    bool merging = false;
     bool second = false;  ///< of compress_second()
     /// The velocity of the step, to be cleared where elements are sent; empty where there is none.
     cuda::ParitySpan masked{};

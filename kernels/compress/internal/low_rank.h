@@ -60,6 +60,7 @@ class LowRank final : public ChunkedCompressor {
   /// A group without a matrix has nothing to send in a first round.
   bool two_rounds() const { return spec().rounds == 2 && !layout_.matrices().empty(); }
   bool begin_round(const Work& work);
+  bool may_be_kept(const Work& work) const;
   /// What a call writes, and what received payloads hold by now.
   FactorSide side_to_write(const Work& work) const;
   FactorSide side_expected(uint32_t step) const;

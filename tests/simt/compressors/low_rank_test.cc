@@ -123,6 +123,29 @@ TEST(CudaLowRank, WritesTheBytesOfTheCpuInTwoRounds) {
   }
 }
 
+TEST(CudaLowRank, RefusesAGradientOfWhichNothingMayBeKept) {
+  const std::vector<Segment> segments{{4, 0, 64 * 48, 64}};
+  for (const char* spec : {"powersgd:2", "powersgd:2,decay=0.9", "powersgd:2,momentum=0.9",
+                           "powersgd:2,momentum=0.9,decay=0.9", "powersgd:2,ef21"}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      CpuRig cpu(spec, shape_of(segments, kLoopSeed, 0, dtype));
+      Rig gpu(spec, shape_of(segments, kLoopSeed, 0, dtype));
+      std::vector<float> values(64 * 48), e = normal(values.size(), kLoopSeed);
+      std::vector<float> on_cpu(e), on_gpu(e);
+      for (const float largest : {0x1p103f, 0x1p105f}) {
+        SCOPED_TRACE(concat(spec, " ", to_string(dtype), ", ", largest));
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = i == 100 ? -largest : 1.0f;
+        }
+        const OwnedTensor g = tensor_of(values, dtype);
+        const auto payload = cpu.compress(g, e, on_cpu);
+        EXPECT_EQ(flags_of(payload) != 0, largest > 0x1p104f);
+        EXPECT_TRUE(gpu.compress(g, e, on_gpu) == payload);
+      }
+    }
+  }
+}
+
 TEST(CudaLowRank, LearnsFromZerosAndDependentVectorsAsTheCpuDoes) {
   const std::vector<Segment> segments{{4, 0, 30 * 40, 30}, {5, 0, 40 * 20, 40}};
   CpuRig cpu("powersgd:5", shape_of(segments, kLoopSeed));

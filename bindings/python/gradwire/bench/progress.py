@@ -32,14 +32,22 @@ class Left:
     def skipped(self, trial: Trial) -> None:
         self._left.remove(trial)
 
-    def seconds(self, spent_s: float = 0.0) -> Optional[float]:
-        """None as long as no run has ended; ``spent_s`` is what the present one has taken."""
+    def seconds(self, spent_s: float = 0.0, most_s: Optional[float] = None) -> Optional[float]:
+        """None as long as no run has ended; ``spent_s`` is what the present one has taken.
+
+        ``most_s``, where it is known: what the present one takes still at most.
+        """
         if not self._took:
             return None
-        expected = [self._of(trial) for trial in self._left]
-        if expected:
-            expected[0] = max(0.0, expected[0] - spent_s)
-        return sum(expected)
+        present = [left for left in (self.of_this(spent_s), most_s) if left is not None]
+        return min(present, default=0.0) + sum(self._of(trial) for trial in self._left[1:])
+
+    def of_this(self, spent_s: float) -> Optional[float]:
+        """Of the present run; None where nothing is known, or it takes longer than was expected."""
+        if not self._took or not self._left:
+            return None
+        left_s = self._of(self._left[0]) - spent_s
+        return left_s if left_s > 0 else None
 
     def _of(self, trial: Trial) -> float:
         for group in self._groups(trial):
@@ -123,7 +131,7 @@ class Progress:
     def end(self, outcome: str) -> None:
         assert self._trial is not None
         self._left.ended(self._trial, self._clock() - self._began)
-        self._began = self._clock()
+        self._began, self._steps = self._clock(), 0
         left = self._all()
         self.say(f"{self._title()}: {outcome}" + (f"; {left}" if left else ""))
 
@@ -145,16 +153,25 @@ class Progress:
     def _state(self) -> str:
         accuracy = "-" if self._accuracy is None else f"{self._accuracy:.3f}"
         text = f"step {self._steps} of at most {self._limit}, accuracy {accuracy}"
-        if self._steps and self._limit > self._steps:
-            left_s = self._spent_s / self._steps * (self._limit - self._steps)
-            if self._end_at is not None:
-                left_s = max(0.0, min(left_s, self._end_at - self._clock()))
-            text += f", at most {left_s:.0f} s left in this run"
-        return text
+        most_s = self._most_s()
+        if most_s is None:
+            return text
+        # What other runs took, where it is known: "at most" may be more than is left in all.
+        expected_s = self._left.of_this(self._clock() - self._began)
+        if expected_s is None:
+            return f"{text}, at most {duration(most_s)} left in this run"
+        return f"{text}, about {duration(min(expected_s, most_s))} left in this run"
+
+    def _most_s(self) -> Optional[float]:
+        """That the present run takes still: all of its steps, as long as it is allowed to."""
+        if not self._steps or self._limit <= self._steps:
+            return None
+        left_s = self._spent_s / self._steps * (self._limit - self._steps)
+        return left_s if self._end_at is None else max(0.0, min(left_s, self._end_at - self._clock()))
 
     def _all(self) -> str:
         """Of the runs that are left, empty where nothing is known or nothing is left."""
-        seconds = self._left.seconds(self._clock() - self._began)
+        seconds = self._left.seconds(self._clock() - self._began, self._most_s())
         return f"about {duration(seconds)} left in all" if seconds else ""
 
 

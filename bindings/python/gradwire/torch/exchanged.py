@@ -2,7 +2,7 @@
 work on a GPU."""
 
 import contextlib
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -65,6 +65,7 @@ class InCOrder:
         for i, (parameter, name) in enumerate(zip(parameters, reducer.plan.parameters)):
             refuse_shared_elements(f"parameters[{i}]: '{name}'", parameter)
         self._parameters = parameters
+        self._names = list(reducer.plan.parameters)
         # contiguous() is the tensor itself where there is nothing to do.
         self._stepped = [p.detach().contiguous() for p in parameters]
         self.arrays: List[Any] = [array_of(t) for t in self._stepped]
@@ -79,6 +80,7 @@ class InCOrder:
             if p.data_ptr() != mine.data_ptr() or not p.is_contiguous()
         ]
         if self._copied:
+            self._part()
             torch._foreach_copy_(self._of(self._stepped), self._of(self._parameters))
 
     def write(self) -> None:
@@ -86,8 +88,35 @@ class InCOrder:
         if self._copied:
             torch._foreach_copy_(self._of(self._parameters), self._of(self._stepped))
 
+    def _part(self) -> None:
+        """Gives parameters memory of their own that somebody has laid over what the optimizer steps, as
+        p.data = p.data.t() does: to copy from there would read what it has written."""
+        places = [(t.data_ptr(), t.data_ptr() + t.nbytes) for t in self._stepped]
+        names = self._names
+        for i in self._copied:
+            parameter = self._parameters[i]
+            begin, end = _extent(parameter)
+            others = [j for j, (first, last) in enumerate(places) if first < end and begin < last]
+            for j in others:
+                if j not in self._copied:
+                    raise InvalidArgument(
+                        f"parameters[{i}]: '{names[i]}' lies in the memory of parameters[{j}], '{names[j]}', "
+                        "must have its own; clone() gives it that"
+                    )
+            if others:
+                parameter.data = parameter.detach().clone()
+
     def _of(self, tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         return [tensors[i].detach() for i in self._copied]
+
+
+def _extent(tensor: torch.Tensor) -> Tuple[int, int]:
+    """The addresses between which its elements lie."""
+    begin = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return begin, begin
+    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape))
+    return begin, begin + (last + 1) * tensor.element_size()
 
 
 def check_left_out(reducer: Reducer) -> None:

@@ -1,18 +1,27 @@
 """Settings of a param group of torch's, as the core takes them."""
 
 import difflib
+import inspect
 from typing import Any, Dict, Iterable, Optional, Tuple
 
 from ..errors import InvalidArgument
 from ..param_groups import ParamGroup, checked_rate, row_of
 
-__all__ = ["refuse_misspelt", "row_of_group"]
+__all__ = ["UnknownKeyword", "refuse_misspelt", "refuse_unknown_keywords", "row_of_group"]
 
 # Settings as people call them elsewhere.
 _ALIASES = {
     "wd": "weight_decay", "decay": "weight_decay", "learning_rate": "lr", "beta": "betas",
     "beta1": "betas", "beta2": "betas", "epsilon": "eps", "mom": "momentum", "mu": "momentum",
 }  # fmt: skip
+# What torch.optim's constructors take besides.
+_OF_TORCH = {
+    **dict.fromkeys(("fused", "foreach"), " of torch.optim: a step is one call anyhow, leave it out"),
+    **dict.fromkeys(
+        ("amsgrad", "maximize", "dampening", "differentiable", "capturable", "decoupled_weight_decay"),
+        " of torch.optim, which is not there",
+    ),
+}
 _ALIKE = 0.9  # of a misspelt name and the right one; "weight_decay_mult" is somebody's own
 
 
@@ -31,6 +40,24 @@ def refuse_misspelt(group: Dict[str, Any], settings: Iterable[str]) -> None:
                 f"settings of a group are {', '.join(known)}"
             )
 
+
+class UnknownKeyword(InvalidArgument, TypeError):
+    """As Python's own error for it, of which programs that try torch's keywords first know."""
+
+
+def refuse_unknown_keywords(kind: type, keywords: Iterable[str]) -> None:
+    """Raises UnknownKeyword for one that the class does not take."""
+    taken = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return  # somebody's own class, which knows
+    known = [parameter.name for parameter in taken]
+    for key in keywords:
+        if key not in known:
+            meant = _ALIASES.get(key)
+            why = _OF_TORCH.get(key, f" (did you mean '{meant}'?)" if meant in known else "")
+            raise UnknownKeyword(
+                f"{kind.__name__}: unknown keyword '{key}'{why}; known: {', '.join(known)}"
+            )
 
 
 def row_of_group(group: Dict[str, Any]) -> Tuple[Any, ...]:

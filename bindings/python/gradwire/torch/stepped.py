@@ -1,6 +1,6 @@
 """What gradwire's optimizers for torch share: a core of C++ behind a torch.optim.Optimizer."""
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, TypeVar, Union
 
 import torch
 
@@ -8,7 +8,7 @@ from .._core import Optimizer as _Core
 from .._core import canonical_optimizer, check_optimizer_groups
 from ..errors import InvalidArgument
 from .devices import current_stream, gpu_of, number_at, tensor_over
-from .group_rows import refuse_misspelt, row_of_group
+from .group_rows import refuse_misspelt, refuse_unknown_keywords, row_of_group
 from .kept_state import KeptState, others_keys
 from .mesh_ranks import MeshRanks
 from .saved_state import DTYPES, check_dtype, check_order, masters_of_nothing, with_full_state
@@ -21,6 +21,9 @@ Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[
 
 # What torch.optim calls the state that gradwire calls so: checkpoints of torch's own load.
 _TORCH_NAMES = {"momentum": "momentum_buffer", "momentum.scale": "momentum_buffer.scale"}
+
+
+_Kind = TypeVar("_Kind", bound="Optimizer")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -55,6 +58,10 @@ class Optimizer(torch.optim.Optimizer):
     _places: Any  # where the core takes parameters and gradients to be
     _summed_by: Any  # the transport over which the core adds up
     _kept: KeptState  # what the state holds that this has put there
+
+    def __new__(cls: Type[_Kind], *args: Any, **keywords: Any) -> _Kind:
+        refuse_unknown_keywords(cls, keywords)
+        return super().__new__(cls)
 
     def __init__(
         self, params: Params, spec: str, defaults: Dict[str, Any], threads: Optional[int] = None
