@@ -8,7 +8,8 @@
  * -DCUT_FIRST: they are cut in two before they begin.
  * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing.
  *
- * Checked: there are never two groups of one base that worked, with living members (begin_group() in
+ * A run begins with the fault that broke the group of all: they know of each other, and act when one of them
+ * notices. Checked: there are never two groups of one base that worked, with living members (begin_group() in
  * succession_steps.h); where nothing
  * happens any more, ranks that reach each other, are enough of the newest base that one of them has and
  * have confirmed no group with half of its members elsewhere have a group (at_peace_is_right()).
@@ -63,6 +64,7 @@ end:
   do
   :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); tidy(); } }
   :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_JOIN } -> c_code { react(Prank->i); tidy(); } }
   :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); tidy(); } }
   od
 }

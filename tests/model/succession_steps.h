@@ -261,6 +261,10 @@ static void fails(int i) {
 #endif
   react(i);
 }
+/* Nothing has come since it began: the fault that broke the group, with which a run begins, has healed. */
+static int can_join(int i) {
+  return !now.kills && !now.cuts && !now.lost && now.alive[i] && now.joined[i] && !now.current[i] && leader_for(i) != now.follow[i];
+}
 /* The group it is in has broken: rebuild() */
 static int can_begin(int i) {
   if (!now.alive[i] || now.joined[i] || now.out[i]) return 0;
@@ -380,6 +384,7 @@ static int can_find_gone(int i, int j) {
 
 #define CAN_CONNECT (can_connect(Prank->i))
 #define CAN_FAIL (can_fail(Prank->i))
+#define CAN_JOIN (can_join(Prank->i))
 #define CAN_BEGIN (can_begin(Prank->i))
 #define CAN_SEND (can_send(Pwire->i, Pwire->j))
 #define CAN_SEND_LATE (now.late && CAN_SEND)
