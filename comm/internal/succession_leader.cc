@@ -82,6 +82,7 @@ void Succession::lead(Ms now) {
   }
 }
 
+// Decide.
 void Succession::decide(std::vector<int> joined) {
   Attempt attempt{.leader = rank_, .number = ++number_, .members = std::move(joined)};
   for (const int rank : attempt.members) {

@@ -8,11 +8,10 @@
  * -DCUT_FIRST: they are cut in two before they begin.
  * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing.
  *
- * A run begins with the fault that broke the group of all: they know of each other, and act when one of them
- * notices. Checked: there are never two groups of one base that worked, with living members (begin_group() in
- * succession_steps.h); where nothing
- * happens any more, ranks that reach each other, are enough of the newest base that one of them has and
- * have confirmed no group with half of its members elsewhere have a group (at_peace_is_right()).
+ * A run begins when all have called rebuild() and heard of each other. Checked: there are never two groups of one
+ * base that worked, with living members (begin_group() in succession_steps.h); where nothing happens any more,
+ * ranks that reach each other, are enough of the newest base that one of them has and have confirmed no group
+ * with half of its members elsewhere have a group (at_peace_is_right() in succession_faults.h).
  */
 #ifndef RANKS
 #define RANKS 3
@@ -56,7 +55,7 @@ int flying[RANKS * RANKS];  /* the frame on its way from j to i; 0: none */
 byte kills = KILLS, cuts = CUTS, late = LATE, lost = LOST;
 
 c_code {
-\#include "succession_steps.h"
+\#include "succession_faults.h"
 };
 
 proctype rank(byte i) {
@@ -76,7 +75,7 @@ end:
   :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); tidy(); } }
   :: d_step { c_expr { CAN_SEND_LATE } -> c_code {
        now.late--;
-       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); } }
+       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); tidy(); } }
   :: d_step { c_expr { CAN_ARRIVE } -> c_code {
        int s = now.flying[Pwire->i * RANKS + Pwire->j];
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
@@ -99,7 +98,7 @@ end:
   :: atomic { cuts > 0 -> cuts--; k = 0;
        do
        :: k < (1 << (RANKS - 1)) - 1 -> k++
-       :: c_code { cut(Pfaults->k << 1); }; k = 0; break
+       :: c_code { cut(Pfaults->k << 1); tidy(); }; k = 0; break
        od }
   :: atomic { kills > 0 -> kills--; k = 0;
        do

@@ -1,6 +1,5 @@
-/* The steps of succession.pml, in C over its state. spin takes no calls in its guards, so that they are
- * macros, at the end. */
-#include "succession_state.h"
+/* The steps of succession.pml, in C over its state. */
+#include "succession_tidy.h"
 
 static int frame_of(int i, int j) { /* 0 where it is of another base */
   int s = i == j ? status(i) : now.known[i * RANKS + j];
@@ -261,9 +260,9 @@ static void fails(int i) {
 #endif
   react(i);
 }
-/* Nothing has come since it began: the fault that broke the group, with which a run begins, has healed. */
+/* It has just called rebuild(), and sees whom it can follow. */
 static int can_join(int i) {
-  return !now.kills && !now.cuts && !now.lost && now.alive[i] && now.joined[i] && !now.current[i] && leader_for(i) != now.follow[i];
+  return now.alive[i] && now.joined[i] && !now.current[i] && leader_for(i) != now.follow[i];
 }
 /* The group it is in has broken: rebuild() */
 static int can_begin(int i) {
@@ -283,10 +282,11 @@ static void begins(int i) {
 }
 /* i has heard nothing of j for too long: rightly, or because frames were lost */
 static int can_notice(int i, int j) {
-  return now.alive[i] && !there(i, j) && heard(i, j);
+  return now.alive[i] && now.joined[i] && members_of(now.base[i]) & BIT(j) && !there(i, j) && heard(i, j);
 }
 static int can_miss(int i, int j) {
-  return now.lost && now.alive[i] && now.alive[j] && now.joined[i] && heard(i, j);
+  return now.lost && now.alive[i] && now.alive[j] && now.joined[i] && members_of(now.base[i]) & BIT(j) &&
+         heard(i, j);
 }
 static void notices(int i, int j) {
   now.silent[i] |= BIT(j);
@@ -311,7 +311,9 @@ static void arrives(int i, int j, int s) {
     for (int a = 0; a < now.attempts; ++a) {
       if (a != next && now.a_members[a] & BIT(j)) now.pending[i] &= ~BIT(a);
     }
-    for (int a = next + 1; a < now.attempts; ++a) later |= now.pending[i] & BIT(a);
+    for (int a = 0; a < now.attempts; ++a) {
+      later |= now.pending[i] & BIT(a) && now.a_vote[a * RANKS + i] > now.a_vote[next * RANKS + i];
+    }
     if (now.pending[i] & BIT(next) && !later) {
       adopt(i, next);
     } else if (!(now.a_members[next] & BIT(i))) {
@@ -326,70 +328,3 @@ static void arrives(int i, int j, int s) {
 #endif
   react(i);
 }
-
-/* What must be where nothing happens any more */
-static int at_peace_is_right(void) {
-#if defined(OLD_RULE) || defined(UNBOUND)
-  return 1; /* they are asked for two groups alone */
-#endif
-  for (int i = 0; i < RANKS; ++i) {
-    int here = 0, dead = 0, newest = 0, works = 0, bound = 0;
-    if (!now.alive[i]) continue;
-    for (int j = 0; j < RANKS; ++j) {
-      if (!now.alive[j] && linked(i, j)) dead |= BIT(j);
-      if (!now.alive[j] || !linked(i, j) || now.out[j]) continue; /* who was told that others went on ends */
-      here |= BIT(j);
-      if (now.base[j] > newest) newest = now.base[j]; /* attempts count up along a chain */
-      if (now.base[j] && !now.joined[j] && !now.out[j]) works |= BIT(j);
-    }
-    for (int j = 0; j < RANKS; ++j) {
-      for (int a = 0; here & BIT(j) && a < now.attempts; ++a) {
-        bound |= now.pending[j] & BIT(a) && could_go_on(now.a_members[a] & ~here & ~dead, a);
-      }
-    }
-    if (2 * count(here & members_of(newest)) > count(members_of(newest)) && !bound && !works) return 0;
-  }
-  return 1;
-}
-/* All have heard each other once, and follow nobody yet. */
-static void meet(void) {
-  for (int i = 0; i < RANKS; ++i) {
-    for (int j = 0; j < RANKS; ++j) {
-      if (i != j) now.known[i * RANKS + j] = status(j);
-    }
-  }
-}
-/* What it knew does not matter any more. */
-static void kill_rank(int k) {
-  now.alive[k] = 0;
-  now.vote[k] = now.base[k] = now.follow[k] = now.joined[k] = now.out[k] = now.current[k] = 0;
-  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = 0;
-  for (int j = 0; j < RANKS; ++j) {
-    now.known[k * RANKS + j] = 0;
-    now.late += now.flying[k * RANKS + j] != 0;
-    now.flying[k * RANKS + j] = 0;
-  }
-}
-static void cut(int mask) {
-  for (int r = 0; r < RANKS; ++r) now.side[r] = (mask >> r) & 1;
-}
-
-static int can_send(int i, int j) {
-  return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         (status(j) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
-}
-static int can_find_gone(int i, int j) {
-  return now.alive[i] && !now.alive[j] && linked(i, j) && !(now.gone[i] & BIT(j));
-}
-
-#define CAN_CONNECT (can_connect(Prank->i))
-#define CAN_FAIL (can_fail(Prank->i))
-#define CAN_JOIN (can_join(Prank->i))
-#define CAN_BEGIN (can_begin(Prank->i))
-#define CAN_SEND (can_send(Pwire->i, Pwire->j))
-#define CAN_SEND_LATE (now.late && CAN_SEND)
-#define CAN_ARRIVE (now.alive[Pwire->i] && now.flying[Pwire->i * RANKS + Pwire->j])
-#define CAN_VANISH (now.flying[Pwire->i * RANKS + Pwire->j] && !there(Pwire->i, Pwire->j))
-#define CAN_NOTICE (can_notice(Pwire->i, Pwire->j))
-#define CAN_MISS (can_miss(Pwire->i, Pwire->j))
-#define CAN_FIND_GONE (can_find_gone(Pwire->i, Pwire->j))
