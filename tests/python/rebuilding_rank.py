@@ -3,8 +3,9 @@
     python rebuilding_rank.py RANK SIZE FOLDER < trials
 
 Each line of the input is a trial, taken by a child of this process, so that it may be killed. It prints lines
-of JSON until it is: "pid", "group" (after the first step of a group: whose values came), "step" (some of the later
-ones), "error" (rebuild() failed), "left" (others went on without it), "wrong" (a mean that is none).
+of JSON: "pid", "group" (after the first step of a group: whose values came), "step" (some of the later ones),
+"broken" (a step failed), "rebuilt", "error" (rebuild() failed), "left" (others went on without it), "wrong" (a
+mean that is none, or an error of another kind) and, from its parent, "ended" (how).
 """
 
 import json
@@ -83,8 +84,8 @@ def main():
             except BaseException as error:  # whatever it is, the test must hear of it
                 say(trial["number"], "wrong", reason=f"{type(error).__name__}: {error}")
             os._exit(0)
-        os.waitpid(child, 0)
-        say(trial["number"], "ended")
+        how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        say(trial["number"], "ended", how=how)
 
 
 if __name__ == "__main__":
