@@ -44,6 +44,8 @@ byte confirmed[RANKS];
 byte pending[RANKS];  /* bits of attempts */
 byte gone[RANKS];     /* bits of ranks that it knows to be dead */
 byte silent[RANKS];   /* bits of ranks of which it has heard nothing for too long */
+byte cut_off[RANKS];  /* bits of ranks that could not reach it at some time since it heard them */
+byte refused[RANKS];  /* bits of dead ranks whose machine it could ask */
 
 byte worked;      /* bits of attempts that were groups with all their members */
 byte attempts = 0;
@@ -61,10 +63,11 @@ c_code {
 proctype rank(byte i) {
 end:
   do
-  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); tidy(); } }
-  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); tidy(); } }
-  :: d_step { c_expr { CAN_JOIN } -> c_code { react(Prank->i); tidy(); } }
-  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_JOIN } -> c_code { react(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_DIE } -> c_code { now.kills--; kill_rank(Prank->i); settle(); } }
   od
 }
 
@@ -72,44 +75,30 @@ end:
 proctype wire(byte i; byte j) {
 end:
   do
-  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); tidy(); } }
+  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); settle(); } }
   :: d_step { c_expr { CAN_SEND_LATE } -> c_code {
        now.late--;
-       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); tidy(); } }
+       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); settle(); } }
   :: d_step { c_expr { CAN_ARRIVE } -> c_code {
        int s = now.flying[Pwire->i * RANKS + Pwire->j];
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
        now.late++;
-       arrives(Pwire->i, Pwire->j, s); tidy(); } }
+       arrives(Pwire->i, Pwire->j, s); settle(); } }
   :: d_step { c_expr { CAN_VANISH } -> c_code {
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
-       now.late++; tidy(); } }
-  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); tidy(); } }
-  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); tidy(); } }
-  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); tidy(); } }
+       now.late++; settle(); } }
+  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); settle(); } }
+  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); settle(); } }
+  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); settle(); } }
   od
 }
 
-/* All of them come; a cut that changes nothing and the death of a dead rank are among them. */
-proctype faults() {
-  byte k;
+/* The network is cut so that these are on their own */
+proctype network(byte these) {
 end:
   do
-  :: atomic { cuts > 0 -> cuts--; k = 0;
-       do
-       :: k < (1 << (RANKS - 1)) - 1 -> k++
-       :: c_code { cut(Pfaults->k << 1); tidy(); }; k = 0; break
-       od }
-  :: atomic { kills > 0 -> kills--; k = 0;
-       do
-       :: k < RANKS - 1 -> k++
-       :: c_code { kill_rank(Pfaults->k); tidy(); }; k = 0; break
-       od }
+  :: d_step { c_expr { CAN_CUT } -> c_code { now.cuts--; cut(Pnetwork->these); settle(); } }
   od
-}
-
-proctype monitor() {
-  timeout -> c_code { int went_on = at_peace_is_right(); if (!went_on) show(); require(went_on); }
 }
 
 init {
@@ -123,14 +112,18 @@ init {
        od; i++
     :: else -> break
     od;
-    c_code { meet(); tidy(); };
+    c_code { meet(); settle(); };
 #ifdef CUT_FIRST
     i = 0;
     do
     :: i < (1 << (RANKS - 1)) - 1 -> i++
-    :: c_code { cut(Pinit->i << 1); }; break
+    :: c_code { cut(Pinit->i << 1); settle(); }; break
     od;
 #endif
-    i = 0; j = 0; run faults(); run monitor()
+    i = 0; j = 0;
+    do
+    :: i < 1 << (RANKS - 1) -> run network(i << 1); i++
+    :: else -> i = 0; break
+    od
   }
 }

@@ -11,7 +11,7 @@ static int at_peace_is_right(void) {
     int here = 0, dead = 0, newest = 0, works = 0, bound = 0;
     if (!now.alive[i]) continue;
     for (int j = 0; j < RANKS; ++j) {
-      if (!now.alive[j] && (linked(i, j) || buried(j))) dead |= BIT(j);
+      if (!now.alive[j] && now.refused[i] & BIT(j)) dead |= BIT(j);
       if (!now.alive[j] || !linked(i, j) || now.out[j]) continue; /* who was told that others went on ends */
       here |= BIT(j);
       if (now.base[j] > newest) newest = now.base[j]; /* attempts count up along a chain */
@@ -38,7 +38,7 @@ static void meet(void) {
 static void kill_rank(int k) {
   now.alive[k] = 0;
   now.vote[k] = now.base[k] = now.follow[k] = now.joined[k] = now.out[k] = now.current[k] = 0;
-  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = 0;
+  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = now.cut_off[k] = now.refused[k] = 0;
   for (int j = 0; j < RANKS; ++j) {
     now.known[k * RANKS + j] = 0;
     now.late += now.flying[k * RANKS + j] != 0;
@@ -54,7 +54,36 @@ static int can_send(int i, int j) {
          (what_matters(i, j, status(j)) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
 }
 static int can_find_gone(int i, int j) {
-  return now.alive[i] && !is_done(i) && !now.alive[j] && linked(i, j) && !(now.gone[i] & BIT(j));
+  return now.refused[i] & BIT(j) && !(now.gone[i] & BIT(j)) && is_looked_at(i, j);
+}
+/* One that changes something */
+static int can_cut(int mask) {
+  int moved = 0, mirrored = 0;
+  for (int r = 0; r < RANKS; ++r) {
+    if (buried(r)) continue;
+    moved |= now.side[r] != ((mask >> r) & 1);
+    mirrored |= now.side[r] == ((mask >> r) & 1);
+  }
+  return moved && mirrored;
+}
+
+static int something_can_happen(void) {
+  for (int i = 0; i < RANKS; ++i) {
+    if (can_connect(i) || can_fail(i) || can_join(i) || can_begin(i)) return 1;
+    for (int j = 0; j < RANKS; ++j) {
+      if (i != j && (now.flying[i * RANKS + j] || can_send(i, j) || can_notice(i, j) || can_find_gone(i, j))) {
+        return 1;
+      }
+    }
+  }
+  return 0;
+}
+static void settle(void) {
+  tidy();
+  if (something_can_happen()) return;
+  int went_on = at_peace_is_right();
+  if (!went_on) show();
+  require(went_on);
 }
 
 #define CAN_CONNECT (can_connect(Prank->i))
@@ -68,3 +97,5 @@ static int can_find_gone(int i, int j) {
 #define CAN_NOTICE (can_notice(Pwire->i, Pwire->j))
 #define CAN_MISS (can_miss(Pwire->i, Pwire->j))
 #define CAN_FIND_GONE (can_find_gone(Pwire->i, Pwire->j))
+#define CAN_DIE (now.kills && now.alive[Prank->i])
+#define CAN_CUT (now.cuts && can_cut(Pnetwork->these))

@@ -21,9 +21,9 @@ extern void (*uerror)(char *);
 static void show(void) {
   for (int i = 0; i < RANKS; ++i) {
     printf("rank %d: alive %d side %d vote %d base %d follow %d joined %d out %d current %d confirmed %d "
-           "pending %x gone %x silent %x\n", i, now.alive[i], now.side[i], now.vote[i], now.base[i],
+           "pending %x gone %x silent %x cut off %x refused %x\n", i, now.alive[i], now.side[i], now.vote[i], now.base[i],
            now.follow[i], now.joined[i], now.out[i], now.current[i], now.confirmed[i], now.pending[i],
-           now.gone[i], now.silent[i]);
+           now.gone[i], now.silent[i], now.cut_off[i], now.refused[i]);
   }
   for (int a = 0; a < now.attempts; ++a) {
     printf("attempt %d: base %d leader %d members %x\n", a + 1, now.a_base[a], now.a_leader[a],

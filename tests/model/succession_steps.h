@@ -185,7 +185,8 @@ static int can_fail(int i) {
   int a = now.current[i] - 1, leader = now.a_leader[a];
   for (int m = 0; m < RANKS; ++m) {
     if (now.a_members[a] & BIT(m) && m != i &&
-        !there(i, m) && !heard(i, m) && (!there(i, leader) || !heard(leader, m))) {
+        !there(i, m) && !heard(i, m) &&
+        (!there(i, leader) || now.current[leader] != a + 1 || !heard(leader, m))) {
       return 1;
     }
   }
@@ -282,11 +283,10 @@ static void begins(int i) {
 }
 /* i has heard nothing of j for too long: rightly, or because frames were lost */
 static int can_notice(int i, int j) {
-  return now.alive[i] && now.joined[i] && members_of(now.base[i]) & BIT(j) && !there(i, j) && heard(i, j);
+  return now.cut_off[i] & BIT(j) && heard(i, j) && is_looked_at(i, j);
 }
 static int can_miss(int i, int j) {
-  return now.lost && now.alive[i] && now.alive[j] && now.joined[i] && members_of(now.base[i]) & BIT(j) &&
-         heard(i, j);
+  return now.lost && now.alive[j] && heard(i, j) && is_looked_at(i, j);
 }
 static void notices(int i, int j) {
   now.silent[i] |= BIT(j);
@@ -301,6 +301,7 @@ static void finds_gone(int i, int j) {
 static void arrives(int i, int j, int s) {
   now.known[i * RANKS + j] = s;
   now.silent[i] &= ~BIT(j);
+  now.cut_off[i] &= ~BIT(j);
   int next = -1;
   for (int b = S_BASE(s); b != 0; b = now.a_base[b - 1]) {
     if (now.a_base[b - 1] == now.base[i]) next = b - 1;

@@ -11,12 +11,19 @@ static int comes_through(int b, int base) {
 }
 /* It was told that others went on, and is bound by nothing: what it hears changes nothing. */
 static int is_done(int i) { return now.out[i] && !now.pending[i]; }
-/* It has died, and nobody has to find that out any more. */
+/* It has died, and all can find that out, wherever it is. */
 static int buried(int j) {
   for (int i = 0; i < RANKS; ++i) {
-    if (now.alive[i] && !is_done(i) && !(now.gone[i] & BIT(j))) return 0;
+    if (now.alive[i] && !is_done(i) && !(now.refused[i] & BIT(j))) return 0;
   }
   return !now.alive[j];
+}
+/* Whether it matters now to i if it hears j: that j is silent or dead it finds out only then. Before that it could
+ * have known as well, and what it does in between it gives up again. */
+static int is_looked_at(int i, int j) {
+  if (!now.alive[i] || !now.joined[i] || !(members_of(now.base[i]) & BIT(j))) return 0;
+  if (now.follow[i] == i || now.follow[i] == j) return 1;
+  return now.current[i] && !now.confirmed[i] && now.a_members[now.current[i] - 1] & BIT(j);
 }
 
 /* Of a frame of j, for i: whether it follows i, or could be followed by it, or has decided for it; what it has
@@ -49,12 +56,21 @@ static int sorted_[ATTEMPTS], votes[RANKS][16];
 
 static void forget(void) {
   for (int i = 0; i < RANKS; ++i) {
-    now.silent[i] &= now.joined[i] ? members_of(now.base[i]) & ~now.gone[i] : 0;
-    if (is_done(i)) now.gone[i] = 0;
-    if (!now.joined[i]) now.follow[i] = i;
-    if (buried(i)) now.side[i] = 0;
+    if (!now.joined[i]) {
+      now.follow[i] = i;
+      now.silent[i] = now.cut_off[i] = 0;
+    }
+    if (is_done(i)) now.refused[i] = 0;
     for (int j = 0; j < RANKS; ++j) {
       int at = i * RANKS + j;
+      if (now.alive[i] && !is_done(i)) {
+        if (now.joined[i] && members_of(now.base[i]) & BIT(j) && !there(i, j)) now.cut_off[i] |= BIT(j);
+        if (linked(i, j) && !now.alive[j]) now.refused[i] |= BIT(j);
+      }
+      if (!is_looked_at(i, j)) {
+        if (now.cut_off[i] & BIT(j)) now.silent[i] &= ~BIT(j);
+        now.gone[i] &= ~BIT(j);
+      }
       now.known[at] = what_matters(i, j, now.known[at]);
       if (now.flying[at] && is_done(i)) {
         now.flying[at] = 0;
@@ -62,6 +78,11 @@ static void forget(void) {
       }
       now.flying[at] = what_matters_late(i, j, now.flying[at]);
     }
+    now.silent[i] &= members_of(now.base[i]) & ~now.gone[i];
+    now.cut_off[i] &= members_of(now.base[i]) & ~now.gone[i];
+  }
+  for (int i = 0; i < RANKS; ++i) {
+    if (buried(i)) now.side[i] = 0;
   }
 }
 static int tells_of(int s, int a) { return s && (S_DECISION(s) == a + 1 || S_PENDING(s) & BIT(a)); }
