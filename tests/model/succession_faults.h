@@ -50,8 +50,9 @@ static void cut(int mask) {
 }
 
 static int can_send(int i, int j) {
+  find_holders();
   return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         (what_matters(i, j, status(j)) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
+         (what_matters(i, j, status(j), concern(i)) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
 }
 static int can_find_gone(int i, int j) {
   return now.refused[i] & BIT(j) && !(now.gone[i] & BIT(j)) && is_looked_at(i, j);

@@ -26,12 +26,41 @@ static int is_looked_at(int i, int j) {
   return now.current[i] && !now.confirmed[i] && now.a_members[now.current[i] - 1] & BIT(j);
 }
 
+/* Attempts that a rank has confirmed, or may still */
+static int hold[RANKS];
+static void find_holders(void) {
+  for (int r = 0; r < RANKS; ++r) {
+    hold[r] = now.pending[r] | (now.current[r] ? BIT(now.current[r] - 1) : 0);
+    for (int a = 0; a < now.attempts; ++a) {
+      if (now.alive[r] && now.joined[r] && !now.current[r] && now.a_members[a] & BIT(r) &&
+          now.a_vote[a * RANKS + r] == now.vote[r]) {
+        hold[r] |= BIT(a);
+      }
+    }
+  }
+}
+/* Attempts of which i may have to know who has left: its own, and those of ranks that could follow it */
+static int concern(int i) {
+  int concerned = hold[i];
+  for (int m = i + 1; m < RANKS; ++m) {
+    concerned |= hold[m] | S_PENDING(now.known[i * RANKS + m]) | S_PENDING(now.flying[i * RANKS + m]);
+  }
+  return concerned;
+}
+
 /* Of a frame of j, for i: whether it follows i, or could be followed by it, or has decided for it; what it has
  * confirmed, and its vote, by which others see that it has left. */
 static int follows_me(int i, int s) { return S_JOINED(s) && S_FREE(s) && S_FOLLOW(s) == i; }
-static int what_matters(int i, int j, int s) {
+static int what_matters(int i, int j, int s, int concerned) {
   if (!s || is_done(i) || !comes_through(S_BASE(s), now.base[i])) return 0;
-  int kept = s & (1 << 30 | 255 << 17 | 15 << 4 | 15), d = S_DECISION(s);
+  int kept = s & (1 << 30 | 15 << 4 | 15), d = S_DECISION(s);
+  for (int a = 0; a < now.attempts; ++a) { /* leaders wait for it, and whoever has left may still be bound */
+    if (S_PENDING(s) & concerned & BIT(a) &&
+        (follows_me(i, s) || (now.current[i] == a + 1 && now.a_leader[a] == i) ||
+         S_VOTE(s) > now.a_vote[a * RANKS + j])) {
+      kept |= BIT(a) << 17;
+    }
+  }
   if (follows_me(i, s)) {
     kept |= s & (1 << 16 | 1 << 11 | 7 << 8);
   } else if (S_JOINED(s) && S_FOLLOW(s) == j && j < i) {
@@ -46,37 +75,35 @@ static int what_matters(int i, int j, int s) {
   return kept;
 }
 /* A late one still says that its sender was heard. */
-static int what_matters_late(int i, int j, int s) {
-  int kept = what_matters(i, j, s);
+static int what_matters_late(int i, int j, int s, int concerned) {
+  int kept = what_matters(i, j, s, concerned);
   return s && !kept ? 1 << 30 : kept;
 }
 
-static int kept_[ATTEMPTS], open_[ATTEMPTS], chain[ATTEMPTS], number[ATTEMPTS + 1];
-static int sorted_[ATTEMPTS], votes[RANKS][16];
+static int concerns[RANKS], kept_[ATTEMPTS], open_[ATTEMPTS], chain[ATTEMPTS], number[ATTEMPTS + 1];
+static int sorted_[ATTEMPTS], votes[RANKS][RANKS][16]; /* by who has heard, and whom */
 
 static void forget(void) {
+  find_holders();
   for (int i = 0; i < RANKS; ++i) {
     if (!now.joined[i]) {
       now.follow[i] = i;
       now.silent[i] = now.cut_off[i] = 0;
     }
-    if (is_done(i)) now.refused[i] = 0;
+    if (is_done(i)) now.refused[i] = now.gone[i] = 0;
+    concerns[i] = concern(i);
     for (int j = 0; j < RANKS; ++j) {
       int at = i * RANKS + j;
       if (now.alive[i] && !is_done(i)) {
         if (now.joined[i] && members_of(now.base[i]) & BIT(j) && !there(i, j)) now.cut_off[i] |= BIT(j);
         if (linked(i, j) && !now.alive[j]) now.refused[i] |= BIT(j);
       }
-      if (!is_looked_at(i, j)) {
-        if (now.cut_off[i] & BIT(j)) now.silent[i] &= ~BIT(j);
-        now.gone[i] &= ~BIT(j);
-      }
-      now.known[at] = what_matters(i, j, now.known[at]);
+      now.known[at] = what_matters(i, j, now.known[at], concerns[i]);
       if (now.flying[at] && is_done(i)) {
         now.flying[at] = 0;
         now.late++;
       }
-      now.flying[at] = what_matters_late(i, j, now.flying[at]);
+      now.flying[at] = what_matters_late(i, j, now.flying[at], concerns[i]);
     }
     now.silent[i] &= members_of(now.base[i]) & ~now.gone[i];
     now.cut_off[i] &= members_of(now.base[i]) & ~now.gone[i];
@@ -123,24 +150,32 @@ static void number_attempts(void) {
   for (int to = 0; to < left; ++to) number[sorted_[to] + 1] = to + 1;
   now.attempts = left;
 }
-/* A vote that was heard stands for all that are later than the same votes of attempts, or of such as may come:
- * those of frames to whom their sender follows. */
+static int bounds_for(int i, int r, int bounds, int before) {
+  for (int a = 0; a < before; ++a) {
+    if (open_[a] && now.a_members[a] & BIT(r) && (i == r || concerns[i] & BIT(a))) {
+      bounds |= BIT(now.a_vote[a * RANKS + r]);
+    }
+  }
+  return bounds;
+}
+/* A vote that was heard stands for all that are later than the same votes of attempts that concern who heard it, or of
+ * such as may come: those of frames to whom their sender follows. */
 static void number_votes(int before) {
   for (int r = 0; r < RANKS; ++r) {
-    int bounds = now.alive[r] ? BIT(now.vote[r]) : 0, next = 0, lowest = 15;
-    for (int a = 0; a < before; ++a) {
-      if (open_[a] && now.a_members[a] & BIT(r)) bounds |= BIT(now.a_vote[a * RANKS + r]);
-    }
+    int bounds = now.alive[r] ? BIT(now.vote[r]) : 0, all = 0, next = 0, numbers[16];
     for (int i = 0; i < RANKS; ++i) {
       int known = now.known[i * RANKS + r], flying = now.flying[i * RANKS + r];
       if (known && follows_me(i, known)) bounds |= BIT(S_VOTE(known));
       if (flying && follows_me(i, flying)) bounds |= BIT(S_VOTE(flying));
     }
-    int numbers[16];
-    for (int v = 0; v < 16; ++v) numbers[v] = bounds & BIT(v) ? next++ : -1;
-    for (int v = 15; v >= 0; --v) { /* beyond all: of a dead rank */
-      lowest = numbers[v] >= 0 ? numbers[v] : v == 15 ? next : lowest;
-      votes[r][v] = lowest;
+    for (int i = 0; i < RANKS; ++i) all |= bounds_for(i, r, bounds, before);
+    for (int v = 0; v < 16; ++v) numbers[v] = all & BIT(v) ? next++ : -1;
+    for (int i = 0; i < RANKS; ++i) {
+      int mine = i == r ? all : bounds_for(i, r, bounds, before), lowest = next; /* beyond all: of a dead rank */
+      for (int v = 15; v >= 0; --v) {
+        if (mine & BIT(v)) lowest = numbers[v];
+        votes[i][r][v] = lowest;
+      }
     }
   }
 }
@@ -151,9 +186,9 @@ static int bits_renumbered(int bits) {
   }
   return renumbered;
 }
-static int renumbered(int s, int j) {
+static int renumbered(int s, int i, int j) {
   if (!s || s == 1 << 30) return s;
-  return (s & (1 << 30 | 1 << 16 | 15 << 8)) | votes[j][S_VOTE(s)] | number[S_BASE(s)] << 4 |
+  return (s & (1 << 30 | 1 << 16 | 15 << 8)) | votes[i][j][S_VOTE(s)] | number[S_BASE(s)] << 4 |
          number[S_DECISION(s)] << 12 | bits_renumbered(S_PENDING(s)) << 17;
 }
 static void tidy(void) {
@@ -176,7 +211,7 @@ static void tidy(void) {
     if (a >= 0 && now.worked & BIT(a)) worked |= BIT(to);
     for (int r = 0; r < RANKS; ++r) {
       int in = a >= 0 && open_[a] && members[a] & BIT(r);
-      now.a_vote[to * RANKS + r] = in ? votes[r][given[a][r]] : 0;
+      now.a_vote[to * RANKS + r] = in ? votes[r][r][given[a][r]] : 0;
     }
   }
   now.worked = worked;
@@ -184,10 +219,10 @@ static void tidy(void) {
     now.pending[r] = bits_renumbered(now.pending[r]);
     now.base[r] = number[now.base[r]];
     now.current[r] = number[now.current[r]];
-    if (now.alive[r]) now.vote[r] = votes[r][now.vote[r]];
+    if (now.alive[r]) now.vote[r] = votes[r][r][now.vote[r]];
     for (int i = 0; i < RANKS; ++i) {
-      now.known[i * RANKS + r] = renumbered(now.known[i * RANKS + r], r);
-      now.flying[i * RANKS + r] = renumbered(now.flying[i * RANKS + r], r);
+      now.known[i * RANKS + r] = renumbered(now.known[i * RANKS + r], i, r);
+      now.flying[i * RANKS + r] = renumbered(now.flying[i * RANKS + r], i, r);
     }
   }
 }
