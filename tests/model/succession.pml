@@ -32,6 +32,9 @@
 #define ATTEMPTS 8 /* attempts */
 #endif
 
+byte can[RANKS];      /* bits of steps it can take now: CONNECT... in succession_faults.h */
+byte can_hear[RANKS], can_notice[RANKS], can_find_gone[RANKS]; /* bits of ranks: what it can find out of them now */
+
 byte alive[RANKS];    /* 1 until it dies */
 byte side[RANKS];     /* ranks on one side reach each other */
 byte vote[RANKS];
@@ -65,7 +68,6 @@ end:
   do
   :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); settle(); } }
   :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); settle(); } }
-  :: d_step { c_expr { CAN_JOIN } -> c_code { react(Prank->i); settle(); } }
   :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); settle(); } }
   :: d_step { c_expr { CAN_DIE } -> c_code { now.kills--; kill_rank(Prank->i); settle(); } }
   od

@@ -26,13 +26,15 @@ static int at_peace_is_right(void) {
   }
   return 1;
 }
-/* All have heard each other once, and follow nobody yet. */
+/* All have heard each other once, and follow the lowest. (Who then notices that it does not hear it leaves it
+ * before anybody hears of that.) */
 static void meet(void) {
   for (int i = 0; i < RANKS; ++i) {
     for (int j = 0; j < RANKS; ++j) {
       if (i != j) now.known[i * RANKS + j] = status(j);
     }
   }
+  for (int i = 0; i < RANKS; ++i) react(i);
 }
 /* What it knew does not matter any more. */
 static void kill_rank(int k) {
@@ -49,10 +51,9 @@ static void cut(int mask) {
   for (int r = 0; r < RANKS; ++r) now.side[r] = (mask >> r) & 1;
 }
 
-static int can_send(int i, int j) {
-  find_holders();
+static int can_hear(int i, int j) {
   return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         (what_matters(i, j, status(j), concern(i)) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
+         (what_matters(i, j, status(j), concerns[i]) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
 }
 static int can_find_gone(int i, int j) {
   return now.refused[i] & BIT(j) && !(now.gone[i] & BIT(j)) && is_looked_at(i, j);
@@ -68,35 +69,42 @@ static int can_cut(int mask) {
   return moved && mirrored;
 }
 
-static int something_can_happen(void) {
-  for (int i = 0; i < RANKS; ++i) {
-    if (can_connect(i) || can_fail(i) || can_join(i) || can_begin(i)) return 1;
-    for (int j = 0; j < RANKS; ++j) {
-      if (i != j && (now.flying[i * RANKS + j] || can_send(i, j) || can_notice(i, j) || can_find_gone(i, j))) {
-        return 1;
-      }
-    }
-  }
-  return 0;
-}
+#define CONNECT 1
+#define FAIL 2
+#define BEGIN 4
+/* What can happen after a step. Whoever is not told any more, knows nothing new and waits for nothing is at peace. */
 static void settle(void) {
+  int anything = 0;
   tidy();
-  if (something_can_happen()) return;
+  find_holders();
+  for (int i = 0; i < RANKS; ++i) {
+    now.can[i] = (can_connect(i) ? CONNECT : 0) | (can_fail(i) ? FAIL : 0) | (can_begin(i) ? BEGIN : 0);
+    now.can_hear[i] = now.can_notice[i] = now.can_find_gone[i] = 0;
+    concerns[i] = concern(i);
+    for (int j = 0; j < RANKS; ++j) {
+      if (i == j) continue;
+      now.can_hear[i] |= can_hear(i, j) ? BIT(j) : 0;
+      now.can_notice[i] |= can_notice(i, j) ? BIT(j) : 0;
+      now.can_find_gone[i] |= can_find_gone(i, j) ? BIT(j) : 0;
+      anything |= now.flying[i * RANKS + j] != 0;
+    }
+    anything |= now.can[i] | now.can_hear[i] | now.can_notice[i] | now.can_find_gone[i];
+  }
+  if (anything) return;
   int went_on = at_peace_is_right();
   if (!went_on) show();
   require(went_on);
 }
 
-#define CAN_CONNECT (can_connect(Prank->i))
-#define CAN_FAIL (can_fail(Prank->i))
-#define CAN_JOIN (can_join(Prank->i))
-#define CAN_BEGIN (can_begin(Prank->i))
-#define CAN_SEND (can_send(Pwire->i, Pwire->j))
+#define CAN_CONNECT (now.can[Prank->i] & CONNECT)
+#define CAN_FAIL (now.can[Prank->i] & FAIL)
+#define CAN_BEGIN (now.can[Prank->i] & BEGIN)
+#define CAN_SEND (now.can_hear[Pwire->i] & BIT(Pwire->j))
 #define CAN_SEND_LATE (now.late && CAN_SEND)
-#define CAN_ARRIVE (now.alive[Pwire->i] && now.flying[Pwire->i * RANKS + Pwire->j])
+#define CAN_ARRIVE (now.flying[Pwire->i * RANKS + Pwire->j] && now.alive[Pwire->i])
 #define CAN_VANISH (now.flying[Pwire->i * RANKS + Pwire->j] && !there(Pwire->i, Pwire->j))
-#define CAN_NOTICE (can_notice(Pwire->i, Pwire->j))
+#define CAN_NOTICE (now.can_notice[Pwire->i] & BIT(Pwire->j))
 #define CAN_MISS (can_miss(Pwire->i, Pwire->j))
-#define CAN_FIND_GONE (can_find_gone(Pwire->i, Pwire->j))
+#define CAN_FIND_GONE (now.can_find_gone[Pwire->i] & BIT(Pwire->j))
 #define CAN_DIE (now.kills && now.alive[Prank->i])
 #define CAN_CUT (now.cuts && can_cut(Pnetwork->these))

@@ -261,10 +261,6 @@ static void fails(int i) {
 #endif
   react(i);
 }
-/* It has just called rebuild(), and sees whom it can follow. */
-static int can_join(int i) {
-  return now.alive[i] && now.joined[i] && !now.current[i] && leader_for(i) != now.follow[i];
-}
 /* The group it is in has broken: rebuild() */
 static int can_begin(int i) {
   if (!now.alive[i] || now.joined[i] || now.out[i]) return 0;
