@@ -8,14 +8,17 @@ static int at_peace_is_right(void) {
   return 1; /* they are asked for two groups alone */
 #endif
   for (int i = 0; i < RANKS; ++i) {
-    int here = 0, dead = 0, newest = 0, works = 0, bound = 0;
+    int here = 0, dead = 0, newest = now.base[i], works = 0, bound = 0;
     if (!now.alive[i]) continue;
     for (int j = 0; j < RANKS; ++j) {
-      if (!now.alive[j] && now.refused[i] & BIT(j)) dead |= BIT(j);
+      if (!now.alive[j] && (linked(i, j) || buried(j))) dead |= BIT(j);
       if (!now.alive[j] || !linked(i, j) || now.out[j]) continue; /* who was told that others went on ends */
       here |= BIT(j);
-      if (now.base[j] > newest) newest = now.base[j]; /* attempts count up along a chain */
+      if (comes_through(now.base[j], newest)) newest = now.base[j];
       if (now.base[j] && !now.joined[j] && !now.out[j]) works |= BIT(j);
+    }
+    for (int j = 0; j < RANKS; ++j) { /* who has begun another group goes on from that one */
+      if (here & BIT(j) && !comes_through(newest, now.base[j])) here &= ~BIT(j);
     }
     for (int j = 0; j < RANKS; ++j) {
       for (int a = 0; here & BIT(j) && a < now.attempts; ++a) {
@@ -51,9 +54,14 @@ static void cut(int mask) {
   for (int r = 0; r < RANKS; ++r) now.side[r] = (mask >> r) & 1;
 }
 
+/* What it has heard already means more now: it is told again and again */
+static int catches_up(int i, int j) {
+  int next = next_group(i, now.known[i * RANKS + j]);
+  return next >= 0 && may_adopt(i, next);
+}
 static int can_hear(int i, int j) {
   return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         (what_matters(i, j, status(j), concerns[i]) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
+         (catches_up(i, j) || what_matters(i, j, status(j), concerns[i]) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
 }
 static int can_find_gone(int i, int j) {
   return now.refused[i] & BIT(j) && !(now.gone[i] & BIT(j)) && is_looked_at(i, j);

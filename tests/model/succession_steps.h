@@ -293,25 +293,35 @@ static void finds_gone(int i, int j) {
   react(i);
 }
 
+/* The group that follows the base of i on the way to that of a frame; -1: none */
+static int next_group(int i, int s) {
+  int next = -1;
+  for (int b = S_BASE(s); b != 0; b = now.a_base[b - 1]) {
+    if (now.a_base[b - 1] == now.base[i]) next = b - 1;
+  }
+  return S_BASE(s) == now.base[i] ? -1 : next;
+}
+/* Whether i is bound by none that it confirmed later, and that could go on without it. */
+static int may_adopt(int i, int next) {
+  int later = 0;
+  for (int a = 0; a < now.attempts; ++a) {
+    later |= now.pending[i] & BIT(a) && now.a_vote[a * RANKS + i] > now.a_vote[next * RANKS + i] &&
+             could_go_on(now.a_members[a] & ~BIT(i) & ~now.gone[i], a);
+  }
+  return now.pending[i] & BIT(next) && !later;
+}
 /* A frame of j arrives at i: Void, Adopt */
 static void arrives(int i, int j, int s) {
   now.known[i * RANKS + j] = s;
   now.silent[i] &= ~BIT(j);
   now.cut_off[i] &= ~BIT(j);
-  int next = -1;
-  for (int b = S_BASE(s); b != 0; b = now.a_base[b - 1]) {
-    if (now.a_base[b - 1] == now.base[i]) next = b - 1;
-  }
-  if (S_BASE(s) != now.base[i] && next >= 0) {
-    int later = 0;
+  int next = next_group(i, s);
+  if (next >= 0) {
     drop_void(i);
     for (int a = 0; a < now.attempts; ++a) {
       if (a != next && now.a_members[a] & BIT(j)) now.pending[i] &= ~BIT(a);
     }
-    for (int a = 0; a < now.attempts; ++a) {
-      later |= now.pending[i] & BIT(a) && now.a_vote[a * RANKS + i] > now.a_vote[next * RANKS + i];
-    }
-    if (now.pending[i] & BIT(next) && !later) {
+    if (may_adopt(i, next)) {
       adopt(i, next);
     } else if (!(now.a_members[next] & BIT(i))) {
       leave(i);

@@ -22,8 +22,9 @@ static int buried(int j) {
  * have known as well, and what it does in between it gives up again. */
 static int is_looked_at(int i, int j) {
   if (!now.alive[i] || !now.joined[i] || !(members_of(now.base[i]) & BIT(j))) return 0;
-  if (now.follow[i] == i || now.follow[i] == j) return 1;
-  return now.current[i] && !now.confirmed[i] && now.a_members[now.current[i] - 1] & BIT(j);
+  int current = now.current[i] ? BIT(now.current[i] - 1) : 0;
+  if (now.follow[i] == i || now.follow[i] == j || now.pending[i] & ~current) return 1;
+  return current && !now.confirmed[i] && now.a_members[now.current[i] - 1] & BIT(j);
 }
 
 /* Attempts that a rank has confirmed, or may still */
