@@ -6,7 +6,8 @@
  * and arrive at any time, also after a cut or their sender's death. -DOLD_RULE is the protocol as it
  * was: a decision counts at once, and as the base of the next, with nobody's confirmation.
  * -DCUT_FIRST: they are cut in two before they begin.
- * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing.
+ * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing. -DLATER_BINDS: a member
+ * follows no group that was begun before one that it has confirmed, though all others of that one are dead.
  *
  * A run begins when all have called rebuild() and heard of each other. Checked: there are never two groups of one
  * base that worked, with living members (begin_group() in succession_steps.h); where nothing happens any more,

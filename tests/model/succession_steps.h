@@ -305,8 +305,12 @@ static int next_group(int i, int s) {
 static int may_adopt(int i, int next) {
   int later = 0;
   for (int a = 0; a < now.attempts; ++a) {
+    int others = now.a_members[a] & ~BIT(i) & ~now.gone[i];
+#ifdef LATER_BINDS
+    others = now.a_members[a];
+#endif
     later |= now.pending[i] & BIT(a) && now.a_vote[a * RANKS + i] > now.a_vote[next * RANKS + i] &&
-             could_go_on(now.a_members[a] & ~BIT(i) & ~now.gone[i], a);
+             could_go_on(others, a);
   }
   return now.pending[i] & BIT(next) && !later;
 }
