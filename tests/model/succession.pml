@@ -1,18 +1,22 @@
 /* The protocol of comm/internal/succession.h, for spin. Its steps have the names of the code's.
  *
- * -DN=3 ranks, -DKILLS=2 that may die, -DCUTS=2 times that the network may be cut in two anew (or
- * healed), -DLOST=1 times that a living, linked rank is not heard in time.
- * A frame arrives at once or is never sent (a newer one replaces it); up to -DLATE=1 are on their way at a time
- * and arrive at any time, also after a cut or their sender's death. -DOLD_RULE is the protocol as it
- * was: a decision counts at once, and as the base of the next, with nobody's confirmation.
+ * -DRANKS=3 ranks, -DKILLS=1 that may die, -DCUTS=1 times that the network may be cut in two anew (or
+ * healed), -DLOST=0 times that a living, linked rank is not heard in time.
+ * A frame arrives at once or is never sent (a newer one replaces it); up to -DLATE=1 are on their way
+ * at a time and arrive at any time, also after a cut or their sender's death.
  * -DCUT_FIRST: they are cut in two before they begin.
- * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing. -DLATER_BINDS: a member
- * follows no group that was begun before one that it has confirmed, though all others of that one are dead.
  *
- * A run begins when all have called rebuild() and heard of each other. Checked: there are never two groups of one
- * base that worked, with living members (begin_group() in succession_steps.h); where nothing happens any more,
- * ranks that reach each other, are enough of the newest base that one of them has and have confirmed no group
- * with half of its members elsewhere have a group (at_peace_is_right() in succession_faults.h).
+ * Wrong rules, which must be found:
+ * -DOLD_RULE      a decision counts at once, and as the base of the next, with nobody's confirmation
+ * -DUNBOUND       what a member has confirmed binds it to nothing once it has left
+ * -DLATER_BINDS   a member follows no group that was begun before one that it has confirmed, though
+ *                 all others of that one are dead
+ *
+ * A run begins when all have called rebuild() and heard of each other. Checked: there are never two
+ * groups of one base that worked, with living members (begin_group() in succession_steps.h). Where
+ * nothing happens any more, ranks that reach each other have a group if they are enough of the newest
+ * base that one of them has, and none has confirmed a group with half of its members elsewhere
+ * (at_peace_is_right() in succession_faults.h).
  */
 #ifndef RANKS
 #define RANKS 3
@@ -34,7 +38,7 @@
 #endif
 
 byte can[RANKS];      /* bits of steps it can take now: CONNECT... in succession_faults.h */
-byte can_hear[RANKS], can_notice[RANKS], can_find_gone[RANKS]; /* bits of ranks: what it can find out of them now */
+byte can_hear[RANKS], can_notice[RANKS], can_find_gone[RANKS]; /* bits of ranks: news of them */
 
 byte alive[RANKS];    /* 1 until it dies */
 byte side[RANKS];     /* ranks on one side reach each other */

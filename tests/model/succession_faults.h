@@ -1,5 +1,5 @@
-/* What happens to ranks, what must be true in the end, and when each step can be taken. spin takes no calls in its
- * guards, so that they are macros. */
+/* What happens to ranks, what must be true in the end, and when each step can be taken. spin takes
+ * no calls in its guards, so that they are macros. */
 #include "succession_steps.h"
 
 /* What must be where nothing happens any more */
@@ -12,7 +12,8 @@ static int at_peace_is_right(void) {
     if (!now.alive[i]) continue;
     for (int j = 0; j < RANKS; ++j) {
       if (!now.alive[j] && (linked(i, j) || buried(j))) dead |= BIT(j);
-      if (!now.alive[j] || !linked(i, j) || now.out[j]) continue; /* who was told that others went on ends */
+      if (!now.alive[j] || !linked(i, j) || now.out[j])
+        continue; /* who was told that others went on ends */
       here |= BIT(j);
       if (comes_through(now.base[j], newest)) newest = now.base[j];
       if (now.base[j] && !now.joined[j] && !now.out[j]) works |= BIT(j);
@@ -25,12 +26,13 @@ static int at_peace_is_right(void) {
         bound |= now.pending[j] & BIT(a) && could_go_on(now.a_members[a] & ~here & ~dead, a);
       }
     }
-    if (2 * count(here & members_of(newest)) > count(members_of(newest)) && !bound && !works) return 0;
+    if (2 * count(here & members_of(newest)) > count(members_of(newest)) && !bound && !works)
+      return 0;
   }
   return 1;
 }
-/* All have heard each other once, and follow the lowest. (Who then notices that it does not hear it leaves it
- * before anybody hears of that.) */
+/* All have heard each other once, and follow the lowest. (Who then notices that it does not hear it
+ * leaves it before anybody hears of that.) */
 static void meet(void) {
   for (int i = 0; i < RANKS; ++i) {
     for (int j = 0; j < RANKS; ++j) {
@@ -43,7 +45,8 @@ static void meet(void) {
 static void kill_rank(int k) {
   now.alive[k] = 0;
   now.vote[k] = now.base[k] = now.follow[k] = now.joined[k] = now.out[k] = now.current[k] = 0;
-  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = now.cut_off[k] = now.refused[k] = 0;
+  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = now.cut_off[k] =
+      now.refused[k] = 0;
   for (int j = 0; j < RANKS; ++j) {
     now.known[k * RANKS + j] = 0;
     now.late += now.flying[k * RANKS + j] != 0;
@@ -61,7 +64,9 @@ static int catches_up(int i, int j) {
 }
 static int can_hear(int i, int j) {
   return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         (catches_up(i, j) || what_matters(i, j, status(j), concerns[i]) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
+         (catches_up(i, j) ||
+          what_matters(i, j, status(j), concerns[i]) != now.known[i * RANKS + j] ||
+          now.silent[i] & BIT(j));
 }
 static int can_find_gone(int i, int j) {
   return now.refused[i] & BIT(j) && !(now.gone[i] & BIT(j)) && is_looked_at(i, j);
@@ -80,13 +85,15 @@ static int can_cut(int mask) {
 #define CONNECT 1
 #define FAIL 2
 #define BEGIN 4
-/* What can happen after a step. Whoever is not told any more, knows nothing new and waits for nothing is at peace. */
+/* What can happen after a step. Whoever is not told any more, knows nothing new and waits for
+ * nothing is at peace. */
 static void settle(void) {
   int anything = 0;
   tidy();
   find_holders();
   for (int i = 0; i < RANKS; ++i) {
-    now.can[i] = (can_connect(i) ? CONNECT : 0) | (can_fail(i) ? FAIL : 0) | (can_begin(i) ? BEGIN : 0);
+    now.can[i] =
+        (can_connect(i) ? CONNECT : 0) | (can_fail(i) ? FAIL : 0) | (can_begin(i) ? BEGIN : 0);
     now.can_hear[i] = now.can_notice[i] = now.can_find_gone[i] = 0;
     concerns[i] = concern(i);
     for (int j = 0; j < RANKS; ++j) {

@@ -6,7 +6,7 @@
 #define ATTEMPTS 8
 #endif
 
-extern void (*uerror)(char *);
+extern void (*uerror)(char*);
 #define require(x) ((x) ? (void)0 : uerror("assertion violated: " #x))
 #define BIT(x) (1 << (x))
 #define S_VOTE(s) ((s) & 15)
@@ -20,10 +20,13 @@ extern void (*uerror)(char *);
 /* For whoever reads a trail: pan -r. */
 static void show(void) {
   for (int i = 0; i < RANKS; ++i) {
-    printf("rank %d: alive %d side %d vote %d base %d follow %d joined %d out %d current %d confirmed %d "
-           "pending %x gone %x silent %x cut off %x refused %x\n", i, now.alive[i], now.side[i], now.vote[i], now.base[i],
-           now.follow[i], now.joined[i], now.out[i], now.current[i], now.confirmed[i], now.pending[i],
-           now.gone[i], now.silent[i], now.cut_off[i], now.refused[i]);
+    printf(
+        "rank %d: alive %d side %d vote %d base %d follow %d joined %d out %d current %d confirmed "
+        "%d "
+        "pending %x gone %x silent %x cut off %x refused %x\n",
+        i, now.alive[i], now.side[i], now.vote[i], now.base[i], now.follow[i], now.joined[i],
+        now.out[i], now.current[i], now.confirmed[i], now.pending[i], now.gone[i], now.silent[i],
+        now.cut_off[i], now.refused[i]);
   }
   for (int a = 0; a < now.attempts; ++a) {
     printf("attempt %d: base %d leader %d members %x\n", a + 1, now.a_base[a], now.a_leader[a],

@@ -41,8 +41,8 @@ static void leave(int i) {
   drop_void(i);
 }
 
-/* A group works when all its members are in it. Never two that worked of one base: among the living,
- * the chains of their bases are one chain. */
+/* A group works when all its members are in it. Never two that worked of one base: among the
+ * living, the chains of their bases are one chain. */
 static int worked_in(int j, int other_than, int same_base) {
   for (int b = now.base[j]; b != 0; b = now.a_base[b - 1]) {
     if (now.worked & BIT(b - 1) && now.a_base[b - 1] == same_base && b - 1 != other_than) return 1;
@@ -52,7 +52,8 @@ static int worked_in(int j, int other_than, int same_base) {
 static void begin_group(int i) {
   int a = now.base[i] - 1, two_groups = 0;
   for (int m = 0; m < RANKS; ++m) {
-    if (now.a_members[a] & BIT(m) && (!now.alive[m] || now.base[m] != a + 1 || now.joined[m])) return;
+    if (now.a_members[a] & BIT(m) && (!now.alive[m] || now.base[m] != a + 1 || now.joined[m]))
+      return;
   }
   for (int b = a + 1; b != 0; b = now.a_base[b - 1]) now.worked |= BIT(b - 1);
   for (int b = a + 1; b != 0; b = now.a_base[b - 1]) {
@@ -96,8 +97,8 @@ static int followers(int i) {
   int mask = BIT(i);
   for (int j = 0; j < RANKS; ++j) {
     int s = frame_of(i, j);
-    if (j != i && heard(i, j) && members_of(now.base[i]) & BIT(j) && s && S_JOINED(s) && S_FREE(s) &&
-        S_FOLLOW(s) == i) {
+    if (j != i && heard(i, j) && members_of(now.base[i]) & BIT(j) && s && S_JOINED(s) &&
+        S_FREE(s) && S_FOLLOW(s) == i) {
       mask |= BIT(j);
     }
   }
@@ -109,9 +110,7 @@ static int enough(int mask, int b, int dead) {
          (2 * count(mask & all) == count(all) && (all & ~mask & ~dead) == 0);
 }
 /* Whether these members of an attempt could ever follow it with a group of their own. */
-static int could_go_on(int members, int a) {
-  return 2 * count(members) >= count(now.a_members[a]);
-}
+static int could_go_on(int members, int a) { return 2 * count(members) >= count(now.a_members[a]); }
 static int blocked(int i, int mask) {
   for (int m = 0; m < RANKS; ++m) {
     if (!(mask & BIT(m))) continue;
@@ -146,7 +145,8 @@ static void decide(int i) {
   now.a_leader[a] = i;
   now.a_members[a] = mask;
   for (int m = 0; m < RANKS; ++m) {
-    now.a_vote[a * RANKS + m] = mask & BIT(m) ? S_VOTE(m == i ? status(i) : now.known[i * RANKS + m]) : 0;
+    now.a_vote[a * RANKS + m] =
+        mask & BIT(m) ? S_VOTE(m == i ? status(i) : now.known[i * RANKS + m]) : 0;
   }
   now.current[i] = a + 1;
 #ifdef OLD_RULE
@@ -178,14 +178,13 @@ static int all_there(int i) {
 static int can_connect(int i) {
   return now.alive[i] && now.current[i] && !now.confirmed[i] && all_there(i);
 }
-/* Connecting fails: somebody is not there, and for so long that the leader has noticed too (else it would
- * decide the same again and again) */
+/* Connecting fails: somebody is not there, and for so long that the leader has noticed too (else it
+ * would decide the same again and again) */
 static int can_fail(int i) {
   if (!now.alive[i] || !now.current[i] || now.confirmed[i]) return 0;
   int a = now.current[i] - 1, leader = now.a_leader[a];
   for (int m = 0; m < RANKS; ++m) {
-    if (now.a_members[a] & BIT(m) && m != i &&
-        !there(i, m) && !heard(i, m) &&
+    if (now.a_members[a] & BIT(m) && m != i && !there(i, m) && !heard(i, m) &&
         (!there(i, leader) || now.current[leader] != a + 1 || !heard(leader, m))) {
       return 1;
     }

@@ -1,6 +1,6 @@
-/* One state for all that no step can tell apart: what no longer matters of what ranks have heard is forgotten,
- * and so are attempts that nobody knows. Attempts are in one order, and votes count up from 0: of those of one
- * rank only the order is ever looked at. */
+/* One state for all that no step can tell apart: what no longer matters of what ranks have heard is
+ * forgotten, and so are attempts that nobody knows. Attempts are in one order, and votes count up
+ * from 0: of those of one rank only the order is ever looked at. */
 #include "succession_state.h"
 
 #define OTHERS 7 /* whom a rank follows, where it is neither itself nor who is told */
@@ -18,8 +18,8 @@ static int buried(int j) {
   }
   return !now.alive[j];
 }
-/* Whether it matters now to i if it hears j: that j is silent or dead it finds out only then. Before that it could
- * have known as well, and what it does in between it gives up again. */
+/* Whether it matters now to i if it hears j: that j is silent or dead it finds out only then.
+ * Before that it could have known as well, and what it does in between it gives up again. */
 static int is_looked_at(int i, int j) {
   if (!now.alive[i] || !now.joined[i] || !(members_of(now.base[i]) & BIT(j))) return 0;
   int current = now.current[i] ? BIT(now.current[i] - 1) : 0;
@@ -40,22 +40,25 @@ static void find_holders(void) {
     }
   }
 }
-/* Attempts of which i may have to know who has left: its own, and those of ranks that could follow it */
+/* Attempts of which i may have to know who has left: its own, and those of ranks that could follow
+ * it */
 static int concern(int i) {
   int concerned = hold[i];
   for (int m = i + 1; m < RANKS; ++m) {
-    concerned |= hold[m] | S_PENDING(now.known[i * RANKS + m]) | S_PENDING(now.flying[i * RANKS + m]);
+    concerned |=
+        hold[m] | S_PENDING(now.known[i * RANKS + m]) | S_PENDING(now.flying[i * RANKS + m]);
   }
   return concerned;
 }
 
-/* Of a frame of j, for i: whether it follows i, or could be followed by it, or has decided for it; what it has
- * confirmed, and its vote, by which others see that it has left. */
+/* Of a frame of j, for i: whether it follows i, or could be followed by it, or has decided for it;
+ * what it has confirmed, and its vote, by which others see that it has left. */
 static int follows_me(int i, int s) { return S_JOINED(s) && S_FREE(s) && S_FOLLOW(s) == i; }
 static int what_matters(int i, int j, int s, int concerned) {
   if (!s || is_done(i) || !comes_through(S_BASE(s), now.base[i])) return 0;
   int kept = s & (1 << 30 | 15 << 4 | 15), d = S_DECISION(s);
-  for (int a = 0; a < now.attempts; ++a) { /* leaders wait for it, and whoever has left may still be bound */
+  for (int a = 0; a < now.attempts;
+       ++a) { /* leaders wait for it, and whoever has left may still be bound */
     if (S_PENDING(s) & concerned & BIT(a) &&
         (follows_me(i, s) || (now.current[i] == a + 1 && now.a_leader[a] == i) ||
          S_VOTE(s) > now.a_vote[a * RANKS + j])) {
@@ -69,8 +72,8 @@ static int what_matters(int i, int j, int s, int concerned) {
   } else {
     kept |= OTHERS << 8;
   }
-  if (d && now.joined[i] && !now.current[i] && now.follow[i] == j && now.a_members[d - 1] & BIT(i) &&
-      now.a_vote[(d - 1) * RANKS + i] == now.vote[i]) {
+  if (d && now.joined[i] && !now.current[i] && now.follow[i] == j &&
+      now.a_members[d - 1] & BIT(i) && now.a_vote[(d - 1) * RANKS + i] == now.vote[i]) {
     kept |= d << 12;
   }
   return kept;
@@ -96,7 +99,8 @@ static void forget(void) {
     for (int j = 0; j < RANKS; ++j) {
       int at = i * RANKS + j;
       if (now.alive[i] && !is_done(i)) {
-        if (now.joined[i] && members_of(now.base[i]) & BIT(j) && !there(i, j)) now.cut_off[i] |= BIT(j);
+        if (now.joined[i] && members_of(now.base[i]) & BIT(j) && !there(i, j))
+          now.cut_off[i] |= BIT(j);
         if (linked(i, j) && !now.alive[j]) now.refused[i] |= BIT(j);
       }
       now.known[at] = what_matters(i, j, now.known[at], concerns[i]);
@@ -159,8 +163,8 @@ static int bounds_for(int i, int r, int bounds, int before) {
   }
   return bounds;
 }
-/* A vote that was heard stands for all that are later than the same votes of attempts that concern who heard it, or of
- * such as may come: those of frames to whom their sender follows. */
+/* A vote that was heard stands for all that are later than the same votes of attempts that concern
+ * who heard it, or of such as may come: those of frames to whom their sender follows. */
 static void number_votes(int before) {
   for (int r = 0; r < RANKS; ++r) {
     int bounds = now.alive[r] ? BIT(now.vote[r]) : 0, all = 0, next = 0, numbers[16];
@@ -172,7 +176,8 @@ static void number_votes(int before) {
     for (int i = 0; i < RANKS; ++i) all |= bounds_for(i, r, bounds, before);
     for (int v = 0; v < 16; ++v) numbers[v] = all & BIT(v) ? next++ : -1;
     for (int i = 0; i < RANKS; ++i) {
-      int mine = i == r ? all : bounds_for(i, r, bounds, before), lowest = next; /* beyond all: of a dead rank */
+      int mine = i == r ? all : bounds_for(i, r, bounds, before),
+          lowest = next; /* beyond all: of a dead rank */
       for (int v = 15; v >= 0; --v) {
         if (mine & BIT(v)) lowest = numbers[v];
         votes[i][r][v] = lowest;

@@ -1,11 +1,12 @@
-"""Ranks that take steps and rebuild their group whenever it breaks, trial after trial; for test_moving_cuts.py.
+"""Ranks that take steps and rebuild their group whenever it breaks, for test_moving_cuts.py.
 
     python rebuilding_rank.py RANK SIZE FOLDER < trials
 
-Each line of the input is a trial, taken by a child of this process, so that it may be killed. It prints lines
-of JSON: "pid", "group" (after the first step of a group: whose values came), "step" (some of the later ones),
-"broken" (a step failed), "rebuilt", "error" (rebuild() failed), "left" (others went on without it), "wrong" (a
-mean that is none, or an error of another kind) and, from its parent, "ended" (how).
+Each line of the input is a trial, taken by a child of this process, so that it may be killed. It
+prints lines of JSON: "pid", "group" (after the first step of a group: whose values came), "step"
+(some of the later ones), "broken" (a step failed), "rebuilt", "error" (rebuild() failed), "left"
+(others went on without it), "wrong" (a mean that is none, or an error of another kind) and, from its
+parent, "ended" (how).
 """
 
 import json

@@ -123,7 +123,7 @@ class Trial:
         return any(not self.killed & set(members) for members in steps)
 
     def undecided(self, since):
-        """Living ranks of which nothing has become after that time: no step, no group, no end and no error."""
+        """Living ranks of which nothing has become after that time: no step, no end and no error."""
         decided = {rank for rank, row in self.of_kind("group", "step", "error") if row["at"] > since}
         return set(range(SIZE)) - self.killed - decided - {rank for rank, _ in self.of_kind("left", "ended")}
 
@@ -142,7 +142,8 @@ def run(network, number, events):
         def whole():
             return {rank for rank, _ in trial.of_kind("group")} == set(range(SIZE))
 
-        assert trial.listen(time.monotonic() + _START_S, whole), (number, "no group to begin with", trial.rows)
+        began = trial.listen(time.monotonic() + _START_S, whole)
+        assert began, (number, "no group to begin with", trial.rows)
         for pause, event in events:
             trial.listen(time.monotonic() + pause)
             if isinstance(event, int):
