@@ -116,10 +116,13 @@ void Succession::heard(const std::string& text, Ms now) {
   if (theirs.size() > history_.size() && is_mine(theirs)) {
     const Attempt next = theirs[history_.size()];
     drop_void();
-    // One that was confirmed later than that group rules it out, unless it is void itself: whoever
-    // says so is one of its members then, or dead.
+    // One that was confirmed later than that group rules it out, unless it is void itself (whoever
+    // says so is one of its members then) or could not go on without this rank: the others have
+    // died.
+    const bool confirmed = contains(pending_, next);
     std::erase_if(pending_, [&](const Attempt& attempt) {
-      return attempt.has(peer.frame.rank) && !attempt.is(next);
+      return !attempt.is(next) && (attempt.has(peer.frame.rank) ||
+                                   (confirmed && !could_go_on_without(attempt, {rank_})));
     });
     if (!pending_.empty() && pending_.back().is(next)) {
       adopt(next, now);

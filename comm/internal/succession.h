@@ -16,8 +16,9 @@
 // A group is begun when all its members have confirmed, and is more than half of its base (or half,
 // the others proven dead): any two groups of one base would share a member, which is bound by what
 // it has confirmed until that is void, or until the leader of another attempt has more than half of
-// its members (without the dead): those that are left could not go on from it. A group that never
-// connected is never confirmed, and never a base.
+// its members (without the dead): those that are left could not go on from it. So a member follows
+// a group that was begun before the one it confirmed last, where the living others of that one are
+// fewer than half. A group that never connected is never confirmed, and never a base.
 
 #include <cstdint>
 #include <deque>

@@ -31,16 +31,16 @@ struct SuccessionFrame {
 
   int rank = -1;
   uint64_t sequence = 0;
-  std::vector<Attempt> history;  ///< the groups that followed the first one; the last is its base
-  uint64_t vote = 0;             ///< counts whom it has followed
+  std::vector<Attempt> history{};  ///< the groups that followed the first one; the last is its base
+  uint64_t vote = 0;               ///< counts whom it has followed
   Phase phase = Phase::kIdle;
   int follows = -1;
   int64_t left_ms = 0;  ///< how long it waits
-  std::vector<int> hears, gone;
-  std::optional<Attempt> decision;  ///< the one it leads
-  std::vector<Attempt> pending;     ///< confirmed, and their ends not known; the last one last
-  std::string failure;              ///< why its last rebuild() as a leader failed
-  std::vector<std::pair<int, uint64_t>> failed;  ///< for whom: ranks and votes
+  std::vector<int> hears{}, gone{};
+  std::optional<Attempt> decision{};  ///< the one it leads
+  std::vector<Attempt> pending{};     ///< confirmed, and their ends not known; the last one last
+  std::string failure{};              ///< why its last rebuild() as a leader failed
+  std::vector<std::pair<int, uint64_t>> failed{};  ///< for whom: ranks and votes
 
   std::string to_text() const;
   /// Nothing for what is none.

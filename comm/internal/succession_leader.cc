@@ -26,15 +26,20 @@ void Succession::lead_attempt(Ms now) {
   }
 }
 
+/// Fewer than half of its members, without the dead, could never follow it with a group of their
+/// own.
+bool Succession::could_go_on_without(const Attempt& attempt, const std::vector<int>& ranks) const {
+  const auto elsewhere = std::count_if(
+      attempt.members.begin(), attempt.members.end(),
+      [&](int member) { return !contains(ranks, member) && !gone_.contains(member); });
+  return 2 * static_cast<size_t>(elsewhere) >= attempt.members.size();
+}
+
 /// A pending decision of one of these that may have become a group that goes on without them.
 const Attempt* Succession::blocked_by(const std::vector<int>& joined) const {
   for (const int rank : joined) {
     for (const Attempt& attempt : is_mine(rank) ? pending_ : frame_of(rank)->pending) {
-      const auto elsewhere = std::count_if(
-          attempt.members.begin(), attempt.members.end(),
-          [&](int member) { return !contains(joined, member) && !gone_.contains(member); });
-      // Fewer than half could never follow it with a group of their own.
-      if (2 * static_cast<size_t>(elsewhere) >= attempt.members.size() && !is_void(attempt)) {
+      if (could_go_on_without(attempt, joined) && !is_void(attempt)) {
         return &attempt;
       }
     }
@@ -82,6 +87,7 @@ void Succession::lead(Ms now) {
   }
 }
 
+// Decide.
 void Succession::decide(std::vector<int> joined) {
   Attempt attempt{.leader = rank_, .number = ++number_, .members = std::move(joined)};
   for (const int rank : attempt.members) {

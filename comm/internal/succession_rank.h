@@ -112,6 +112,7 @@ class Succession final : public SuccessionProtocol {
   void follow_attempt(Ms now);
   void lead(Ms now);
   void decide(std::vector<int> joined);
+  bool could_go_on_without(const Attempt& attempt, const std::vector<int>& ranks) const;
   const Attempt* blocked_by(const std::vector<int>& joined) const;
   void lead_attempt(Ms now);
   void fail(std::string reason, const std::vector<int>& told);

@@ -300,6 +300,45 @@ TEST(Succession, ARankThatLivesAndDoesNotComeIsWaitedForUntilTheTimeoutAndNoLong
   EXPECT_TRUE(world.errors().empty());
 }
 
+// Rank 2 has confirmed {0, 1, 2} and, cut off from rank 0, {1, 2}. Rank 1 dies before that is
+// begun.
+TEST(Succession, WhoIsBoundToTheDeadAloneFollowsTheGroupThatWasBegunBefore) {
+  using Phase = SuccessionFrame::Phase;
+  const auto rank2 = make_succession(2, 3);
+  SuccessionProtocol::Ms now = 0;
+  const auto hears = [&](SuccessionFrame frame) {
+    frame.sequence = static_cast<uint64_t>(now += 10);
+    frame.hears = {0, 1, 2};
+    rank2->heard(frame.to_text(), now);
+  };
+  const auto vote = [&] { return SuccessionFrame::parse(rank2->frame(now))->vote; };
+  rank2->begin(now, {.timeout = 5000, .silence = 1000});
+  hears({.rank = 0, .vote = 1, .phase = Phase::kJoined, .follows = 0});
+  const Attempt all{.leader = 0, .number = 1, .members = {0, 1, 2}, .votes = {1, 1, vote()}};
+  hears({.rank = 0, .vote = 1, .phase = Phase::kConnecting, .follows = 0, .decision = all});
+  rank2->connected(true, now);
+  now += 900;
+  hears({.rank = 1, .vote = 2, .phase = Phase::kJoined, .follows = 1, .pending = {all}});
+  now += 900;  // nothing of rank 0
+  hears({.rank = 1, .vote = 2, .phase = Phase::kJoined, .follows = 1, .pending = {all}});
+  const Attempt two{.leader = 1, .number = 1, .members = {1, 2}, .votes = {2, vote()}};
+  hears({.rank = 1,
+         .vote = 2,
+         .phase = Phase::kConnecting,
+         .follows = 1,
+         .decision = two,
+         .pending = {all}});
+  rank2->connected(true, now);
+  ASSERT_EQ(SuccessionFrame::parse(rank2->frame(now))->pending.size(), 2u);
+
+  hears({.rank = 0, .history = {all}, .vote = 2, .phase = Phase::kJoined, .follows = 0});
+  EXPECT_EQ(rank2->generation(), 0u) << "rank 1 may have begun the later one, and live";
+  rank2->found_gone(1, now);
+  hears({.rank = 0, .history = {all}, .vote = 2, .phase = Phase::kJoined, .follows = 0});
+  EXPECT_EQ(rank2->generation(), 1u);
+  EXPECT_EQ(rank2->base(), (std::vector<int>{0, 1, 2}));
+}
+
 TEST(Succession, ALaggardIsToldWhoWentOn) {
   World world(3, 5, real());
   world.cut({0, 1, 0});

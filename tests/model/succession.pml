@@ -1,17 +1,22 @@
 /* The protocol of comm/internal/succession.h, for spin. Its steps have the names of the code's.
  *
- * -DN=3 ranks, -DKILLS=2 that may die, -DCUTS=2 times that the network may be cut in two anew (or
- * healed), -DLOST=1 times that a living, linked rank is not heard in time.
- * A frame arrives at once or is never sent (a newer one replaces it); up to -DLATE=1 are on their way at a time
- * and arrive at any time, also after a cut or their sender's death. -DOLD_RULE is the protocol as it
- * was: a decision counts at once, and as the base of the next, with nobody's confirmation.
+ * -DRANKS=3 ranks, -DKILLS=1 that may die, -DCUTS=1 times that the network may be cut in two anew (or
+ * healed), -DLOST=0 times that a living, linked rank is not heard in time.
+ * A frame arrives at once or is never sent (a newer one replaces it); up to -DLATE=1 are on their way
+ * at a time and arrive at any time, also after a cut or their sender's death.
  * -DCUT_FIRST: they are cut in two before they begin.
- * -DUNBOUND is this one without its votes: what a member has confirmed binds it to nothing.
  *
- * Checked: there are never two groups of one base that worked, with living members (begin_group() in
- * succession_steps.h); where nothing
- * happens any more, ranks that reach each other, are enough of the newest base that one of them has and
- * have confirmed no group with half of its members elsewhere have a group (at_peace_is_right()).
+ * Wrong rules, which must be found:
+ * -DOLD_RULE      a decision counts at once, and as the base of the next, with nobody's confirmation
+ * -DUNBOUND       what a member has confirmed binds it to nothing once it has left
+ * -DLATER_BINDS   a member follows no group that was begun before one that it has confirmed, though
+ *                 all others of that one are dead
+ *
+ * A run begins when all have called rebuild() and heard of each other. Checked: there are never two
+ * groups of one base that worked, with living members (begin_group() in succession_steps.h). Where
+ * nothing happens any more, ranks that reach each other have a group if they are enough of the newest
+ * base that one of them has, and none has confirmed a group with half of its members elsewhere
+ * (at_peace_is_right() in succession_faults.h).
  */
 #ifndef RANKS
 #define RANKS 3
@@ -32,6 +37,9 @@
 #define ATTEMPTS 8 /* attempts */
 #endif
 
+byte can[RANKS];      /* bits of steps it can take now: CONNECT... in succession_faults.h */
+byte can_hear[RANKS], can_notice[RANKS], can_find_gone[RANKS]; /* bits of ranks: news of them */
+
 byte alive[RANKS];    /* 1 until it dies */
 byte side[RANKS];     /* ranks on one side reach each other */
 byte vote[RANKS];
@@ -44,6 +52,8 @@ byte confirmed[RANKS];
 byte pending[RANKS];  /* bits of attempts */
 byte gone[RANKS];     /* bits of ranks that it knows to be dead */
 byte silent[RANKS];   /* bits of ranks of which it has heard nothing for too long */
+byte cut_off[RANKS];  /* bits of ranks that could not reach it at some time since it heard them */
+byte refused[RANKS];  /* bits of dead ranks whose machine it could ask */
 
 byte worked;      /* bits of attempts that were groups with all their members */
 byte attempts = 0;
@@ -55,15 +65,16 @@ int flying[RANKS * RANKS];  /* the frame on its way from j to i; 0: none */
 byte kills = KILLS, cuts = CUTS, late = LATE, lost = LOST;
 
 c_code {
-\#include "succession_steps.h"
+\#include "succession_faults.h"
 };
 
 proctype rank(byte i) {
 end:
   do
-  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); tidy(); } }
-  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); tidy(); } }
-  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); tidy(); } }
+  :: d_step { c_expr { CAN_CONNECT } -> c_code { connects(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_FAIL } -> c_code { fails(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_BEGIN } -> c_code { begins(Prank->i); settle(); } }
+  :: d_step { c_expr { CAN_DIE } -> c_code { now.kills--; kill_rank(Prank->i); settle(); } }
   od
 }
 
@@ -71,44 +82,30 @@ end:
 proctype wire(byte i; byte j) {
 end:
   do
-  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); tidy(); } }
+  :: d_step { c_expr { CAN_SEND } -> c_code { arrives(Pwire->i, Pwire->j, status(Pwire->j)); settle(); } }
   :: d_step { c_expr { CAN_SEND_LATE } -> c_code {
        now.late--;
-       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); } }
+       now.flying[Pwire->i * RANKS + Pwire->j] = status(Pwire->j); settle(); } }
   :: d_step { c_expr { CAN_ARRIVE } -> c_code {
        int s = now.flying[Pwire->i * RANKS + Pwire->j];
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
        now.late++;
-       arrives(Pwire->i, Pwire->j, s); tidy(); } }
+       arrives(Pwire->i, Pwire->j, s); settle(); } }
   :: d_step { c_expr { CAN_VANISH } -> c_code {
        now.flying[Pwire->i * RANKS + Pwire->j] = 0;
-       now.late++; tidy(); } }
-  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); tidy(); } }
-  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); tidy(); } }
-  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); tidy(); } }
+       now.late++; settle(); } }
+  :: d_step { c_expr { CAN_NOTICE } -> c_code { notices(Pwire->i, Pwire->j); settle(); } }
+  :: d_step { c_expr { CAN_MISS } -> c_code { now.lost--; notices(Pwire->i, Pwire->j); settle(); } }
+  :: d_step { c_expr { CAN_FIND_GONE } -> c_code { finds_gone(Pwire->i, Pwire->j); settle(); } }
   od
 }
 
-/* All of them come; a cut that changes nothing and the death of a dead rank are among them. */
-proctype faults() {
-  byte k;
+/* The network is cut so that these are on their own */
+proctype network(byte these) {
 end:
   do
-  :: atomic { cuts > 0 -> cuts--; k = 0;
-       do
-       :: k < (1 << (RANKS - 1)) - 1 -> k++
-       :: c_code { cut(Pfaults->k << 1); }; k = 0; break
-       od }
-  :: atomic { kills > 0 -> kills--; k = 0;
-       do
-       :: k < RANKS - 1 -> k++
-       :: c_code { kill_rank(Pfaults->k); tidy(); }; k = 0; break
-       od }
+  :: d_step { c_expr { CAN_CUT } -> c_code { now.cuts--; cut(Pnetwork->these); settle(); } }
   od
-}
-
-proctype monitor() {
-  timeout -> c_code { int went_on = at_peace_is_right(); if (!went_on) show(); require(went_on); }
 }
 
 init {
@@ -122,14 +119,18 @@ init {
        od; i++
     :: else -> break
     od;
-    c_code { meet(); tidy(); };
+    c_code { meet(); settle(); };
 #ifdef CUT_FIRST
     i = 0;
     do
     :: i < (1 << (RANKS - 1)) - 1 -> i++
-    :: c_code { cut(Pinit->i << 1); }; break
+    :: c_code { cut(Pinit->i << 1); settle(); }; break
     od;
 #endif
-    i = 0; j = 0; run faults(); run monitor()
+    i = 0; j = 0;
+    do
+    :: i < 1 << (RANKS - 1) -> run network(i << 1); i++
+    :: else -> i = 0; break
+    od
   }
 }

@@ -1,6 +1,5 @@
-/* The steps of succession.pml, in C over its state. spin takes no calls in its guards, so that they are
- * macros, at the end. */
-#include "succession_state.h"
+/* The steps of succession.pml, in C over its state. */
+#include "succession_tidy.h"
 
 static int frame_of(int i, int j) { /* 0 where it is of another base */
   int s = i == j ? status(i) : now.known[i * RANKS + j];
@@ -42,8 +41,8 @@ static void leave(int i) {
   drop_void(i);
 }
 
-/* A group works when all its members are in it. Never two that worked of one base: among the living,
- * the chains of their bases are one chain. */
+/* A group works when all its members are in it. Never two that worked of one base: among the
+ * living, the chains of their bases are one chain. */
 static int worked_in(int j, int other_than, int same_base) {
   for (int b = now.base[j]; b != 0; b = now.a_base[b - 1]) {
     if (now.worked & BIT(b - 1) && now.a_base[b - 1] == same_base && b - 1 != other_than) return 1;
@@ -53,7 +52,8 @@ static int worked_in(int j, int other_than, int same_base) {
 static void begin_group(int i) {
   int a = now.base[i] - 1, two_groups = 0;
   for (int m = 0; m < RANKS; ++m) {
-    if (now.a_members[a] & BIT(m) && (!now.alive[m] || now.base[m] != a + 1 || now.joined[m])) return;
+    if (now.a_members[a] & BIT(m) && (!now.alive[m] || now.base[m] != a + 1 || now.joined[m]))
+      return;
   }
   for (int b = a + 1; b != 0; b = now.a_base[b - 1]) now.worked |= BIT(b - 1);
   for (int b = a + 1; b != 0; b = now.a_base[b - 1]) {
@@ -97,8 +97,8 @@ static int followers(int i) {
   int mask = BIT(i);
   for (int j = 0; j < RANKS; ++j) {
     int s = frame_of(i, j);
-    if (j != i && heard(i, j) && members_of(now.base[i]) & BIT(j) && s && S_JOINED(s) && S_FREE(s) &&
-        S_FOLLOW(s) == i) {
+    if (j != i && heard(i, j) && members_of(now.base[i]) & BIT(j) && s && S_JOINED(s) &&
+        S_FREE(s) && S_FOLLOW(s) == i) {
       mask |= BIT(j);
     }
   }
@@ -110,9 +110,7 @@ static int enough(int mask, int b, int dead) {
          (2 * count(mask & all) == count(all) && (all & ~mask & ~dead) == 0);
 }
 /* Whether these members of an attempt could ever follow it with a group of their own. */
-static int could_go_on(int members, int a) {
-  return 2 * count(members) >= count(now.a_members[a]);
-}
+static int could_go_on(int members, int a) { return 2 * count(members) >= count(now.a_members[a]); }
 static int blocked(int i, int mask) {
   for (int m = 0; m < RANKS; ++m) {
     if (!(mask & BIT(m))) continue;
@@ -147,7 +145,8 @@ static void decide(int i) {
   now.a_leader[a] = i;
   now.a_members[a] = mask;
   for (int m = 0; m < RANKS; ++m) {
-    now.a_vote[a * RANKS + m] = mask & BIT(m) ? S_VOTE(m == i ? status(i) : now.known[i * RANKS + m]) : 0;
+    now.a_vote[a * RANKS + m] =
+        mask & BIT(m) ? S_VOTE(m == i ? status(i) : now.known[i * RANKS + m]) : 0;
   }
   now.current[i] = a + 1;
 #ifdef OLD_RULE
@@ -179,14 +178,14 @@ static int all_there(int i) {
 static int can_connect(int i) {
   return now.alive[i] && now.current[i] && !now.confirmed[i] && all_there(i);
 }
-/* Connecting fails: somebody is not there, and for so long that the leader has noticed too (else it would
- * decide the same again and again) */
+/* Connecting fails: somebody is not there, and for so long that the leader has noticed too (else it
+ * would decide the same again and again) */
 static int can_fail(int i) {
   if (!now.alive[i] || !now.current[i] || now.confirmed[i]) return 0;
   int a = now.current[i] - 1, leader = now.a_leader[a];
   for (int m = 0; m < RANKS; ++m) {
-    if (now.a_members[a] & BIT(m) && m != i &&
-        !there(i, m) && !heard(i, m) && (!there(i, leader) || !heard(leader, m))) {
+    if (now.a_members[a] & BIT(m) && m != i && !there(i, m) && !heard(i, m) &&
+        (!there(i, leader) || now.current[leader] != a + 1 || !heard(leader, m))) {
       return 1;
     }
   }
@@ -279,10 +278,10 @@ static void begins(int i) {
 }
 /* i has heard nothing of j for too long: rightly, or because frames were lost */
 static int can_notice(int i, int j) {
-  return now.alive[i] && !there(i, j) && heard(i, j);
+  return now.cut_off[i] & BIT(j) && heard(i, j) && is_looked_at(i, j);
 }
 static int can_miss(int i, int j) {
-  return now.lost && now.alive[i] && now.alive[j] && now.joined[i] && heard(i, j);
+  return now.lost && now.alive[j] && heard(i, j) && is_looked_at(i, j);
 }
 static void notices(int i, int j) {
   now.silent[i] |= BIT(j);
@@ -293,22 +292,39 @@ static void finds_gone(int i, int j) {
   react(i);
 }
 
-/* A frame of j arrives at i: Void, Adopt */
-static void arrives(int i, int j, int s) {
-  now.known[i * RANKS + j] = s;
-  now.silent[i] &= ~BIT(j);
+/* The group that follows the base of i on the way to that of a frame; -1: none */
+static int next_group(int i, int s) {
   int next = -1;
   for (int b = S_BASE(s); b != 0; b = now.a_base[b - 1]) {
     if (now.a_base[b - 1] == now.base[i]) next = b - 1;
   }
-  if (S_BASE(s) != now.base[i] && next >= 0) {
-    int later = 0;
+  return S_BASE(s) == now.base[i] ? -1 : next;
+}
+/* Whether i is bound by none that it confirmed later, and that could go on without it. */
+static int may_adopt(int i, int next) {
+  int later = 0;
+  for (int a = 0; a < now.attempts; ++a) {
+    int others = now.a_members[a] & ~BIT(i) & ~now.gone[i];
+#ifdef LATER_BINDS
+    others = now.a_members[a];
+#endif
+    later |= now.pending[i] & BIT(a) && now.a_vote[a * RANKS + i] > now.a_vote[next * RANKS + i] &&
+             could_go_on(others, a);
+  }
+  return now.pending[i] & BIT(next) && !later;
+}
+/* A frame of j arrives at i: Void, Adopt */
+static void arrives(int i, int j, int s) {
+  now.known[i * RANKS + j] = s;
+  now.silent[i] &= ~BIT(j);
+  now.cut_off[i] &= ~BIT(j);
+  int next = next_group(i, s);
+  if (next >= 0) {
     drop_void(i);
     for (int a = 0; a < now.attempts; ++a) {
       if (a != next && now.a_members[a] & BIT(j)) now.pending[i] &= ~BIT(a);
     }
-    for (int a = next + 1; a < now.attempts; ++a) later |= now.pending[i] & BIT(a);
-    if (now.pending[i] & BIT(next) && !later) {
+    if (may_adopt(i, next)) {
       adopt(i, next);
     } else if (!(now.a_members[next] & BIT(i))) {
       leave(i);
@@ -322,69 +338,3 @@ static void arrives(int i, int j, int s) {
 #endif
   react(i);
 }
-
-/* What must be where nothing happens any more */
-static int at_peace_is_right(void) {
-#if defined(OLD_RULE) || defined(UNBOUND)
-  return 1; /* they are asked for two groups alone */
-#endif
-  for (int i = 0; i < RANKS; ++i) {
-    int here = 0, dead = 0, newest = 0, works = 0, bound = 0;
-    if (!now.alive[i]) continue;
-    for (int j = 0; j < RANKS; ++j) {
-      if (!now.alive[j] && linked(i, j)) dead |= BIT(j);
-      if (!now.alive[j] || !linked(i, j) || now.out[j]) continue; /* who was told that others went on ends */
-      here |= BIT(j);
-      if (now.base[j] > newest) newest = now.base[j]; /* attempts count up along a chain */
-      if (now.base[j] && !now.joined[j] && !now.out[j]) works |= BIT(j);
-    }
-    for (int j = 0; j < RANKS; ++j) {
-      for (int a = 0; here & BIT(j) && a < now.attempts; ++a) {
-        bound |= now.pending[j] & BIT(a) && could_go_on(now.a_members[a] & ~here & ~dead, a);
-      }
-    }
-    if (2 * count(here & members_of(newest)) > count(members_of(newest)) && !bound && !works) return 0;
-  }
-  return 1;
-}
-/* All have heard each other once, and follow nobody yet. */
-static void meet(void) {
-  for (int i = 0; i < RANKS; ++i) {
-    for (int j = 0; j < RANKS; ++j) {
-      if (i != j) now.known[i * RANKS + j] = status(j);
-    }
-  }
-}
-/* What it knew does not matter any more. */
-static void kill_rank(int k) {
-  now.alive[k] = 0;
-  now.vote[k] = now.base[k] = now.follow[k] = now.joined[k] = now.out[k] = now.current[k] = 0;
-  now.confirmed[k] = now.pending[k] = now.gone[k] = now.silent[k] = 0;
-  for (int j = 0; j < RANKS; ++j) {
-    now.known[k * RANKS + j] = 0;
-    now.late += now.flying[k * RANKS + j] != 0;
-    now.flying[k * RANKS + j] = 0;
-  }
-}
-static void cut(int mask) {
-  for (int r = 0; r < RANKS; ++r) now.side[r] = (mask >> r) & 1;
-}
-
-static int can_send(int i, int j) {
-  return now.alive[i] && now.alive[j] && linked(i, j) && !now.flying[i * RANKS + j] &&
-         (status(j) != now.known[i * RANKS + j] || now.silent[i] & BIT(j));
-}
-static int can_find_gone(int i, int j) {
-  return now.alive[i] && !now.alive[j] && linked(i, j) && !(now.gone[i] & BIT(j));
-}
-
-#define CAN_CONNECT (can_connect(Prank->i))
-#define CAN_FAIL (can_fail(Prank->i))
-#define CAN_BEGIN (can_begin(Prank->i))
-#define CAN_SEND (can_send(Pwire->i, Pwire->j))
-#define CAN_SEND_LATE (now.late && CAN_SEND)
-#define CAN_ARRIVE (now.alive[Pwire->i] && now.flying[Pwire->i * RANKS + Pwire->j])
-#define CAN_VANISH (now.flying[Pwire->i * RANKS + Pwire->j] && !there(Pwire->i, Pwire->j))
-#define CAN_NOTICE (can_notice(Pwire->i, Pwire->j))
-#define CAN_MISS (can_miss(Pwire->i, Pwire->j))
-#define CAN_FIND_GONE (can_find_gone(Pwire->i, Pwire->j))
