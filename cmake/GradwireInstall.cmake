@@ -63,5 +63,5 @@ configure_package_config_file(cmake/gradwireConfig.cmake.in gradwireConfig.cmake
                               PATH_VARS CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file(gradwireConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gradwireConfig.cmake
-        ${CMAKE_CURRENT_BINARY_DIR}/gradwireConfigVersion.cmake
+        ${CMAKE_CURRENT_BINARY_DIR}/gradwireConfigVersion.cmake cmake/gradwireCudaToolkit.cmake
         DESTINATION ${package_dir} COMPONENT development)

@@ -22,7 +22,7 @@ endif()
 if(GRADWIRE_CUDA STREQUAL "ON" OR gpus OR
    (GRADWIRE_CUDA STREQUAL "AUTO" AND NOT GRADWIRE_CUDA_FOR_THIS_MACHINE))
   # Streams and memory need the runtime library only, kernels the compiler too.
-  find_package(CUDAToolkit QUIET)
+  include(gradwireCudaToolkit)
   if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
     set(found ON)
     include(CheckLanguage)
