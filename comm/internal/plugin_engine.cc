@@ -107,7 +107,7 @@ class PluginEngine final : public PointToPoint {
     peer = error.peer >= 0 ? error.peer : peer;
     if (outcome == GRADWIRE_PLUGIN_TIMED_OUT) {
       std::lock_guard lock(mutex_);
-      silent_ = reason_.empty();
+      silent_ = silent_ || reason_.empty();  // of the reason that is kept
       keep_reason_locked(concat("rank ", peer, " stayed silent past the deadline"), peer);
     } else if (outcome == GRADWIRE_PLUGIN_ABORTED) {
       keep_reason(concat("rank ", peer, " closed the group: ", error.text), peer);
