@@ -130,7 +130,10 @@ def forked_workers(pid):
 
 
 def namespaces_of(pids):
-    """The network namespaces these processes are in, besides the test's own."""
+    """The network namespaces that these processes hold, besides the test's own.
+
+    By process, not by inode: the kernel gives the number of one that has ended to the next, anyone's.
+    """
     found = set()
     for pid in pids:
         try:
@@ -138,18 +141,6 @@ def namespaces_of(pids):
         except OSError:
             continue  # it has ended
     return {str(inode) for inode in found - {os.stat("/proc/self/ns/net").st_ino}}
-
-
-def held_namespaces(pids):
-    """The network namespaces that lsns finds held by one of these processes.
-
-    Not by inode: the kernel gives the number of one that has ended to the next, anyone's.
-    """
-    listed = subprocess.run(
-        ["lsns", "-t", "net", "-n", "-o", "PID,NS"], capture_output=True, text=True, check=True
-    )
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    return [namespace for pid, namespace in rows if int(pid) in pids]
 
 
 def wait_until(condition, seconds, what):

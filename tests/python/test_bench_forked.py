@@ -12,7 +12,7 @@ from bench_support import (
     command_of,
     descendants,
     forked_workers,
-    held_namespaces,
+    namespaces_of,
     need_namespaces,
     start,
     wait_until,
@@ -258,4 +258,4 @@ def test_a_killed_launcher_leaves_no_server_and_no_worker(tmp_path, mode):
     process.wait()
     wait_until(lambda: not [pid for pid in below if alive(pid)], 2, f"the end of {below}")
     if mode == "netns":
-        wait_until(lambda: not held_namespaces(below), 2, "the end of the namespaces")
+        wait_until(lambda: not namespaces_of(below), 2, "the end of the namespaces")

@@ -19,7 +19,6 @@ from bench_support import (
     command_of,
     descendants,
     fake,
-    held_namespaces,
     namespaces_of,
     need_namespaces,
     start,
@@ -148,7 +147,7 @@ def test_a_killed_launcher_leaves_no_process_no_namespace_and_no_folder(
     process.kill()
     process.wait()
     wait_until(lambda: not [p for p in below if alive(p)], 2, f"the end of {below}")
-    wait_until(lambda: not held_namespaces(below), 2, "the end of the namespaces")
+    wait_until(lambda: not namespaces_of(below), 2, "the end of the namespaces")
     wait_until(lambda: not list(scratch.iterdir()), 2, "the end of the temporary folder")
 
 
@@ -198,12 +197,12 @@ def test_missing_tools_and_refusals_are_named(monkeypatch):
     monkeypatch.setattr(netns, "_find", found)
     namespaces = netns.Namespaces(2)
     holders = namespaces.pids()
-    assert len(held_namespaces(holders)) == 3
+    assert len(namespaces_of(holders)) == 3
     with pytest.raises(netns.Unavailable, match="tc refused: .+"):
         namespaces.shape(Link("odd", 1))  # below what tc can say: a rate of zero bytes per second
     namespaces.close()
     assert not [pid for pid in holders if alive(pid)]
-    assert not held_namespaces(holders)
+    assert not namespaces_of(holders)
 
 
 _RECEIVE = """

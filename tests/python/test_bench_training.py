@@ -14,7 +14,6 @@ from bench_support import (
     bench,
     command_of,
     descendants,
-    held_namespaces,
     namespaces_of,
     need_namespaces,
     start,
@@ -145,7 +144,7 @@ def test_shaped_namespaces_train_with_every_method_and_the_interface_agrees(opti
         # What a step leaves in its queue may pass the interface while an evaluation runs.
         assert 0.9 * sent <= seen <= 1.10 * sent + 4096 * (row["world_size"] - 1), row
     assert not [pid for pid in below if alive(pid)]
-    assert not held_namespaces(below)
+    assert not namespaces_of(below)
 
 
 def test_the_target_ends_a_run_and_the_report_names_the_fastest(options, tmp_path):
@@ -249,7 +248,7 @@ def test_ctrl_c_in_mid_run_leaves_no_worker(options, tmp_path, mode):
     assert process.returncode == 130
     assert not [pid for pid in workers.values() if alive(pid)]
     assert not [pid for pid in below if alive(pid)]
-    assert not held_namespaces(below)
+    assert not namespaces_of(below)
     assert document(tmp_path)["rows"] == []
 
 
