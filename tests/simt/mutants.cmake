@@ -119,7 +119,8 @@ gradwire_simt_mutant(random_shift FILE random_halves.cuh SOURCE quantize_cuda.cu
 gradwire_simt_mutant(wide_anywhere FILE memory_access.cuh SOURCE cast_cuda.cu
   FROM "kMemory == Memory::kPayload || is_aligned<uint4>(from)" TO "true" TESTS "*CastKernels*")
 gradwire_simt_mutant(segment_of_chunk FILE random_halves.cuh SOURCE quantize_cuda.cu
-  FROM "begin + numel - 1" TO "begin" TESTS "*QuantizeKernels*")
+  FROM "warp_index() == 0 ? begin : begin + numel - 1" TO "begin + numel - 1"
+  TESTS "*QuantizeKernels*")
 gradwire_simt_mutant(parts_behind_table FILE records.cuh SOURCE quantize_cuda.cu
   FROM "part < kTabledParts ? table_[part] : look_up(part)" TO "table_[part % kTabledParts]"
   TESTS "*QuantizeKernels*")
