@@ -1,10 +1,10 @@
 #pragma once
 // The random numbers of eight elements of a chunk, which a thread rounds together.
 
-#include "gradwire/kernels/core/philox.h"
 #include "gradwire/kernels/ops/block.cuh"
 #include "gradwire/kernels/ops/memory_access.cuh"
 #include "gradwire/kernels/ops/quantize_cuda.h"
+#include "gradwire/kernels/ops/rounding.cuh"
 
 namespace gradwire::cuda {
 
@@ -45,16 +45,7 @@ __device__ __forceinline__ SegmentsOfChunk find_segments(const RoundingSource& s
 /// each word.
 __device__ inline void draw_random(const RoundingSource& source, const SegmentsOfChunk& within,
                                    size_t first, size_t numel, uint32_t (&words)[kPerThread / 2]) {
-  uint32_t low = within.first;
-  uint32_t high = within.last;
-  while (low < high) {  // the first segment that ends behind `first`
-    const uint32_t middle = (low + high) / 2;
-    if (source.segments[middle].end > first) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
+  uint32_t low = segment_at(source, within.first, within.last, first);
   const uint32_t step = *source.step;
   const auto draw = [&](uint64_t element, uint32_t parameter) {
     return philox(rounding_counter(element, step, parameter, source.rank_stage), source.seed);
@@ -97,11 +88,7 @@ __device__ inline void draw_random(const RoundingSource& source, const SegmentsO
         segment = source.segments[++low];
       }
       const uint64_t at = segment.first + (first + i - begin);
-      const PhiloxCounter drawn = draw(at, segment.parameter);
-      const uint32_t upper = (at & 2) != 0 ? drawn.word[3] : drawn.word[2];
-      const uint32_t lower = (at & 2) != 0 ? drawn.word[1] : drawn.word[0];
-      const uint32_t word = (at & 4) != 0 ? upper : lower;
-      half = (at & 1) != 0 ? word >> 16 : word & 0xFFFFu;
+      half = half_of(draw(at, segment.parameter), at);
     }
     words[i / 2] = i % 2 == 0 ? half : words[i / 2] | half << 16;
   }

@@ -2,7 +2,7 @@
 work on a GPU."""
 
 import contextlib
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -68,6 +68,9 @@ class InCOrder:
         self._names = list(reducer.plan.parameters)
         # contiguous() is the tensor itself where there is nothing to do.
         self._stepped = [p.detach().contiguous() for p in parameters]
+        self._by_storage: Dict[int, List[int]] = {}  # what is stepped, by the storage it lies in
+        for i, t in enumerate(self._stepped):
+            self._by_storage.setdefault(t.untyped_storage().data_ptr(), []).append(i)
         self.arrays: List[Any] = [array_of(t) for t in self._stepped]
         self._copied: List[int] = []
 
@@ -91,14 +94,16 @@ class InCOrder:
     def _part(self) -> None:
         """Gives parameters memory of their own that somebody has laid over what the optimizer steps, as
         p.data = p.data.t() does: to copy from there would read what it has written."""
-        places = [(t.data_ptr(), t.data_ptr() + t.nbytes) for t in self._stepped]
-        names = self._names
+        names, copied = self._names, set(self._copied)
         for i in self._copied:
             parameter = self._parameters[i]
-            begin, end = _extent(parameter)
-            others = [j for j, (first, last) in enumerate(places) if first < end and begin < last]
+            others = [
+                j
+                for j in self._by_storage.get(parameter.untyped_storage().data_ptr(), [])
+                if _overlap(parameter, self._stepped[j])
+            ]
             for j in others:
-                if j not in self._copied:
+                if j not in copied:
                     raise InvalidArgument(
                         f"parameters[{i}]: '{names[i]}' lies in the memory of parameters[{j}], '{names[j]}', "
                         "must have its own; clone() gives it that"
@@ -108,6 +113,11 @@ class InCOrder:
 
     def _of(self, tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         return [tensors[i].detach() for i in self._copied]
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    (first, last), (begin, end) = _extent(one), _extent(other)
+    return first < end and begin < last
 
 
 def _extent(tensor: torch.Tensor) -> Tuple[int, int]:
