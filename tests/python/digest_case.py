@@ -1,0 +1,118 @@
+"""Models whose gradients are given to the bit, exchanged on every path from PyTorch, and their digests."""
+
+import hashlib
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch
+
+SEED = 20261127
+PATHS = ("register", "attach", "fsdp", "local_steps")
+SMALL, LARGE = ((9, 11), (40,)), ((64, 65), (4097,))
+
+
+class Sum(torch.nn.Module):
+    """Sums products of its parameters and what it is called with, which so is their gradient."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        for i, shape in enumerate(shapes):
+            self.register_parameter(f"p{i}", torch.nn.Parameter(torch.zeros(shape)))
+
+    def forward(self, *values):
+        return sum((p * v).sum() for p, v in zip(self.parameters(), values))
+
+
+def values(shape, rank, step, which):
+    """Made of integers and products alone, so that every machine has the same bits."""
+    numel = int(np.prod(shape))
+    with np.errstate(over="ignore"):
+        x = (np.arange(numel, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+             + np.uint64(SEED + (rank << 40) + (step << 20) + which))  # fmt: skip
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    u = ((x >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(np.float32) * np.float32(2.0**-23)
+    cube = u * u * u
+    return cube.reshape(shape) * np.float32(0.125 if step % 3 == 2 else 1.0)
+
+
+def of_step(shapes, rank, step):
+    return [torch.from_numpy(values(shape, rank, step, i)) for i, shape in enumerate(shapes)]
+
+
+class Path:
+    """One way of exchanging gradients: step() returns what all ranks have, as arrays."""
+
+    def __init__(self, path, spec, shapes):
+        self.path, self.shapes, self.rank = path, shapes, dist.get_rank()
+        self.model = Sum(shapes)
+        options = {"timeout": 60.0, "seed": 3}
+        if path == "register":
+            self.model = DistributedDataParallel(self.model, bucket_cap_mb=0.002)
+            self.exchange = gradwire.torch.register(self.model, spec, **options)
+        elif path == "attach":
+            self.exchange = gradwire.torch.attach(self.model, spec, **options)
+        elif path == "fsdp":
+            fully_shard(self.model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+            self.exchange = gradwire.torch.register_fsdp(self.model, spec, **options)
+        else:
+            named = [(name, tuple(p.shape)) for name, p in self.model.named_parameters()]
+            plan = gradwire.make_plan(named, spec, seed=3)
+            self.transport = gradwire.torch.transport()
+            self.reducer = gradwire.Reducer(plan, self.transport)
+            self.exchange = gradwire.torch.DiLoCo(
+                self.model.parameters(), self.reducer, 2, lr=0.5, momentum=0.0, nesterov=False)
+
+    def step(self, step):
+        given = of_step(self.shapes, self.rank, step)
+        if self.path == "local_steps":
+            with torch.no_grad():
+                for p, v in zip(self.model.parameters(), given):
+                    p -= v
+            self.exchange.step()
+            return [p.detach().numpy() for p in self.model.parameters()] if step % 2 else []
+        self.model.zero_grad()
+        self.model(*given).backward()
+        if self.path == "attach":
+            self.exchange.wait()
+        gradients = [p.grad for p in self.model.parameters()]
+        if self.path == "fsdp":
+            gradients = [g.full_tensor() for g in gradients]
+        return [g.numpy() for g in gradients]
+
+    def state(self):
+        if self.path != "local_steps":
+            return {"exchange": self.exchange.state_dict()}
+        # Parameters are the caller's own to save.
+        return {"exchange": self.exchange.state_dict(),
+                "parameters": [p.detach().clone() for p in self.model.parameters()]}
+
+    def load(self, state):
+        if self.path == "local_steps":
+            with torch.no_grad():
+                for p, saved in zip(self.model.parameters(), state["parameters"]):
+                    p.copy_(saved)
+        self.exchange.load_state_dict(state["exchange"])
+
+    def close(self):
+        if self.path == "local_steps":
+            self.transport.close()
+        elif self.path == "attach":
+            self.exchange.detach()
+        else:
+            self.exchange.close()
+
+
+def digest_of(path, begin, end):
+    """Of the steps' results; every rank has the same."""
+    digest = hashlib.sha256()
+    for step in range(begin, end):
+        for array in path.step(step):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
