@@ -117,7 +117,7 @@ inline std::vector<std::string> reducer_specs() {
         "threshold:5%,start=2,warmup=1", "powersgd:2,start=2", "dgc:5%,start=2,warmup=1",
         "int8,residual=bf16", "int4,residual=bf16", "topk:1%,residual=bf16",
         "topk:5%,int4,residual=bf16,decay=0.9", "topk:5%,momentum=0.8,residual=bf16",
-        "topk:5%,ef21,residual=bf16", "powersgd:2,rounds=2,residual=bf16",
+        "powersgd:2,rounds=2,residual=bf16",
         "chunktopk:64/4096,int4,residual=bf16", "int8,ef21,start=2:bf16",
         "topk:5%,ef21,eta=0.3,start=1", "int8,momentum=0.8,start=1:bf16"}) {
     all.push_back(more);
