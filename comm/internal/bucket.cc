@@ -74,6 +74,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       what_(concat("bucket ", id)),
       label_(describe(plan.buckets[id], what_)),
       by_node_(find_exchange(plan.buckets[id].exchange).by_node),
+      shares_out_(by_node_ && plan.ranks_per_node > 1),
       puts_back_(find_exchange(plan.buckets[id].exchange).puts_back),
       shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
                    start.device.type == DeviceType::kCpu),

@@ -164,6 +164,7 @@ class Bucket {
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
   bool by_node_;                // the exchange adds up by node and compresses
+  bool shares_out_;             // of each group several ranks compress a share, which may be all or nothing
   bool puts_back_;              // it adds to residuals
   bool adds_gradients_ = false;  // it takes gradients as they are, and nothing is compressed
   bool shows_union_;            // a mean holds what any rank sent

@@ -181,7 +181,7 @@ void Bucket::lend_strays(size_t parity, Workspace::Frame& frame) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
     slots_[g].strays = {};
-    if (!waits_in_residual(g) || shares_[g].numel() == group.numel) {
+    if (!waits_in_residual(g) || !shares_out_) {  // the same on all ranks: they exchange strays
       continue;
     }
     const std::array outsides{Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}};

@@ -319,5 +319,40 @@ TEST(ReducerReplan, TakesParametersThatRankZeroNeverReachedAsLate) {
   EXPECT_EQ(first_message(ends), "");
 }
 
+// Of one element a rank of a node compresses all and the other nothing. Both must ask each other for what
+// earlier plans left, else their calls do not meet.
+TEST(ReducerPlan, AScalarAloneGoesOnByNodeWithItsResidual) {
+  const auto plan = [](const std::string& exchange) {
+    return make_plan(std::vector<ParamInfo>{{"scalar", {}}},
+                     {.spec = parse_spec("topk:100%,int4"),
+                      .exchange = exchange,
+                      .exempt_1d = PlanOptions::Exempt1D::kNever,
+                      .ranks_per_node = exchange == "hierarchical" ? 2 : 1});
+  };
+  const auto ends = run_ranks(2, [&](Transport& transport) {
+    Reducer reducer(plan("gather"), transport);
+    double owed = 0;  // 2 * (gradients less means), of both ranks together
+    for (int step = 0; step < 6; ++step) {
+      if (step == 3) {
+        reducer.set_plan(plan("hierarchical"));
+      }
+      const auto place = reducer.gradient(0).as<float>();
+      place[0] = transport.rank() == 0 ? 0.3f : 0.41f;
+      owed += 0.3f + 0.41f;
+      reducer.grad_ready(0);
+      check(reducer.wait() == StepOutcome::kCommitted, "not committed");
+      owed -= 2.0 * double{reducer.gradient(0).as<float>()[0]};
+    }
+    std::vector<float> mine{reducer.residual(0).empty() ? 0.0f : reducer.residual(0)[0]};
+    Workspace workspace;
+    const auto stream = make_cpu_stream();
+    Context context{*stream, workspace};
+    transport.all_reduce_sum(mine, {}, context);
+    stream->wait();
+    check(std::abs(mine[0] - owed) < 1e-6, "kept ", mine[0], ", expected ", owed);
+  });
+  EXPECT_EQ(first_message(ends), "");
+}
+
 }  // namespace
 }  // namespace gradwire::test
