@@ -29,7 +29,8 @@ struct SavedCase {
 
 std::vector<SavedCase> cases() {
   return {{"none", "dense"},
-          {"fp16", "ring"},
+          {"none", "ring"},
+          {"fp16", "dense"},
           {"int8", "gather"},
           {"int4,stochastic", "two_shot"},
           {"1bit,ef", "gather"},
