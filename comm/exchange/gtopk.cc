@@ -27,10 +27,20 @@ constexpr BadRank kNone = std::numeric_limits<BadRank>::max();
 // alone finds: all tell each other in the end.
 constexpr BadRank kUnsure = kNone - 1;
 
+// Of what meets, too: in the steps of a warm-up, which keep most, a merge wants room for as many entries
+// in any variant of the payload.
+size_t room_for(const Compressor& compressor) {
+  const size_t numel = compressor.shape().numel, own = compressor.capacity_bytes();
+  const size_t most = kept_in_step(compressor.spec(), numel, 0);
+  return chooses_among_all(compressor)
+             ? std::max(own, compressor.capacity_for_entries({0, numel}, most))
+             : own;
+}
+
 size_t stride_for(std::span<Compressor* const> compressors) {
   size_t bytes = sizeof(BadRank);
   for (const Compressor* compressor : compressors) {
-    bytes += compressor->capacity_bytes();
+    bytes += room_for(*compressor);
   }
   return bytes;
 }

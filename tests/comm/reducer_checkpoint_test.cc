@@ -60,7 +60,7 @@ TEST(ReducerCheckpoint, ContinuesBitForBitForTwentySteps) {
                         Case{"topk:5%,int4,start=9", "gather"}, Case{"powersgd:2,start=7", "sum"},
                         Case{"threshold:5%,start=3,warmup=2", "two_shot"},
                         Case{"int8,ef21,start=7:bf16", "two_shot"},
-                        Case{"dgc:5%,warmup=4", "gather"}, Case{"dgc:2%,clip=9", "two_shot"},
+                        Case{"dgc:5%,warmup=4", "gather"}, Case{"dgc:5%,2bit,warmup=2", "gtopk"}, Case{"dgc:2%,clip=9", "two_shot"},
                         Case{"topk:5%,int4,momentum=0.9", "gather"},
                         Case{"int8,stochastic,momentum=0.5", "two_shot"},
                         Case{"powersgd:2,momentum=0.8", "sum"},
