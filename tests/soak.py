@@ -27,7 +27,13 @@ DRAWING = ("CompressorLaws.NothingIsLost", "CompressorLaws.SumOfRanksIsSumOfPart
            "Succession.AMovingCutNeverMakesTwoGroups",
            "Succession.RandomFaultsNeverMakeTwoGroupsAndWhoCanGoOnDoes",
            "AccumulatedLaws.AccumulatedGradientsGiveTheSamePayloadAndResidual",
-           "FlippedBits.EndNoProcessButInGloosOwnHeader")
+           "FlippedBits.EndNoProcessButInGloosOwnHeader",
+           "CompressDigests.OfTheGpuAreThoseRecorded",
+           "DeviceReducers.HaveTheDigestsThatWereRecorded",
+           "InstructionSets/CompressDigests.AreThoseRecorded/0", "InstructionSets/CompressDigests.AreThoseRecorded/1",
+           "InstructionSets/CompressDigests.AreThoseRecorded/2",
+           "InstructionSets/ReducerDigests.AreThoseRecorded/0", "InstructionSets/ReducerDigests.AreThoseRecorded/1",
+           "InstructionSets/ReducerDigests.AreThoseRecorded/2")
 # All kernels in the emulator under ThreadSanitizer, in so many parts each (simt/races.cmake).
 RACES = ("simt_race_kernels_test", "simt_race_compress_test", "simt_race_optimizers_test")
 RACE_PARTS = 16
