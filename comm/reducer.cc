@@ -167,7 +167,7 @@ StepOutcome Reducer::wait() {
       bucket.keep_payloads();
     }
   } else {
-    ++s.skipped;
+    ++s.commits->words()->skipped;
     s.has_parameters = true;
     if (skip) {
       s.fill_means();
@@ -211,9 +211,8 @@ ConstResidual Reducer::residual(ParamId p) const {
   check(p < s.plan.places.size(), "residual: parameter ", p, " is not in the plan of ",
         s.plan.places.size(), " parameters");
   const auto [bucket, offset] = s.plan.places[p];
-  const size_t parity = s.gpu == nullptr ? s.parity : s.gpu->read().parity;
   const TensorView kept =
-      s.buckets[bucket].stored_residual(offset, s.plan.parameters[p].numel(), parity);
+      s.buckets[bucket].stored_residual(offset, s.plan.parameters[p].numel());
   if (kept.dtype == DType::kFloat32) {
     return kept.as<float>();
   }
@@ -229,12 +228,8 @@ ConstResidual Reducer::residual(ParamId p) const {
   return widened;
 }
 
-uint64_t Reducer::committed_steps() const {
-  return state_->gpu == nullptr ? state_->committed : state_->gpu->read().step;
-}
-uint64_t Reducer::skipped_steps() const {
-  return state_->gpu == nullptr ? state_->skipped : state_->gpu->read().skipped;
-}
+uint64_t Reducer::committed_steps() const { return state_->counts().committed; }
+uint64_t Reducer::skipped_steps() const { return state_->counts().skipped; }
 const Trace& Reducer::trace() const { return state_->trace; }
 
 }  // namespace gradwire

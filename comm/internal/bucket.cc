@@ -5,7 +5,6 @@
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/exchange/rows.h"
 #include "gradwire/comm/fingerprint.h"
-#include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/ops/lowrank.h"
@@ -84,7 +83,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       residuals_(groups_,
                  {.device = start.device,
                   .memory = plan.residual_memory,
-                  .parity = start.state == nullptr ? nullptr : &start.state->words()->parity,
+                  .parity = &start.state->words()->parity,
                   .stream = start.stream}),
       began_at_(start.committed_step),
       gradient_{gradient_memory_.data(), begins_.back(), plan.dtype, start.device},
@@ -112,8 +111,8 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
                                      .rank = rank,
                                      .world_size = senders,
                                      .bucket = id,
-                                     .state = start.state}));
-    if (start.state == nullptr) {  // else it has the step of all
+                                     .state = stream_ == nullptr ? nullptr : state_}));
+    if (stream_ == nullptr) {  // else it has the step of all
       compressors_.back()->set_step(start.committed_step);
     }
     compressors.push_back(compressors_.back().get());
@@ -144,7 +143,8 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
                               : make_exchange(plan.buckets[id].exchange, std::move(made_from));
 }
 
-void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
+void Bucket::compress(Gradient gradient, Context& context) {
+  const size_t parity = reads();
   add_carried(gradient, context.stream);
   for (size_t g = 0; g < groups_.size(); ++g) {
     GroupSlot& slot = slots_[g];
@@ -165,7 +165,8 @@ void Bucket::compress(Gradient gradient, size_t parity, Context& context) {
 }
 
 // What an exchange has put back by the time it fails counts: another rank may have committed.
-void Bucket::exchange(size_t parity, Context& context) {
+void Bucket::exchange(Context& context) {
+  const size_t parity = reads();
   Workspace::Frame frame(context.workspace);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool compresses = by_node_ || slots_[g].compressor->rounds() == 2;
@@ -178,7 +179,7 @@ void Bucket::exchange(size_t parity, Context& context) {
     slots_[g].e = lent_[g].e;
     slots_[g].e_next = lent_[g].e_next;
   }
-  lend_strays(parity, frame);
+  lend_strays(frame);
   const auto take_back = [&] {
     for (size_t g = 0; g < groups_.size(); ++g) {
       residuals_.take_back(g, shares_[g], parity, lent_[g], context);
@@ -196,7 +197,8 @@ void Bucket::exchange(size_t parity, Context& context) {
   }
 }
 
-void Bucket::add_to_estimates(size_t parity, Context& context) {
+void Bucket::add_to_estimates(Context& context) {
+  const size_t parity = reads();
   estimates_overflow_ = false;
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (!groups_[g].spec.ef21) {
@@ -204,7 +206,7 @@ void Bucket::add_to_estimates(size_t parity, Context& context) {
     }
     const std::span<float> mean = slots_[g].mean.as<float>();
     const std::span<float> now = estimates_of(g, parity), next = estimates_of(g, 1 - parity);
-    if (state_ != nullptr) {  // which of the two is committed is known on the GPU alone
+    if (stream_ != nullptr) {  // which of the two is committed is known on the GPU alone
       cuda::StepWords* const words = state_->words();
       cuda::add_estimate({.estimate = {now, next, &words->parity},
                           .next = {next, now, &words->parity},

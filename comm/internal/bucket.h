@@ -11,6 +11,7 @@
 #include "gradwire/comm/plan.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
+#include "gradwire/kernels/compress/device_state.h"
 
 namespace gradwire {
 
@@ -18,12 +19,12 @@ namespace gradwire {
 struct BucketStart {
   uint32_t committed_step = 0;
   Device device{};
-  std::shared_ptr<DeviceState> state = nullptr;  ///< on a GPU: of all buckets
+  std::shared_ptr<DeviceState> state = nullptr;  ///< of all buckets: what a commit changes
   Stream* stream = nullptr;  ///< on a GPU: for what is read and written between steps
 };
 
-/// Owns the gradient, the payloads and both residual buffers of one bucket. Which of the two
-/// residual buffers is the committed one is the reducer's to say (`parity`).
+/// Owns the gradient, the payloads and both residual buffers of one bucket. Which of the two residual
+/// buffers is the committed one the state says that all buckets share.
 class Bucket {
  public:
   /// `plan_fingerprint` is that of `plan`, worked out once for all buckets.
@@ -39,13 +40,12 @@ class Bucket {
   /// Of elements that lie in one group.
   Gradient gradient(size_t offset, size_t numel) const;
 
-  /// Compresses `gradient`, which is gradient() or as many elements as the bucket has: residual
-  /// buffer `parity` is read, the other one written. Inside a task of the context's stream. On a
-  /// GPU parity is 0: which buffer is read is known there alone.
-  void compress(Gradient gradient, size_t parity, Context& context);
-  /// Exchanges what compress() made and writes the mean over its gradient; the same parity. Inside
-  /// a task of the context's stream, which may be another one.
-  void exchange(size_t parity, Context& context);
+  /// Compresses `gradient`, which is gradient() or as many elements as the bucket has: the committed
+  /// residual is read, the other buffer written. Inside a task of the context's stream.
+  void compress(Gradient gradient, Context& context);
+  /// Exchanges what compress() made and writes the mean over its gradient. Inside a task of the
+  /// context's stream, which may be another one.
+  void exchange(Context& context);
   const ExchangeReport& report() const { return report_; }
 
   /// Looks at some elements of the means that the last exchange left; inside a task as well.
@@ -57,8 +57,8 @@ class Bucket {
 
   /// Behind exchange(), likewise: in groups with ef21 the mean is added to the estimate of the
   /// gradient, which takes its place in the gradient's memory and, when the step commits, in
-  /// estimate(). Buffer `parity` is read, the other one written.
-  void add_to_estimates(size_t parity, Context& context);
+  /// estimate().
+  void add_to_estimates(Context& context);
   /// On the CPU: whether an estimate overflowed in that, which ranks see alike, as means are the
   /// same. A GPU says it in the step's status.
   bool estimates_overflow() const { return estimates_overflow_; }
@@ -66,10 +66,10 @@ class Bucket {
   std::string what_is_not_finite() const;
   /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
   /// that group is without ef21.
-  std::vector<float> estimate(size_t offset, size_t numel, size_t parity) const;
+  std::vector<float> estimate(size_t offset, size_t numel) const;
   bool has_estimate(size_t offset) const { return groups_[group_at(offset)].spec.ef21; }
   /// Makes these what is kept for elements of a group with ef21, bit for bit.
-  void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate, size_t parity);
+  void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate);
 
   /// What the next exchanges leave: the mean, or payloads().
   /// `planned`: the groups as they are in the plan, also of later steps.
@@ -79,22 +79,23 @@ class Bucket {
   /// Of the last committed step; empty when it left a mean.
   std::span<const GroupPayloads> payloads() const { return payloads_; }
 
-  /// Makes the last run final, the parity apart.
+  /// On the CPU, when the shared state has been concluded: what the last run drew, learned or sent of
+  /// what was carried is final.
   void commit();
 
   /// The residual of the elements [offset, offset + numel) of the bucket, which lie in one group;
   /// empty when that group has no feedback. As it is kept, and as floats of the host. This and what
-  /// follows is for between steps, and waits on a GPU, where `parity` says which buffer is meant.
-  TensorView stored_residual(size_t offset, size_t numel, size_t parity) const;
-  std::vector<float> residual(size_t offset, size_t numel, size_t parity) const;
+  /// follows is for between steps, and waits on a GPU.
+  TensorView stored_residual(size_t offset, size_t numel) const;
+  std::vector<float> residual(size_t offset, size_t numel) const;
 
   /// Their residual or, in a group without feedback, what carry_over() holds; may be empty.
-  std::vector<float> kept(size_t offset, size_t numel, size_t parity) const;
+  std::vector<float> kept(size_t offset, size_t numel) const;
   /// Makes `values` what is kept for these elements, rounded where residuals are bfloat16: their
   /// residual, or, in a group without feedback or with ef21, what is added to the next gradient.
   /// Nothing when empty. Called on all ranks, as carry_over(): exchanges by node then ask all for
   /// what lies outside of their shares.
-  void set_kept(size_t offset, ConstResidual values, size_t parity);
+  void set_kept(size_t offset, ConstResidual values);
 
   /// The committed velocity of elements that lie in one group; where other ranks compress them,
   /// what set_velocity() still holds. Empty where that group keeps none.
@@ -104,7 +105,7 @@ class Bucket {
   void set_velocity(size_t offset, ConstResidual values);
   /// In a group with an eta: makes these the velocity, or, where there are none, what this rank has
   /// sent. Behind set_estimate().
-  void set_average(size_t offset, size_t numel, ConstResidual values, size_t parity);
+  void set_average(size_t offset, size_t numel, ConstResidual values);
 
   /// What the exchange and then the compressors learned in committed steps.
   std::vector<std::vector<uint64_t>> states() const;
@@ -125,7 +126,7 @@ class Bucket {
 
   /// Adds `values` to these elements: to their residual, or, in a group without feedback or with
   /// ef21, to the gradient of the next step that commits.
-  void carry_over(size_t offset, ConstResidual values, size_t parity);
+  void carry_over(size_t offset, ConstResidual values);
   /// What carry_over() still holds for the next step; empty when nothing.
   ConstResidual carried(size_t offset, size_t numel) const;
   /// On a GPU, behind all carry_over() and set_kept() and before the next step: what they hold goes
@@ -148,7 +149,11 @@ class Bucket {
   void add_carried(Gradient gradient, Stream& stream) const;
   /// Of what compress() takes, a group's.
   Gradient of_group(size_t g, Gradient gradient) const;
-  void lend_strays(size_t parity, Workspace::Frame& frame);
+  /// Which buffers a step reads. On a GPU 0, whichever it is: the kernels ask the word.
+  size_t reads() const { return stream_ == nullptr ? state_->words()->parity : 0; }
+  /// Which are committed, between steps.
+  size_t committed() const { return state_->parity(stream_); }
+  void lend_strays(Workspace::Frame& frame);
   size_t group_at(size_t offset) const;
   /// Where elements of the bucket lie in their group.
   Region in_group(size_t g, size_t offset, size_t numel) const;
@@ -182,8 +187,8 @@ class Bucket {
   const uint32_t began_at_;                // committed steps before the first of the bucket
   std::vector<float> velocity_elsewhere_;  // the same: outside of the shares, until a step commits
   Gradient gradient_;
-  std::shared_ptr<DeviceState> state_;  // null on the CPU
-  Stream* stream_;                      // likewise
+  std::shared_ptr<DeviceState> state_;
+  Stream* stream_;  // null on the CPU
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;

@@ -28,23 +28,24 @@ Region Bucket::in_group(size_t g, size_t offset, size_t numel) const {
   return {offset - groups_[g].offset, offset - groups_[g].offset + numel};
 }
 
-TensorView Bucket::stored_residual(size_t offset, size_t numel, size_t parity) const {
+TensorView Bucket::stored_residual(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
-  return residuals_.kept(g, in_group(g, offset, numel), parity);
+  return residuals_.kept(g, in_group(g, offset, numel), committed());
 }
 
-std::vector<float> Bucket::residual(size_t offset, size_t numel, size_t parity) const {
+std::vector<float> Bucket::residual(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
-  return residuals_.read(g, in_group(g, offset, numel), parity);
+  return residuals_.read(g, in_group(g, offset, numel), committed());
 }
 
-std::vector<float> Bucket::kept(size_t offset, size_t numel, size_t parity) const {
-  std::vector<float> own = residual(offset, numel, parity);
+std::vector<float> Bucket::kept(size_t offset, size_t numel) const {
+  std::vector<float> own = residual(offset, numel);
   const ConstResidual waiting = carried(offset, numel);
   return own.empty() ? std::vector(waiting.begin(), waiting.end()) : own;
 }
 
-void Bucket::set_kept(size_t offset, ConstResidual values, size_t parity) {
+void Bucket::set_kept(size_t offset, ConstResidual values) {
+  const size_t parity = committed();
   stray_[parity] = by_node_;
   if (values.empty()) {
     return;
@@ -140,14 +141,14 @@ void Bucket::set_velocity(size_t offset, ConstResidual values) {
   elsewhere({to, end});
 }
 
-void Bucket::set_average(size_t offset, size_t numel, ConstResidual values, size_t parity) {
+void Bucket::set_average(size_t offset, size_t numel, ConstResidual values) {
   const size_t g = group_at(offset);
   if (!groups_[g].spec.ef21 || !keeps_velocity(groups_[g].spec)) {
     return;
   }
   std::vector<float> average(values.begin(), values.end());
   if (values.empty()) {
-    average = residual(offset, numel, parity);
+    average = residual(offset, numel);
     std::ranges::transform(average, average.begin(), std::negate<>());
   }
   write_velocity(g, offset - groups_[g].offset, average);
@@ -157,17 +158,17 @@ std::span<float> Bucket::estimates_of(size_t g, size_t parity) const {
   return estimates_[parity].as<float>().subspan(estimate_offsets_[g], groups_[g].numel);
 }
 
-std::vector<float> Bucket::estimate(size_t offset, size_t numel, size_t parity) const {
+std::vector<float> Bucket::estimate(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
   if (!groups_[g].spec.ef21) {
     return {};
   }
-  const auto own = estimates_of(g, parity).subspan(offset - groups_[g].offset, numel);
+  const auto own = estimates_of(g, committed()).subspan(offset - groups_[g].offset, numel);
   return read_floats({own.data(), own.size(), DType::kFloat32, gradient_.device}, stream_);
 }
 
-void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all, size_t parity) {
-  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all) {
+  const size_t parity = committed(), g = group_at(offset), begin = offset - groups_[g].offset;
   residuals_.write(g, begin, own, parity);
   const auto estimates = estimates_of(g, parity).subspan(begin, of_all.size());
   write_floats(of_all, {estimates.data(), estimates.size(), DType::kFloat32, gradient_.device},
@@ -177,7 +178,8 @@ void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all
 // Of the residual of a group by node this rank keeps a share. What was carried over or loaded
 // outside of it goes to the rank whose share it is, as residual: in the gradient it would enter
 // velocities, and count again in every step.
-void Bucket::lend_strays(size_t parity, Workspace::Frame& frame) {
+void Bucket::lend_strays(Workspace::Frame& frame) {
+  const size_t parity = reads();
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
     slots_[g].strays = {};
@@ -203,14 +205,15 @@ void Bucket::lend_strays(size_t parity, Workspace::Frame& frame) {
   stray_[1 - parity] = false;
 }
 
-void Bucket::carry_over(size_t offset, ConstResidual values, size_t parity) {
+void Bucket::carry_over(size_t offset, ConstResidual values) {
+  const size_t parity = committed();
   stray_[parity] = by_node_;
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }
   const size_t g = group_at(offset);
   if (waits_in_residual(g)) {
-    std::vector<float> sum = residual(offset, values.size(), parity);
+    std::vector<float> sum = residual(offset, values.size());
     std::ranges::transform(sum, values, sum.begin(), std::plus<>());
     residuals_.write(g, offset - groups_[g].offset, sum, parity);
   } else {

@@ -102,7 +102,7 @@ Kept next_kept(Sources& sources, size_t numel, double scale) {
 
 // With another number of ranks what each has sent is lost: all start from the estimate, which the
 // velocity averages towards. Where the plan has ef21 no more nothing waits.
-void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, size_t parity) {
+void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size) {
   if (!bucket.has_estimate(offset)) {
     return;
   }
@@ -111,8 +111,8 @@ void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size, siz
     std::ranges::transform(kept.estimate, kept.residual.begin(), std::negate<>());
     kept.velocity = kept.estimate;
   }
-  bucket.set_estimate(offset, kept.residual, kept.estimate, parity);
-  bucket.set_average(offset, kept.estimate.size(), kept.velocity, parity);
+  bucket.set_estimate(offset, kept.residual, kept.estimate);
+  bucket.set_average(offset, kept.estimate.size(), kept.velocity);
 }
 
 /// To whom the states of a checkpoint mean something: to the same buckets; to parameters, where all
@@ -161,12 +161,12 @@ void Reducer::save(std::ostream& out) const {
     const auto [bucket, offset] = s.plan.places[p];
     const size_t numel = s.plan.parameters[p].numel();
     const Bucket& from = s.buckets[bucket];
-    const std::vector<float> estimate = from.estimate(offset, numel, counts.parity);
+    const std::vector<float> estimate = from.estimate(offset, numel);
     const std::vector<float> velocity = from.velocity(offset, numel);
     const bool waits = std::ranges::any_of(from.carried(offset, numel), [](float x) { return x != 0; });
     check(estimate.empty() || !waits, "save: parameter '", s.plan.parameters[p].name,
           "' has a residual of the plan before ef21, expected a call after the step that sends it");
-    writer.parameter({numel, from.kept(offset, numel, counts.parity), estimate, velocity});
+    writer.parameter({numel, from.kept(offset, numel), estimate, velocity});
   }
   for (const Bucket& bucket : s.buckets) {
     const auto states = bucket.states();
@@ -185,8 +185,7 @@ void Reducer::load(const OpenCheckpoint& open) {
         " has begun, expected a call between wait() and the next grad_ready()");
   std::deque<Bucket> buckets;
   CheckpointHeader header;
-  std::shared_ptr<DeviceState> device_state;  // in which the first buffer is the committed one
-  const size_t parity = s.gpu == nullptr ? s.parity : 0;
+  std::shared_ptr<DeviceState> shared;
   std::exception_ptr error;
   try {
     Sources sources = open_sources(open, *s.transport);
@@ -194,19 +193,19 @@ void Reducer::load(const OpenCheckpoint& open) {
     header = sources.header;
     if (s.gpu != nullptr) {
       (void)s.gpu->read();  // what works on the buckets there are is over
-      device_state = s.gpu->make_state(header.committed, header.skipped);
     }
-    buckets = s.make_buckets(s.plan, s.lanes, header.committed, device_state);
+    shared = s.make_commits(header.committed, header.skipped);
+    buckets = s.make_buckets(s.plan, s.lanes, header.committed, shared);
     const bool same_size = header.world_size == static_cast<uint32_t>(s.transport->world_size());
     const double scale = same_size ? 1.0 : double(s.transport->world_size()) / header.world_size;
     for (size_t p = 0; p < s.plan.places.size(); ++p) {
       const auto [bucket, offset] = s.plan.places[p];
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
       if (kept.estimate.empty()) {
-        buckets[bucket].set_kept(offset, kept.residual, parity);
+        buckets[bucket].set_kept(offset, kept.residual);
         buckets[bucket].set_velocity(offset, kept.velocity);
       } else {
-        take_estimate(kept, buckets[bucket], offset, same_size, parity);
+        take_estimate(kept, buckets[bucket], offset, same_size);
       }
     }
     for (Bucket& bucket : buckets) {
@@ -237,16 +236,12 @@ void Reducer::load(const OpenCheckpoint& open) {
   if (error) {
     std::rethrow_exception(error);
   }
-  s.replace_buckets(std::move(buckets));
-  if (s.gpu != nullptr) {
-    s.gpu->replace_state(std::move(device_state), s.buckets.size());
-  }
+  s.take_gradients(buckets);
+  s.adopt(std::move(buckets), std::move(shared));
   s.residual_ranks = s.transport->world_size();
   s.has_parameters = true;
-  s.committed = header.committed;
-  s.skipped = header.skipped;
-  s.step = s.committed + s.skipped;
-  s.begin_plan(s.committed);
+  s.step = header.committed + header.skipped;
+  s.begin_plan(header.committed);
 }
 
 }  // namespace gradwire

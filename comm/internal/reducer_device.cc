@@ -28,11 +28,8 @@ void Reducer::State::refuse_on_gpu(std::string_view call) const {
 }
 
 Reducer::State::Counts Reducer::State::counts() const {
-  if (gpu == nullptr) {
-    return {committed, skipped, parity};
-  }
-  const cuda::StepWords words = gpu->read();
-  return {words.step, words.skipped, words.parity};
+  const cuda::StepWords words = gpu == nullptr ? *commits->words() : gpu->read();
+  return {words.step, words.skipped};
 }
 
 StepOutcome Reducer::State::end_step_on_device() {

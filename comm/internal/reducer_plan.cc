@@ -280,18 +280,12 @@ void Reducer::set_plan(Plan plan) {
       "set_plan: the new plan's parameters or dtype differ from the old one's, expected the same");
   s.check_everywhere(plan, *s.transport);
   const State::Counts now = s.counts();
-  std::shared_ptr<DeviceState> device_state;
-  if (s.gpu != nullptr) {
-    synchronize();
-    device_state = s.gpu->make_state(now.committed, now.skipped);
-  }
-  std::deque<Bucket> buckets = s.make_buckets(plan, s.lanes, now.committed, device_state);
-  s.carry_over(buckets, plan, now);
+  synchronize();
+  std::shared_ptr<DeviceState> shared = s.make_commits(now.committed, now.skipped);
+  std::deque<Bucket> buckets = s.make_buckets(plan, s.lanes, now.committed, shared);
+  s.carry_over(buckets, plan);
   s.plan = std::move(plan);
-  s.buckets = std::move(buckets);
-  if (s.gpu != nullptr) {
-    s.gpu->replace_state(std::move(device_state), s.buckets.size());
-  }
+  s.adopt(std::move(buckets), std::move(shared));
   s.begin_plan(now.committed);
 }
 

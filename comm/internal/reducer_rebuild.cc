@@ -41,13 +41,13 @@ std::vector<Progressed> gather_progress(const Progressed& own, Transport& transp
 /// The estimates of all groups with ef21, of the rank that has come furthest: those behind do not
 /// have them.
 std::vector<std::vector<float>> newest_estimates(const Plan& plan, const std::deque<Bucket>& buckets,
-                                                 size_t parity, Transport& transport, size_t newest,
+                                                 Transport& transport, size_t newest,
                                                  Context& context) {
   std::vector<std::vector<float>> estimates(plan.places.size());
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
     const size_t numel = plan.parameters[p].numel();
-    estimates[p] = buckets[bucket].estimate(offset, numel, parity);
+    estimates[p] = buckets[bucket].estimate(offset, numel);
     if (!estimates[p].empty()) {
       transport.broadcast(std::as_writable_bytes(std::span(estimates[p])),
                           static_cast<int>(newest), {fnv1a("estimate"), "estimate"}, context);
@@ -90,7 +90,8 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   }
   s.drain();
   s.launched = 0;
-  const Progressed own{s.committed, s.skipped, s.has_parameters};
+  const State::Counts counts = s.counts();
+  const Progressed own{counts.committed, counts.skipped, s.has_parameters};
   const auto progress = gather_progress(own, survivors, s.compression.context);
   const size_t newest = newest_of(progress);
   const Progressed& target = progress[newest];
@@ -110,10 +111,11 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   s.check_everywhere(plan, survivors);
   std::vector<Lane> lanes = s.make_lanes(survivors);
   std::unique_ptr<ReadyRounds> rounds = s.make_rounds(survivors);
-  std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed, nullptr);
+  std::shared_ptr<DeviceState> shared = s.make_commits(target.committed, target.skipped);
+  std::deque<Bucket> buckets = s.make_buckets(plan, lanes, target.committed, shared);
 
-  const auto estimates = newest_estimates(s.plan, s.buckets, s.parity, survivors, newest,
-                                          s.compression.context);
+  const auto estimates =
+      newest_estimates(s.plan, s.buckets, survivors, newest, s.compression.context);
 
   // From here on nobody else can fail.
   const auto is_behind = [&target](const Progressed& p) {
@@ -123,13 +125,13 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
     s.commit();
   }
   s.has_parameters = !is_behind(own);
-  s.skipped = target.skipped;
   s.step = target.concluded();
   const bool any_commits_here = std::any_of(progress.begin(), progress.end(), stays_behind);
   s.scale_kept(buckets, double(survivors.world_size()) / s.residual_ranks,
                any_commits_here ? Bucket::Learnt::kBySome : Bucket::Learnt::kByAllRanks);
   s.restart_estimates(buckets, estimates);
-  s.replace_buckets(std::move(buckets));
+  s.take_gradients(buckets);
+  s.adopt(std::move(buckets), std::move(shared));
   s.plan = std::move(plan);
   s.lanes = std::move(lanes);
   s.rounds = std::move(rounds);
@@ -139,9 +141,9 @@ Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   s.finished.reset();
   s.failed = false;
   s.unused_everywhere.clear();  // made for as many ranks
-  s.begin_plan(s.committed);
+  s.begin_plan(target.committed);
   const bool any_behind = std::any_of(progress.begin(), progress.end(), is_behind);
-  return {.committed_steps = s.committed,
+  return {.committed_steps = target.committed,
           .source = any_behind ? static_cast<int>(newest) : -1,
           .behind = is_behind(own)};
 }
@@ -157,10 +159,10 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
       continue;
     }
     const std::vector<float> kept =
-        buckets[bucket].kept(offset, plan.parameters[p].numel(), parity);
+        buckets[bucket].kept(offset, plan.parameters[p].numel());
     scaled.resize(kept.size());
     std::ranges::transform(kept, scaled.begin(), times_scale);
-    into[bucket].set_kept(offset, scaled, parity);
+    into[bucket].set_kept(offset, scaled);
     std::vector<float> velocity = buckets[bucket].velocity(offset, plan.parameters[p].numel());
     std::ranges::transform(velocity, velocity.begin(), times_scale);
     into[bucket].set_velocity(offset, velocity);
@@ -179,8 +181,8 @@ void Reducer::State::restart_estimates(std::deque<Bucket>& into,
       residual.resize(estimates[p].size());
       std::ranges::transform(estimates[p], residual.begin(), std::negate<>());
       const auto [bucket, offset] = plan.places[p];
-      into[bucket].set_estimate(offset, residual, estimates[p], parity);
-      into[bucket].set_average(offset, residual.size(), estimates[p], parity);
+      into[bucket].set_estimate(offset, residual, estimates[p]);
+      into[bucket].set_average(offset, residual.size(), estimates[p]);
     }
   }
 }

@@ -9,25 +9,23 @@
 
 namespace gradwire {
 
-// On a GPU into the first buffer, which is the committed one of a new DeviceState.
-void Reducer::State::carry_over(std::deque<Bucket>& into, const Plan& by, const Counts& now) const {
-  const size_t to = gpu == nullptr ? parity : 0;
+void Reducer::State::carry_over(std::deque<Bucket>& into, const Plan& by) const {
   for (size_t p = 0; p < by.places.size(); ++p) {
     const size_t numel = by.parameters[p].numel();
     const auto [old_bucket, old_offset] = plan.places[p];
     const auto [bucket, offset] = by.places[p];
     const Bucket& from = buckets[old_bucket];
-    const std::vector<float> residual = from.residual(old_offset, numel, now.parity);
-    const std::vector<float> estimate = from.estimate(old_offset, numel, now.parity);
+    const std::vector<float> residual = from.residual(old_offset, numel);
+    const std::vector<float> estimate = from.estimate(old_offset, numel);
     const std::vector<float> velocity = from.velocity(old_offset, numel);
     if (estimate.empty()) {
-      into[bucket].carry_over(offset, residual, to);
+      into[bucket].carry_over(offset, residual);
       into[bucket].set_velocity(offset, velocity);
     } else if (into[bucket].has_estimate(offset)) {
-      into[bucket].set_estimate(offset, residual, estimate, to);
-      into[bucket].set_average(offset, numel, velocity, to);
+      into[bucket].set_estimate(offset, residual, estimate);
+      into[bucket].set_average(offset, numel, velocity);
     }
-    into[bucket].carry_over(offset, from.carried(old_offset, numel), to);
+    into[bucket].carry_over(offset, from.carried(old_offset, numel));
   }
   for (Bucket& bucket : into) {
     if (gpu != nullptr) {
@@ -51,26 +49,23 @@ void Reducer::State::begin_stage() {
         changes_at,
         " committed steps; expected to capture a step when they have changed for the "
         "last time");
-  if ((gpu == nullptr ? committed : step) < changes_at) {
+  if ((gpu == nullptr ? commits->words()->step : step) < changes_at) {
     return;
   }
   const Counts now = counts();
   if (now.committed < changes_at) {
     return;
   }
-  std::shared_ptr<DeviceState> device_state =
-      gpu == nullptr ? nullptr : gpu->make_state(now.committed, now.skipped);
-  std::deque<Bucket> next = make_buckets(plan, lanes, now.committed, device_state);
-  carry_over(next, plan, now);
+  std::shared_ptr<DeviceState> shared = make_commits(now.committed, now.skipped);
+  std::deque<Bucket> next = make_buckets(plan, lanes, now.committed, shared);
+  carry_over(next, plan);
   for (size_t b = 0; b < next.size(); ++b) {
     next[b].take_over(buckets[b]);
   }
   if (gpu == nullptr) {
     retired = std::move(buckets);
-  } else {
-    gpu->replace_state(std::move(device_state), next.size());
   }
-  buckets = std::move(next);
+  adopt(std::move(next), std::move(shared));
   compresses_first = std::ranges::any_of(buckets, &Bucket::compresses_first);
   changes_at = next_change(plan, now.committed);
   measured.buckets = measured.gradient_bytes = measured.bytes_sent = measured.codec_us = 0;

@@ -58,8 +58,9 @@ Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions th
   if (device.type == DeviceType::kCuda) {
     gpu = std::make_unique<DevicePipeline>(*options.stream, plan.buckets.size(), lanes.size());
   }
-  buckets = make_buckets(plan, lanes, committed, gpu == nullptr ? nullptr : gpu->state());
-  begin_plan(committed);
+  commits = gpu == nullptr ? make_commits(0, 0) : gpu->state();
+  buckets = make_buckets(plan, lanes, 0, commits);
+  begin_plan(0);
 }
 
 // Peers cannot finish a step that this rank has left, also one of which nothing is on its way yet:
@@ -124,19 +125,18 @@ int64_t Reducer::State::now_us() const {
 
 std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<const Lane> over,
                                                 uint64_t committed_steps,
-                                                const std::shared_ptr<DeviceState>& device_state)
-    const {
+                                                const std::shared_ptr<DeviceState>& shared) const {
   std::deque<Bucket> made_buckets;
   const BucketStart start{.committed_step = static_cast<uint32_t>(committed_steps),
                           .device = device,
-                          .state = device_state,
+                          .state = shared,
                           .stream = options.stream};
   const Plan now = plan_in_step(from, committed_steps);
   const uint64_t fingerprint = now.fingerprint();
   for (BucketId b = 0; b < from.buckets.size(); ++b) {
     SubGroups& groups = *over[b % over.size()].groups;
     made_buckets.emplace_back(now, fingerprint, b, groups, start);
-    if (now.buckets[b].exchange != from.buckets[b].exchange && device_state == nullptr) {
+    if (now.buckets[b].exchange != from.buckets[b].exchange && gpu == nullptr) {
       // What parts of the group its exchange will want are made now, by all ranks.
       Bucket(plan_in_step(from, kNeverChanges), fingerprint, b, groups, start);
     }
@@ -144,11 +144,29 @@ std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<cons
   return made_buckets;
 }
 
-void Reducer::State::replace_buckets(std::deque<Bucket> by) {
-  for (size_t b = 0; b < by.size(); ++b) {
-    by[b].take_gradient(buckets[b]);
+std::shared_ptr<DeviceState> Reducer::State::make_commits(uint64_t committed,
+                                                          uint64_t skipped) const {
+  if (gpu != nullptr) {
+    return gpu->make_state(committed, skipped);
   }
+  auto made = std::make_shared<DeviceState>(Device{});
+  *made->words() = {.step = static_cast<uint32_t>(committed),
+                    .skipped = static_cast<uint32_t>(skipped)};
+  return made;
+}
+
+void Reducer::State::take_gradients(std::deque<Bucket>& into) {
+  for (size_t b = 0; b < into.size(); ++b) {
+    into[b].take_gradient(buckets[b]);
+  }
+}
+
+void Reducer::State::adopt(std::deque<Bucket> by, std::shared_ptr<DeviceState> shared) {
   buckets = std::move(by);
+  commits = std::move(shared);
+  if (gpu != nullptr) {
+    gpu->replace_state(commits, buckets.size());
+  }
 }
 
 void Reducer::State::begin_step() {
@@ -229,7 +247,7 @@ void Reducer::State::compress_bucket(size_t b) {
     }
     const bool in_lane = gpu == nullptr && !compresses_first;
     Worker& worker = in_lane ? *lane_of(b).worker : compression;
-    buckets[b].compress(progress[b].gradient, parity, worker.context);
+    buckets[b].compress(progress[b].gradient, worker.context);
     times_of.compressed_us = now_us();
     if (gpu != nullptr) {
       gpu->hand_over(b, *compression.stream, *lane_of(b).worker->stream);
@@ -247,9 +265,9 @@ void Reducer::State::exchange_bucket(size_t b) {
     BucketTrace& times_of = progress[b].trace;
     times_of.exchange_us = now_us();
     Context& context = lane_of(b).worker->context;
-    buckets[b].exchange(parity, context);
+    buckets[b].exchange(context);
     buckets[b].sample_union();
-    buckets[b].add_to_estimates(parity, context);
+    buckets[b].add_to_estimates(context);
     times_of.end_us = now_us();
   });
 }
@@ -351,8 +369,7 @@ void Reducer::State::commit() {
   for (Bucket& bucket : buckets) {
     bucket.commit();
   }
-  parity = 1 - parity;
-  ++committed;
+  cuda::conclude(*commits->words(), false);
   has_parameters = true;
 }
 

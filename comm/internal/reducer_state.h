@@ -54,16 +54,19 @@ struct Reducer::State {
   /// Collective: where buckets leave as ranks agree; null in plan order.
   std::unique_ptr<ReadyRounds> make_rounds(Transport& over);
   /// As the plan is behind so many steps. Collective where the plan is a new one.
-  /// `device_state`: of all of them on a GPU, null on the CPU.
   std::deque<Bucket> make_buckets(const Plan& from, std::span<const Lane> over,
                                   uint64_t committed_steps,
-                                  const std::shared_ptr<DeviceState>& device_state) const;
+                                  const std::shared_ptr<DeviceState>& shared) const;
+  /// What commits of new buckets change, as it is behind so many steps. On a GPU it waits.
+  std::shared_ptr<DeviceState> make_commits(uint64_t committed, uint64_t skipped) const;
+  /// Buckets and what they share take the place of those there are.
+  void adopt(std::deque<Bucket> by, std::shared_ptr<DeviceState> shared);
   void scale_kept(std::deque<Bucket>& into, double scale, Bucket::Learnt learnt) const;
   /// Of each parameter, empty without ef21; every rank is given the same.
   void restart_estimates(std::deque<Bucket>& into,
                          std::span<const std::vector<float>> estimates) const;
-  /// By buckets of the same plan; views of gradients stay valid.
-  void replace_buckets(std::deque<Bucket> by);
+  /// Views of gradients stay valid in these, which are of the same plan.
+  void take_gradients(std::deque<Bucket>& into);
   Lane& lane_of(size_t b) { return lanes[b % lanes.size()]; }
 
   int64_t now_us() const;
@@ -73,8 +76,7 @@ struct Reducer::State {
   /// all have committed the same. On a GPU it waits from the first step on that may be the one.
   void begin_stage();
   /// Residuals, velocities, estimates and what was learned, by parameter.
-  struct Counts;
-  void carry_over(std::deque<Bucket>& into, const Plan& by, const Counts& now) const;
+  void carry_over(std::deque<Bucket>& into, const Plan& by) const;
   void begin_step();
   uint64_t frames_sent() const;
   void measure();
@@ -116,7 +118,6 @@ struct Reducer::State {
   /// What the host knows, or the GPU, for which it waits then.
   struct Counts {
     uint64_t committed, skipped;
-    size_t parity;
   };
   Counts counts() const;
   StepOutcome end_step_on_device();
@@ -144,8 +145,7 @@ struct Reducer::State {
   StepTrace times;  // of the step that wait() concludes; kept for its memory
 
   Buffer widened;     // what residual() returned last, where it is kept in fewer bits
-  size_t parity = 0;  // which residual buffer is the committed one
-  uint64_t committed = 0, skipped = 0;
+  std::shared_ptr<DeviceState> commits;  // which buffers are committed, and how many steps
   int residual_ranks;              // the world size that residuals are scaled for
   bool has_parameters = true;      // false: rebuild() committed a step whose mean never came
   std::mutex failing;                      // guards failure while workers run

@@ -27,10 +27,7 @@ static_assert(kReasons.size() == static_cast<size_t>(cuda::FaultReason::kVariant
 
 }  // namespace
 
-DeviceState::DeviceState(Device device) : words_(sizeof(cuda::StepWords), device) {
-  gradwire::check(device.type == DeviceType::kCuda,
-                  "DeviceState: the device is the CPU, must be a GPU");
-}
+DeviceState::DeviceState(Device device) : words_(sizeof(cuda::StepWords), device) {}
 
 cuda::StepWords* DeviceState::words() const {
   return reinterpret_cast<cuda::StepWords*>(words_.data());
@@ -51,6 +48,10 @@ cuda::StepWords DeviceState::read(Stream& stream) const {
   copy_bytes(std::as_writable_bytes(std::span(&words, 1)), {}, words_.bytes(), device(), stream);
   stream.wait();
   return words;
+}
+
+size_t DeviceState::parity(Stream* stream) const {
+  return device().type == DeviceType::kCpu ? words()->parity : read(*stream).parity;
 }
 
 void DeviceState::check(Stream& stream) const { check(read(stream)); }

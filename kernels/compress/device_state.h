@@ -1,7 +1,7 @@
 #pragma once
-// What compressors on one GPU that commit together share: which of two residual buffers is
-// committed, how many commits there were, and the faults since then. It lives in device memory, so
-// that a step, its commit included, can be captured in a CUDA graph and replayed.
+// What groups that commit together share: which of two buffers is committed, how many commits there
+// were, and the faults since then. On a GPU it lives in device memory, so that a step, its commit
+// included, can be captured in a CUDA graph and replayed. On the CPU the host alone reads it.
 
 #include <string_view>
 
@@ -19,10 +19,12 @@ class DeviceState {
   Device device() const { return words_.device(); }
   /// In device memory; kernels read and write it.
   cuda::StepWords* words() const;
+  /// Which buffers are committed, between steps. On a GPU it waits for the stream.
+  size_t parity(Stream* stream) const;
 
   /// Enqueues the commit of a step: the residuals written last become the committed ones, the step
   /// counts on. After a fault, or non-finite values, nothing changes: with kError until clear(),
-  /// with kSkip in this step alone.
+  /// with kSkip in this step alone. This and what is enqueued below are for a GPU.
   void commit(OnNonFinite policy, Stream& stream);
   /// Enqueues forgetting all faults: the committed state stands.
   void clear(Stream& stream);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "gradwire/kernels/core/dtype.h"
+
 namespace gradwire::cuda {
 
 /// The gradient plus residual held NaN or infinity, here or on another rank: what kFlagNonFinite
@@ -24,5 +26,18 @@ struct StepWords {
   /// what set kStatusNonFinite and this rank added up; 0 for none.
   uint32_t overflowed = 0;
 };
+
+/// The end of a step: the buffers written last become the committed ones, unless something stops it.
+/// `skip`: values that are not finite stop this step alone.
+GRADWIRE_HOST_DEVICE inline void conclude(StepWords& words, bool skip) {
+  if (words.status == 0) {
+    words.parity ^= 1;
+    words.step += 1;
+  } else if (words.status == kStatusNonFinite && skip) {
+    words.status = 0;
+    words.overflowed = 0;
+    words.skipped += 1;
+  }
+}
 
 }  // namespace gradwire::cuda

@@ -134,14 +134,7 @@ __global__ void __launch_bounds__(kClearThreads)
 }
 
 __global__ void commit_step_kernel(StepWords* step, bool skip) {
-  if (step->status == 0) {
-    step->parity ^= 1;
-    step->step += 1;
-  } else if (step->status == kStatusNonFinite && skip) {
-    step->status = 0;
-    step->overflowed = 0;
-    step->skipped += 1;
-  }
+  conclude(*step, skip);
 }
 
 __global__ void clear_faults_kernel(StepWords* step) {
