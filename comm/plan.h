@@ -10,6 +10,7 @@
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/feedback.h"
 
 namespace gradwire {
 
@@ -32,11 +33,6 @@ struct PlanGroup {
   size_t numel = 0;
   std::vector<Segment> segments;
 };
-
-/// Where a Reducer on a GPU keeps residuals: in the GPU's memory, or in pinned memory of the host,
-/// with the same bits, so that the GPU holds scratch for one bucket alone. On the CPU both are the
-/// CPU's memory.
-enum class ResidualMemory : uint8_t { kDevice, kHost };
 
 /// Parameters that travel in one message.
 struct PlanBucket {

@@ -5,8 +5,6 @@
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/exchange/rows.h"
 #include "gradwire/comm/fingerprint.h"
-#include "gradwire/kernels/ops/elementwise.h"
-#include "gradwire/kernels/ops/feedback_cuda.h"
 #include "gradwire/kernels/ops/lowrank.h"
 
 namespace gradwire {
@@ -80,19 +78,13 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       begins_(begins_of(groups_, plan.dtype)),
       numel_(plan.buckets[id].numel),
       gradient_memory_(begins_.back() * size_of(plan.dtype), start.device),
-      residuals_(groups_,
-                 {.device = start.device,
-                  .memory = plan.residual_memory,
-                  .parity = &start.state->words()->parity,
-                  .stream = start.stream}),
-      began_at_(start.committed_step),
       gradient_{gradient_memory_.data(), begins_.back(), plan.dtype, start.device},
       state_(start.state),
       stream_(start.stream),
       slots_(groups_.size()),
       lent_(groups_.size()),
       unions_(groups_.size()) {
-  size_t payload_bytes = 0, estimate_numel = 0;
+  size_t payload_bytes = 0;
   std::vector<Compressor*> compressors;
   std::vector<size_t> numels;
   const int rank = groups.whole().rank();
@@ -117,13 +109,14 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
     }
     compressors.push_back(compressors_.back().get());
     numels.push_back(group.numel);
-    estimate_offsets_.push_back(estimate_numel);
-    estimate_numel += group.spec.ef21 ? aligned_numel(group.numel, DType::kFloat32) : 0;
+    feedback_.emplace_back(group.spec, group.numel,
+                           Feedback::Place{.state = state_,
+                                           .residuals = plan.residual_memory,
+                                           .stream = stream_,
+                                           .committed_steps = start.committed_step});
     payload_bytes += room_of(compressors.back()->capacity_bytes());
   }
   payload_memory_ = Buffer(payload_bytes, start.device);
-  estimates_ = {Buffer(estimate_numel * sizeof(float), start.device),
-                Buffer(estimate_numel * sizeof(float), start.device)};
   size_t begin = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const size_t capacity = compressors[g]->capacity_bytes();
@@ -144,8 +137,7 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
 }
 
 void Bucket::compress(Gradient gradient, Context& context) {
-  const size_t parity = reads();
-  add_carried(gradient, context.stream);
+  add_waiting(gradient, context.stream);
   for (size_t g = 0; g < groups_.size(); ++g) {
     GroupSlot& slot = slots_[g];
     const Gradient own = of_group(g, gradient);
@@ -154,11 +146,11 @@ void Bucket::compress(Gradient gradient, Context& context) {
       continue;  // the exchange does it, once the node has added up; or nobody
     }
     Workspace::Frame frame(context.workspace);
-    const Residuals::Lent lent =
-        residuals_.lend(g, shares_[g], parity, Residuals::Holding::kCommitted, frame, context);
+    const Feedback::Lent lent =
+        feedback_[g].lend(shares_[g], Feedback::Holding::kCommitted, frame, context);
     slot.compressor->compress(own, lent.e, lent.e_next, slot.mine, context);
     if (slot.compressor->rounds() == 1) {  // else there is no e_next yet
-      residuals_.take_back(g, shares_[g], parity, lent, context);
+      feedback_[g].take_back(shares_[g], lent, context);
     }
   }
   payloads_.clear();
@@ -166,15 +158,14 @@ void Bucket::compress(Gradient gradient, Context& context) {
 
 // What an exchange has put back by the time it fails counts: another rank may have committed.
 void Bucket::exchange(Context& context) {
-  const size_t parity = reads();
   Workspace::Frame frame(context.workspace);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool compresses = by_node_ || slots_[g].compressor->rounds() == 2;
     lent_[g] = {};
     if (compresses || puts_back_) {
-      lent_[g] = residuals_.lend(g, shares_[g], parity,
-                                 compresses ? Residuals::Holding::kBoth : Residuals::Holding::kNext,
-                                 frame, context);
+      lent_[g] = feedback_[g].lend(shares_[g],
+                                   compresses ? Feedback::Holding::kBoth : Feedback::Holding::kNext,
+                                   frame, context);
     }
     slots_[g].e = lent_[g].e;
     slots_[g].e_next = lent_[g].e_next;
@@ -182,7 +173,7 @@ void Bucket::exchange(Context& context) {
   lend_strays(frame);
   const auto take_back = [&] {
     for (size_t g = 0; g < groups_.size(); ++g) {
-      residuals_.take_back(g, shares_[g], parity, lent_[g], context);
+      feedback_[g].take_back(shares_[g], lent_[g], context);
     }
   };
   try {
@@ -198,27 +189,15 @@ void Bucket::exchange(Context& context) {
 }
 
 void Bucket::add_to_estimates(Context& context) {
-  const size_t parity = reads();
-  estimates_overflow_ = false;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!groups_[g].spec.ef21) {
-      continue;
+    if (feedback_[g].has_estimate()) {
+      feedback_[g].add_estimate(slots_[g].mean.as<float>(), context.stream);
     }
-    const std::span<float> mean = slots_[g].mean.as<float>();
-    const std::span<float> now = estimates_of(g, parity), next = estimates_of(g, 1 - parity);
-    if (stream_ != nullptr) {  // which of the two is committed is known on the GPU alone
-      cuda::StepWords* const words = state_->words();
-      cuda::add_estimate({.estimate = {now, next, &words->parity},
-                          .next = {next, now, &words->parity},
-                          .mean = mean,
-                          .status = &words->status},
-                         context.stream);
-      continue;
-    }
-    cpu::add(now, mean, mean);
-    std::ranges::copy(mean, next.begin());
-    estimates_overflow_ |= !cpu::all_finite(next);
   }
+}
+
+bool Bucket::estimates_overflow() const {
+  return std::ranges::any_of(feedback_, &Feedback::estimate_overflows);
 }
 
 std::string Bucket::what_is_not_finite() const {
@@ -283,7 +262,7 @@ void Bucket::commit() {
   for (const auto& compressor : compressors_) {
     compressor->commit();
   }
-  carried_.clear();
+  forget_waiting(state_->words()->step);
   velocity_elsewhere_.clear();
 }
 

@@ -2,16 +2,16 @@
 // A bucket of a plan at work: its memory, its compressors and its exchange.
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gradwire/comm/exchange.h"
-#include "gradwire/comm/internal/residuals.h"
 #include "gradwire/comm/plan.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
-#include "gradwire/kernels/compress/device_state.h"
+#include "gradwire/kernels/compress/feedback.h"
 
 namespace gradwire {
 
@@ -61,13 +61,13 @@ class Bucket {
   void add_to_estimates(Context& context);
   /// On the CPU: whether an estimate overflowed in that, which ranks see alike, as means are the
   /// same. A GPU says it in the step's status.
-  bool estimates_overflow() const { return estimates_overflow_; }
+  bool estimates_overflow() const;
   /// Of a step that cannot be committed for it: whose gradient, or what else, for messages.
   std::string what_is_not_finite() const;
   /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
   /// that group is without ef21.
   std::vector<float> estimate(size_t offset, size_t numel) const;
-  bool has_estimate(size_t offset) const { return groups_[group_at(offset)].spec.ef21; }
+  bool has_estimate(size_t offset) const { return feedback_[group_at(offset)].has_estimate(); }
   /// Makes these what is kept for elements of a group with ef21, bit for bit.
   void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate);
 
@@ -134,7 +134,7 @@ class Bucket {
   void place_carried();
   /// On a GPU: so many steps are known to be committed. What was carried into one of them is let
   /// go.
-  void let_go_of_carried(uint32_t committed_steps);
+  void forget_waiting(uint32_t committed_steps);
 
   /// On a GPU: enqueues a copy of the committed residual of elements that lie in one group, as
   /// floats. False, and nothing, where that group has no feedback.
@@ -146,25 +146,16 @@ class Bucket {
   bool compresses_first() const { return !by_node_ && !adds_gradients_; }
 
  private:
-  void add_carried(Gradient gradient, Stream& stream) const;
+  void add_waiting(Gradient gradient, Stream& stream) const;
   /// Of what compress() takes, a group's.
   Gradient of_group(size_t g, Gradient gradient) const;
-  /// Which buffers a step reads. On a GPU 0, whichever it is: the kernels ask the word.
-  size_t reads() const { return stream_ == nullptr ? state_->words()->parity : 0; }
-  /// Which are committed, between steps.
-  size_t committed() const { return state_->parity(stream_); }
   void lend_strays(Workspace::Frame& frame);
   size_t group_at(size_t offset) const;
   /// Where elements of the bucket lie in their group.
   Region in_group(size_t g, size_t offset, size_t numel) const;
-  /// What waits in this group is its residual; else it is carried to the next gradient.
-  bool waits_in_residual(size_t g) const;
-  std::span<float> place_to_carry(size_t offset, size_t numel);
   /// The velocity of elements of a group that this rank compresses, by their place among those.
   std::vector<float> read_velocity(size_t g, Region part) const;
   void write_velocity(size_t g, size_t begin, ConstResidual values);
-  /// Of a group with ef21, as buffer `parity` has it.
-  std::span<float> estimates_of(size_t g, size_t parity) const;
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
@@ -177,22 +168,16 @@ class Bucket {
   std::vector<size_t> begins_;  // of each group in the bucket's own memory, and the end, in elements
   size_t numel_;                // of all groups
   Buffer gradient_memory_, payload_memory_;
-  Residuals residuals_;
-  std::array<Buffer, 2> estimates_;
-  bool estimates_overflow_ = false;
-  std::array<bool, 2> stray_{};            // whether they may hold something outside of the shares
-  std::vector<size_t> estimate_offsets_;   // of each group with ef21, in floats
-  std::vector<float> carried_;             // of the whole bucket, or empty
-  Buffer carried_on_gpu_;                  // the same there, until a step behind this one commits:
-  const uint32_t began_at_;                // committed steps before the first of the bucket
-  std::vector<float> velocity_elsewhere_;  // the same: outside of the shares, until a step commits
+  std::deque<Feedback> feedback_;  // of each group
+  std::array<bool, 2> stray_{};    // whether residuals may hold something outside of the shares
+  std::vector<float> velocity_elsewhere_;  // outside of the shares, until a step commits; or empty
   Gradient gradient_;
   std::shared_ptr<DeviceState> state_;
   Stream* stream_;  // null on the CPU
   std::vector<std::unique_ptr<Compressor>> compressors_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;
-  std::vector<Residuals::Lent> lent_;  // to the exchange
+  std::vector<Feedback::Lent> lent_;  // to the exchange
   /// Elements of a group's means that were looked at, and those of them that were not zero.
   struct UnionSample {
     uint64_t elements = 0, sent = 0;

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "gradwire/comm/internal/bucket.h"
-#include "gradwire/comm/internal/host_floats.h"
+#include "gradwire/kernels/ops/host_floats.h"
 #include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/ops/elementwise_cuda.h"
 
@@ -13,7 +13,7 @@ namespace gradwire {
 namespace {
 
 // gradient += factor * values, the product rounded, the sum rounded to its dtype.
-void add_to(Gradient gradient, ConstResidual values, float factor = 1.0f) {
+void add_to(Gradient gradient, ConstResidual values, float factor) {
   dispatch(gradient.dtype, [&]<class T>() {
     const std::span<T> elements = gradient.as<T>();
     for (size_t i = 0; i < elements.size(); ++i) {
@@ -30,12 +30,12 @@ Region Bucket::in_group(size_t g, size_t offset, size_t numel) const {
 
 TensorView Bucket::stored_residual(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
-  return residuals_.kept(g, in_group(g, offset, numel), committed());
+  return feedback_[g].stored(in_group(g, offset, numel));
 }
 
 std::vector<float> Bucket::residual(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
-  return residuals_.read(g, in_group(g, offset, numel), committed());
+  return feedback_[g].residual(in_group(g, offset, numel));
 }
 
 std::vector<float> Bucket::kept(size_t offset, size_t numel) const {
@@ -45,29 +45,16 @@ std::vector<float> Bucket::kept(size_t offset, size_t numel) const {
 }
 
 void Bucket::set_kept(size_t offset, ConstResidual values) {
-  const size_t parity = committed();
-  stray_[parity] = by_node_;
+  stray_[state_->parity(stream_)] = by_node_;
   if (values.empty()) {
     return;
   }
-  const size_t g = group_at(offset);
-  if (waits_in_residual(g)) {
-    residuals_.write(g, offset - groups_[g].offset, values, parity);
-    return;
+  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+  if (feedback_[g].waits_in_residual()) {
+    feedback_[g].set_residual(begin, values);
+  } else {
+    feedback_[g].wait_with(begin, values, Feedback::Waiting::kInstead);
   }
-  if (stream_ == nullptr || std::ranges::any_of(values, [](float x) { return x != 0; })) {
-    std::ranges::copy(values, place_to_carry(offset, values.size()).begin());
-  }
-}
-
-// What EF21 keeps is no pending sum.
-bool Bucket::waits_in_residual(size_t g) const {
-  return groups_[g].spec.error_feedback && !groups_[g].spec.ef21;
-}
-
-std::span<float> Bucket::place_to_carry(size_t offset, size_t numel) {
-  carried_.resize(numel_);
-  return std::span(carried_).subspan(offset, numel);
 }
 
 std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
@@ -154,36 +141,26 @@ void Bucket::set_average(size_t offset, size_t numel, ConstResidual values) {
   write_velocity(g, offset - groups_[g].offset, average);
 }
 
-std::span<float> Bucket::estimates_of(size_t g, size_t parity) const {
-  return estimates_[parity].as<float>().subspan(estimate_offsets_[g], groups_[g].numel);
-}
-
 std::vector<float> Bucket::estimate(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
-  if (!groups_[g].spec.ef21) {
-    return {};
-  }
-  const auto own = estimates_of(g, committed()).subspan(offset - groups_[g].offset, numel);
-  return read_floats({own.data(), own.size(), DType::kFloat32, gradient_.device}, stream_);
+  return feedback_[g].estimate(in_group(g, offset, numel));
 }
 
 void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all) {
-  const size_t parity = committed(), g = group_at(offset), begin = offset - groups_[g].offset;
-  residuals_.write(g, begin, own, parity);
-  const auto estimates = estimates_of(g, parity).subspan(begin, of_all.size());
-  write_floats(of_all, {estimates.data(), estimates.size(), DType::kFloat32, gradient_.device},
-               stream_);
+  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+  feedback_[g].set_residual(begin, own);
+  feedback_[g].set_estimate(begin, of_all);
 }
 
 // Of the residual of a group by node this rank keeps a share. What was carried over or loaded
 // outside of it goes to the rank whose share it is, as residual: in the gradient it would enter
-// velocities, and count again in every step.
+// velocities, and count again in every step. There are no exchanges by node on a GPU.
 void Bucket::lend_strays(Workspace::Frame& frame) {
-  const size_t parity = reads();
+  const size_t parity = by_node_ ? state_->parity(stream_) : 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const PlanGroup& group = groups_[g];
     slots_[g].strays = {};
-    if (!waits_in_residual(g) || !shares_out_) {  // the same on all ranks: they exchange strays
+    if (!feedback_[g].waits_in_residual() || !shares_out_) {  // the same on all ranks
       continue;
     }
     const std::array outsides{Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}};
@@ -191,14 +168,13 @@ void Bucket::lend_strays(Workspace::Frame& frame) {
       const auto strays = frame.take<float>(group.numel);
       std::ranges::fill(strays, 0.0f);
       for (const Region outside : outsides) {
-        std::ranges::copy(residuals_.read(g, outside, parity),
-                          strays.subspan(outside.begin).begin());
+        std::ranges::copy(feedback_[g].residual(outside), strays.subspan(outside.begin).begin());
       }
       slots_[g].strays = strays;
     }
     for (const Region outside : outsides) {
       if (stray_[1 - parity]) {
-        residuals_.write(g, outside.begin, std::vector<float>(outside.numel()), 1 - parity);
+        feedback_[g].clear_next(outside);
       }
     }
   }
@@ -206,67 +182,50 @@ void Bucket::lend_strays(Workspace::Frame& frame) {
 }
 
 void Bucket::carry_over(size_t offset, ConstResidual values) {
-  const size_t parity = committed();
-  stray_[parity] = by_node_;
+  stray_[state_->parity(stream_)] = by_node_;
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }
-  const size_t g = group_at(offset);
-  if (waits_in_residual(g)) {
+  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+  if (feedback_[g].waits_in_residual()) {
     std::vector<float> sum = residual(offset, values.size());
     std::ranges::transform(sum, values, sum.begin(), std::plus<>());
-    residuals_.write(g, offset - groups_[g].offset, sum, parity);
+    feedback_[g].set_residual(begin, sum);
   } else {
-    const std::span<float> place = place_to_carry(offset, values.size());
-    std::ranges::transform(place, values, place.begin(), std::plus<>());
+    feedback_[g].wait_with(begin, values, Feedback::Waiting::kMore);
   }
 }
 
-// Whether the step it went into has been committed only a GPU knows there.
 ConstResidual Bucket::carried(size_t offset, size_t numel) const {
-  const bool waits =
-      !carried_.empty() && (stream_ == nullptr || state_->read(*stream_).step == began_at_);
-  return waits ? std::span(carried_).subspan(offset, numel) : ConstResidual{};
+  const size_t g = group_at(offset);
+  return feedback_[g].waiting(in_group(g, offset, numel));
 }
 
 void Bucket::place_carried() {
-  if (carried_.empty()) {
-    return;
+  for (Feedback& each : feedback_) {
+    each.place_waiting();
   }
-  carried_on_gpu_ = Buffer(carried_.size() * sizeof(float), *stream_);
-  write_floats(carried_,
-               {carried_on_gpu_.data(), carried_.size(), DType::kFloat32, gradient_.device},
-               stream_);
 }
 
-// Kernels that are still to run read the count of steps first, and then nothing of it.
-void Bucket::let_go_of_carried(uint32_t committed_steps) {
-  if (!carried_.empty() && committed_steps != began_at_) {
-    carried_ = {};
-    carried_on_gpu_ = {};
+void Bucket::forget_waiting(uint32_t committed_steps) {
+  for (Feedback& each : feedback_) {
+    each.forget_waiting(committed_steps);
   }
 }
 
 bool Bucket::copy_residual(size_t offset, std::span<float> to, Stream& stream) const {
   const size_t g = group_at(offset);
-  return residuals_.copy(g, in_group(g, offset, to.size()), to, stream);
+  return feedback_[g].copy_residual(in_group(g, offset, to.size()), to, stream);
 }
 
-void Bucket::add_carried(Gradient gradient, Stream& stream) const {
+void Bucket::add_waiting(Gradient gradient, Stream& stream) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const PlanGroup& group = groups_[g];
     const Gradient own = of_group(g, gradient);
-    const auto of_own = [&](std::span<const float> all) {
-      return all.subspan(group.offset, group.numel);
-    };
-    if (carried_on_gpu_.size_bytes() > 0) {
-      cuda::add_until_committed(state_->words(), began_at_, of_own(carried_on_gpu_.as<float>()),
-                                own, stream);
-    } else if (stream_ == nullptr && !carried_.empty()) {
-      add_to(own, of_own(carried_));
-    }
-    if (stream_ == nullptr && !velocity_elsewhere_.empty()) {
-      add_to(own, of_own(velocity_elsewhere_), static_cast<float>(group.spec.momentum));
+    feedback_[g].add_waiting(own, stream);
+    if (!velocity_elsewhere_.empty()) {
+      const PlanGroup& group = groups_[g];
+      add_to(own, std::span(velocity_elsewhere_).subspan(group.offset, group.numel),
+             static_cast<float>(group.spec.momentum));
     }
   }
 }

@@ -209,9 +209,7 @@ void Reducer::load(const OpenCheckpoint& open) {
       }
     }
     for (Bucket& bucket : buckets) {
-      if (s.gpu != nullptr) {
-        bucket.place_carried();
-      }
+      bucket.place_carried();
     }
     const bool all_have_one =
         header.world_size >= static_cast<uint32_t>(s.transport->world_size());

@@ -57,7 +57,7 @@ StepOutcome Reducer::State::end_step_on_device() {
   if (const auto words = gpu->newest()) {
     if (!cuda::is_capturing(gpu->caller())) {
       for (Bucket& bucket : buckets) {
-        bucket.let_go_of_carried(words->step);
+        bucket.forget_waiting(words->step);
       }
     }
     throw_faults(*words, "; nothing has been committed since, and no mean came: call synchronize() "

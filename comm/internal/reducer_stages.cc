@@ -28,9 +28,7 @@ void Reducer::State::carry_over(std::deque<Bucket>& into, const Plan& by) const 
     into[bucket].carry_over(offset, from.carried(old_offset, numel));
   }
   for (Bucket& bucket : into) {
-    if (gpu != nullptr) {
-      bucket.place_carried();
-    }
+    bucket.place_carried();
   }
   for (const Bucket& from : buckets) {
     const auto states = from.states();

@@ -366,10 +366,10 @@ const Bucket* Reducer::State::first_nonfinite() const {
 }
 
 void Reducer::State::commit() {
+  cuda::conclude(*commits->words(), false);
   for (Bucket& bucket : buckets) {
     bucket.commit();
   }
-  cuda::conclude(*commits->words(), false);
   has_parameters = true;
 }
 

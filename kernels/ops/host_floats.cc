@@ -1,4 +1,4 @@
-#include "gradwire/comm/internal/host_floats.h"
+#include "gradwire/kernels/ops/host_floats.h"
 
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/ops/cast.h"
