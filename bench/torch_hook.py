@@ -1,6 +1,7 @@
 """What gradwire.torch.register() costs beside plain DDP, with 'none': a backward, and the hook alone.
 
     python bench/torch_hook.py [--ranks 2,4] [--rounds 60] [--json FILE] [--markdown]
+    python bench/torch_hook.py --memory [--width 2048]      (torch_memory.py)
 
 Ranks are processes on one machine, over loopback; every rank trains the same six layers of 512 x 512
 (1.6 million parameters, six buckets) once under DDP and once under the hook, a backward of each in
@@ -20,6 +21,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
+import torch_memory
 from text_table import print_table
 from torch.nn.parallel import DistributedDataParallel
 
@@ -93,13 +95,36 @@ def measure(ranks, rounds):
     return rows
 
 
+def print_machine():
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, torch {torch.__version__}, commit "
+          f"{gradwire.build_info()['commit']}")
+
+
+def write_json(path, rows):
+    if path:
+        with open(path, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", default="2,4", help="of each run")
     parser.add_argument("--rounds", type=int, default=60, help="backward passes of each way")
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--markdown", action="store_true", help="prints the table so")
+    parser.add_argument("--memory", action="store_true", help="memory in place of time, of 2 ranks")
+    parser.add_argument("--width", type=int, default=2048, help="with --memory: of 16 square matrices")
     arguments = parser.parse_args()
+    if arguments.memory:
+        rows = torch_memory.measure(2, arguments.width, free_port)
+        print_table(
+            ["way", "behind register()", "stays", "peak", "adds to DDP's peak"],
+            [[row["way"], *(f"{row[column]:.2f}" for column in ("made", "stays", "peak", "adds"))] for row in rows],
+            arguments.markdown,
+        )
+        print_machine()
+        write_json(arguments.json, rows)
+        return
     rows = [row for ranks in arguments.ranks.split(",") for row in measure(int(ranks), arguments.rounds)]
     print_table(
         ["ranks", "way", "least ms", "median ms", "of DDP's", "processor ms", "hook, us a bucket"],
@@ -108,11 +133,8 @@ def main():
           "" if row["hook_us_a_bucket"] is None else f"{row['hook_us_a_bucket']:.0f}"] for row in rows],
         arguments.markdown,
     )
-    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, torch {torch.__version__}, commit "
-          f"{gradwire.build_info()['commit']}")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
+    print_machine()
+    write_json(arguments.json, rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 namespace gradwire {
@@ -30,28 +31,80 @@ size_t next_color() {
   return 1 + made.fetch_add(1, std::memory_order_relaxed) % kColors;
 }
 
-std::byte* allocate_cpu(size_t bytes) {
-  const bool large = bytes >= kHugePage;
-  const bool possible = bytes <= std::numeric_limits<size_t>::max() / 2;
-  const size_t begin = large && possible ? next_color() * kColor : 0;
+[[noreturn]] void throw_no_memory(std::string_view call, size_t bytes) {
+  throw DeviceError(concat("buffer: ", call, " of ", bytes, " bytes failed, out of memory"));
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kMapsLarge = false;  // it guards what its allocator gives
+#else
+constexpr bool kMapsLarge = true;
+#endif
+
+constexpr size_t up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Pages of the kernel's own, zero and without memory behind them until they are touched: what a plan
+// makes room for and a job never uses costs nothing. From the beginning of a huge page on.
+std::byte* map_pages(size_t bytes) {
+  const size_t length = up_to(bytes, kHugePage), room = length + kHugePage;
+  void* const mapped =
+      mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    throw_no_memory("mmap", bytes);
+  }
+  auto* const begin = static_cast<std::byte*>(mapped);
+  const size_t before = up_to(reinterpret_cast<uintptr_t>(begin), kHugePage) -
+                        reinterpret_cast<uintptr_t>(begin);
+  if (before > 0) {
+    (void)munmap(begin, before);
+  }
+  (void)munmap(begin + before + length, room - before - length);
+  return begin + before;
+}
+
+std::byte* allocate_pages(size_t bytes) {
+  if (kMapsLarge) {
+    return map_pages(bytes);
+  }
   void* data = nullptr;
-  if (!possible || posix_memalign(&data, large ? kHugePage : kAlignment, begin + bytes) != 0) {
-    throw DeviceError(concat("buffer: posix_memalign of ", bytes, " bytes failed, out of memory"));
+  if (posix_memalign(&data, kHugePage, bytes) != 0) {
+    throw_no_memory("posix_memalign", bytes);
   }
-  if (large) {
-    // Only advice: kernels without huge pages refuse it, and nothing depends on it.
-    (void)madvise(data, (begin + bytes) / kHugePage * kHugePage, MADV_HUGEPAGE);
+  std::memset(data, 0, bytes);
+  return static_cast<std::byte*>(data);
+}
+
+std::byte* allocate_cpu(size_t bytes) {
+  if (bytes > std::numeric_limits<size_t>::max() / 2 - kHugePage) {
+    throw_no_memory("mmap", bytes);
   }
-  std::byte* const first = static_cast<std::byte*>(data) + begin;
-  std::memset(first, 0, bytes);
-  return first;
+  if (bytes < kHugePage) {
+    void* data = nullptr;
+    if (posix_memalign(&data, kAlignment, bytes) != 0) {
+      throw_no_memory("posix_memalign", bytes);
+    }
+    std::memset(data, 0, bytes);
+    return static_cast<std::byte*>(data);
+  }
+  const size_t begin = next_color() * kColor;
+  std::byte* const data = allocate_pages(begin + bytes);
+  // Only advice: kernels without huge pages refuse it, and nothing depends on it.
+  (void)madvise(data, (begin + bytes) / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return data + begin;
 }
 
 void free_cpu(std::byte* first, size_t bytes) {
-  if (bytes >= kHugePage) {  // it begins within the huge page that was allocated
-    first -= reinterpret_cast<uintptr_t>(first) % kHugePage;
+  if (bytes < kHugePage) {
+    std::free(first);
+    return;
   }
-  std::free(first);
+  // It begins within the huge page that was allocated.
+  const size_t begin = reinterpret_cast<uintptr_t>(first) % kHugePage;
+  if (kMapsLarge) {
+    (void)munmap(first - begin, up_to(begin + bytes, kHugePage));
+  } else {
+    std::free(first - begin);
+  }
 }
 
 size_t aligned(size_t bytes) {
