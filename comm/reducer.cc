@@ -212,7 +212,7 @@ ConstResidual Reducer::residual(ParamId p) const {
         s.plan.places.size(), " parameters");
   const auto [bucket, offset] = s.plan.places[p];
   const TensorView kept =
-      s.buckets[bucket].stored_residual(offset, s.plan.parameters[p].numel());
+      s.buckets[bucket].memory().stored_residual(offset, s.plan.parameters[p].numel());
   if (kept.dtype == DType::kFloat32) {
     return kept.as<float>();
   }

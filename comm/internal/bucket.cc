@@ -55,6 +55,41 @@ std::vector<size_t> begins_of(std::span<const PlanGroup> groups, DType dtype) {
   return begins;
 }
 
+/// Of each group, what this rank compresses.
+std::vector<Region> shares_of(std::span<const PlanGroup> groups, int ranks_per_node, int rank) {
+  std::vector<Region> shares;
+  for (const PlanGroup& group : groups) {
+    shares.push_back(node_share(group.numel, rank, ranks_per_node));
+  }
+  return shares;
+}
+
+Compressors make_compressors(const Plan& plan, BucketId id, std::span<const Region> shares,
+                             const Transport& transport, const BucketStart& start) {
+  const bool by_node = find_exchange(plan.buckets[id].exchange).by_node;
+  const bool on_gpu = start.device.type == DeviceType::kCuda;
+  // Nodes larger than the group are the exchange's to refuse.
+  const int senders = std::max(1, transport.world_size() / (by_node ? plan.ranks_per_node : 1));
+  Compressors made;
+  for (size_t g = 0; g < shares.size(); ++g) {
+    const PlanGroup& group = plan.buckets[id].groups[g];
+    made.push_back(make_compressor(group.spec,
+                                   {.numel = shares[g].numel(),
+                                    .dtype = by_node ? DType::kFloat32 : plan.dtype,
+                                    .device = start.device,
+                                    .segments = segments_within(group.segments, shares[g]),
+                                    .seed = plan.seed,
+                                    .rank = transport.rank(),
+                                    .world_size = senders,
+                                    .bucket = id,
+                                    .state = on_gpu ? start.state : nullptr}));
+    if (!on_gpu) {  // else it has the step of all
+      made.back()->set_step(start.committed_step);
+    }
+  }
+  return made;
+}
+
 std::string describe(const PlanBucket& bucket, std::string_view what) {
   std::string text = concat(what, " (", bucket.exchange, ", ");
   for (size_t g = 0; g < bucket.groups.size(); ++g) {
@@ -71,58 +106,25 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
       what_(concat("bucket ", id)),
       label_(describe(plan.buckets[id], what_)),
       by_node_(find_exchange(plan.buckets[id].exchange).by_node),
-      shares_out_(by_node_ && plan.ranks_per_node > 1),
       puts_back_(find_exchange(plan.buckets[id].exchange).puts_back),
       shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
                    start.device.type == DeviceType::kCpu),
+      shares_(shares_of(groups_, by_node_ ? plan.ranks_per_node : 1, groups.whole().rank())),
       begins_(begins_of(groups_, plan.dtype)),
-      numel_(plan.buckets[id].numel),
       gradient_memory_(begins_.back() * size_of(plan.dtype), start.device),
       gradient_{gradient_memory_.data(), begins_.back(), plan.dtype, start.device},
       state_(start.state),
-      stream_(start.stream),
+      compressors_(make_compressors(plan, id, shares_, groups.whole(), start)),
+      memory_(plan, groups_, shares_, compressors_, by_node_ && plan.ranks_per_node > 1, start),
       slots_(groups_.size()),
       lent_(groups_.size()),
       unions_(groups_.size()) {
-  size_t payload_bytes = 0;
+  make_payloads(start.device);
   std::vector<Compressor*> compressors;
   std::vector<size_t> numels;
-  const int rank = groups.whole().rank();
-  // Nodes larger than the group are the exchange's to refuse.
-  const int senders =
-      std::max(1, groups.whole().world_size() / (by_node_ ? plan.ranks_per_node : 1));
-  for (const PlanGroup& group : groups_) {
-    shares_.push_back(by_node_ ? node_share(group.numel, rank, plan.ranks_per_node)
-                               : Region{0, group.numel});
-    compressors_.push_back(
-        make_compressor(group.spec, {.numel = shares_.back().numel(),
-                                     .dtype = by_node_ ? DType::kFloat32 : plan.dtype,
-                                     .device = start.device,
-                                     .segments = segments_within(group.segments, shares_.back()),
-                                     .seed = plan.seed,
-                                     .rank = rank,
-                                     .world_size = senders,
-                                     .bucket = id,
-                                     .state = stream_ == nullptr ? nullptr : state_}));
-    if (stream_ == nullptr) {  // else it has the step of all
-      compressors_.back()->set_step(start.committed_step);
-    }
-    compressors.push_back(compressors_.back().get());
-    numels.push_back(group.numel);
-    feedback_.emplace_back(group.spec, group.numel,
-                           Feedback::Place{.state = state_,
-                                           .residuals = plan.residual_memory,
-                                           .stream = stream_,
-                                           .committed_steps = start.committed_step});
-    payload_bytes += room_of(compressors.back()->capacity_bytes());
-  }
-  payload_memory_ = Buffer(payload_bytes, start.device);
-  size_t begin = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const size_t capacity = compressors[g]->capacity_bytes();
-    slots_[g].compressor = compressors[g];
-    slots_[g].mine = payload_memory_.bytes().subspan(begin, capacity);
-    begin += room_of(capacity);
+    compressors.push_back(compressors_[g].get());
+    numels.push_back(groups_[g].numel);
   }
   const uint64_t fingerprint = fnv1a(what_, plan_fingerprint);
   adds_gradients_ = adds_gradients(plan.buckets[id].exchange, compressors, groups.whole());
@@ -136,21 +138,37 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
                               : make_exchange(plan.buckets[id].exchange, std::move(made_from));
 }
 
+// One behind another, each at the beginning of a cache line.
+void Bucket::make_payloads(Device device) {
+  size_t bytes = 0;
+  for (const auto& compressor : compressors_) {
+    bytes += room_of(compressor->capacity_bytes());
+  }
+  payload_memory_ = Buffer(bytes, device);
+  size_t begin = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const size_t capacity = compressors_[g]->capacity_bytes();
+    slots_[g].compressor = compressors_[g].get();
+    slots_[g].mine = payload_memory_.bytes().subspan(begin, capacity);
+    begin += room_of(capacity);
+  }
+}
+
 void Bucket::compress(Gradient gradient, Context& context) {
-  add_waiting(gradient, context.stream);
   for (size_t g = 0; g < groups_.size(); ++g) {
     GroupSlot& slot = slots_[g];
     const Gradient own = of_group(g, gradient);
+    memory_.add_waiting(g, own, context.stream);
     slot.mean = delivery_ == Delivery::kMean || adds_gradients_ ? own : own.subview(0, 0);
     if (!compresses_first()) {
       continue;  // the exchange does it, once the node has added up; or nobody
     }
     Workspace::Frame frame(context.workspace);
     const Feedback::Lent lent =
-        feedback_[g].lend(shares_[g], Feedback::Holding::kCommitted, frame, context);
+        memory_.of_group(g).lend(shares_[g], Feedback::Holding::kCommitted, frame, context);
     slot.compressor->compress(own, lent.e, lent.e_next, slot.mine, context);
     if (slot.compressor->rounds() == 1) {  // else there is no e_next yet
-      feedback_[g].take_back(shares_[g], lent, context);
+      memory_.of_group(g).take_back(shares_[g], lent, context);
     }
   }
   payloads_.clear();
@@ -163,17 +181,17 @@ void Bucket::exchange(Context& context) {
     const bool compresses = by_node_ || slots_[g].compressor->rounds() == 2;
     lent_[g] = {};
     if (compresses || puts_back_) {
-      lent_[g] = feedback_[g].lend(shares_[g],
-                                   compresses ? Feedback::Holding::kBoth : Feedback::Holding::kNext,
-                                   frame, context);
+      const auto holding = compresses ? Feedback::Holding::kBoth : Feedback::Holding::kNext;
+      lent_[g] = memory_.of_group(g).lend(shares_[g], holding, frame, context);
     }
     slots_[g].e = lent_[g].e;
     slots_[g].e_next = lent_[g].e_next;
+    slots_[g].strays = memory_.take_strays(g, frame);
   }
-  lend_strays(frame);
+  memory_.strays_are_taken();
   const auto take_back = [&] {
     for (size_t g = 0; g < groups_.size(); ++g) {
-      feedback_[g].take_back(shares_[g], lent_[g], context);
+      memory_.of_group(g).take_back(shares_[g], lent_[g], context);
     }
   };
   try {
@@ -190,14 +208,19 @@ void Bucket::exchange(Context& context) {
 
 void Bucket::add_to_estimates(Context& context) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (feedback_[g].has_estimate()) {
-      feedback_[g].add_estimate(slots_[g].mean.as<float>(), context.stream);
+    if (groups_[g].spec.ef21) {
+      memory_.of_group(g).add_estimate(slots_[g].mean.as<float>(), context.stream);
     }
   }
 }
 
 bool Bucket::estimates_overflow() const {
-  return std::ranges::any_of(feedback_, &Feedback::estimate_overflows);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (memory_.of_group(g).estimate_overflows()) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::string Bucket::what_is_not_finite() const {
@@ -238,7 +261,7 @@ void Bucket::sample_union() {
 }
 
 double Bucket::union_density(size_t offset) const {
-  const UnionSample& sample = unions_[group_at(offset)];
+  const UnionSample& sample = unions_[memory_.group_at(offset)];
   return sample.elements == 0
              ? 0.0
              : static_cast<double>(sample.sent) / static_cast<double>(sample.elements);
@@ -262,8 +285,7 @@ void Bucket::commit() {
   for (const auto& compressor : compressors_) {
     compressor->commit();
   }
-  forget_waiting(state_->words()->step);
-  velocity_elsewhere_.clear();
+  memory_.forget_waiting(state_->words()->step);
 }
 
 void Bucket::keep_payloads() {
@@ -319,7 +341,7 @@ void Bucket::take_over(Bucket& from) {
 }
 
 Gradient Bucket::gradient(size_t offset, size_t numel) const {
-  const size_t g = group_at(offset);
+  const size_t g = memory_.group_at(offset);
   return gradient_.subview(begins_[g] + (offset - groups_[g].offset), numel);
 }
 
@@ -327,14 +349,6 @@ Gradient Bucket::gradient(size_t offset, size_t numel) const {
 Gradient Bucket::of_group(size_t g, Gradient gradient) const {
   const bool own = gradient.numel == gradient_.numel;
   return gradient.subview(own ? begins_[g] : groups_[g].offset, groups_[g].numel);
-}
-
-size_t Bucket::group_at(size_t offset) const {
-  size_t g = 0;
-  while (g + 1 < groups_.size() && groups_[g + 1].offset <= offset) {
-    ++g;
-  }
-  return g;
 }
 
 }  // namespace gradwire

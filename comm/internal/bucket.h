@@ -1,27 +1,17 @@
 #pragma once
 // A bucket of a plan at work: its memory, its compressors and its exchange.
 
-#include <array>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gradwire/comm/exchange.h"
+#include "gradwire/comm/internal/bucket_memory.h"
 #include "gradwire/comm/plan.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
-#include "gradwire/kernels/compress/feedback.h"
 
 namespace gradwire {
-
-/// Where a bucket lies and what came before.
-struct BucketStart {
-  uint32_t committed_step = 0;
-  Device device{};
-  std::shared_ptr<DeviceState> state = nullptr;  ///< of all buckets: what a commit changes
-  Stream* stream = nullptr;  ///< on a GPU: for what is read and written between steps
-};
 
 /// Owns the gradient, the payloads and both residual buffers of one bucket. Which of the two residual
 /// buffers is the committed one the state says that all buckets share.
@@ -64,13 +54,6 @@ class Bucket {
   bool estimates_overflow() const;
   /// Of a step that cannot be committed for it: whose gradient, or what else, for messages.
   std::string what_is_not_finite() const;
-  /// Of elements that lie in one group: the committed estimate, the same on every rank; empty where
-  /// that group is without ef21.
-  std::vector<float> estimate(size_t offset, size_t numel) const;
-  bool has_estimate(size_t offset) const { return feedback_[group_at(offset)].has_estimate(); }
-  /// Makes these what is kept for elements of a group with ef21, bit for bit.
-  void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate);
-
   /// What the next exchanges leave: the mean, or payloads().
   /// `planned`: the groups as they are in the plan, also of later steps.
   /// @throws InvalidArgument where the exchange leaves no payloads of the whole, or with ef21.
@@ -83,29 +66,9 @@ class Bucket {
   /// what was carried is final.
   void commit();
 
-  /// The residual of the elements [offset, offset + numel) of the bucket, which lie in one group;
-  /// empty when that group has no feedback. As it is kept, and as floats of the host. This and what
-  /// follows is for between steps, and waits on a GPU.
-  TensorView stored_residual(size_t offset, size_t numel) const;
-  std::vector<float> residual(size_t offset, size_t numel) const;
-
-  /// Their residual or, in a group without feedback, what carry_over() holds; may be empty.
-  std::vector<float> kept(size_t offset, size_t numel) const;
-  /// Makes `values` what is kept for these elements, rounded where residuals are bfloat16: their
-  /// residual, or, in a group without feedback or with ef21, what is added to the next gradient.
-  /// Nothing when empty. Called on all ranks, as carry_over(): exchanges by node then ask all for
-  /// what lies outside of their shares.
-  void set_kept(size_t offset, ConstResidual values);
-
-  /// The committed velocity of elements that lie in one group; where other ranks compress them,
-  /// what set_velocity() still holds. Empty where that group keeps none.
-  std::vector<float> velocity(size_t offset, size_t numel) const;
-  /// Makes these the velocity, in a group with a momentum. Of elements that other ranks compress,
-  /// what the next step makes of them goes into its gradient, if it commits.
-  void set_velocity(size_t offset, ConstResidual values);
-  /// In a group with an eta: makes these the velocity, or, where there are none, what this rank has
-  /// sent. Behind set_estimate().
-  void set_average(size_t offset, size_t numel, ConstResidual values);
+  /// What it remembers, by the bucket's elements.
+  BucketMemory& memory() { return memory_; }
+  const BucketMemory& memory() const { return memory_; }
 
   /// What the exchange and then the compressors learned in committed steps.
   std::vector<std::vector<uint64_t>> states() const;
@@ -124,57 +87,29 @@ class Bucket {
   /// The same, and how its results are handed on, the last ones included, which lie in `from`.
   void take_over(Bucket& from);
 
-  /// Adds `values` to these elements: to their residual, or, in a group without feedback or with
-  /// ef21, to the gradient of the next step that commits.
-  void carry_over(size_t offset, ConstResidual values);
-  /// What carry_over() still holds for the next step; empty when nothing.
-  ConstResidual carried(size_t offset, size_t numel) const;
-  /// On a GPU, behind all carry_over() and set_kept() and before the next step: what they hold goes
-  /// to where the step's kernels find it. Waits.
-  void place_carried();
-  /// On a GPU: so many steps are known to be committed. What was carried into one of them is let
-  /// go.
-  void forget_waiting(uint32_t committed_steps);
-
-  /// On a GPU: enqueues a copy of the committed residual of elements that lie in one group, as
-  /// floats. False, and nothing, where that group has no feedback.
-  bool copy_residual(size_t offset, std::span<float> to, Stream& stream) const;
-
   /// "bucket 2", and with what it does: "bucket 2 (gather, bf16 + topk:1%)".
   const std::string& label() const { return label_; }
   /// Whether compress() has work: else the exchange does all of it.
   bool compresses_first() const { return !by_node_ && !adds_gradients_; }
 
  private:
-  void add_waiting(Gradient gradient, Stream& stream) const;
   /// Of what compress() takes, a group's.
   Gradient of_group(size_t g, Gradient gradient) const;
-  void lend_strays(Workspace::Frame& frame);
-  size_t group_at(size_t offset) const;
-  /// Where elements of the bucket lie in their group.
-  Region in_group(size_t g, size_t offset, size_t numel) const;
-  /// The velocity of elements of a group that this rank compresses, by their place among those.
-  std::vector<float> read_velocity(size_t g, Region part) const;
-  void write_velocity(size_t g, size_t begin, ConstResidual values);
+  void make_payloads(Device device);
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
-  bool by_node_;                // the exchange adds up by node and compresses
-  bool shares_out_;             // of each group several ranks compress a share, which may be all or nothing
-  bool puts_back_;              // it adds to residuals
+  bool by_node_;                 // the exchange adds up by node and compresses
+  bool puts_back_;               // it adds to residuals
   bool adds_gradients_ = false;  // it takes gradients as they are, and nothing is compressed
-  bool shows_union_;            // a mean holds what any rank sent
-  std::vector<Region> shares_;  // of each group: what this rank compresses
+  bool shows_union_;             // a mean holds what any rank sent
+  std::vector<Region> shares_;   // of each group: what this rank compresses
   std::vector<size_t> begins_;  // of each group in the bucket's own memory, and the end, in elements
-  size_t numel_;                // of all groups
   Buffer gradient_memory_, payload_memory_;
-  std::deque<Feedback> feedback_;  // of each group
-  std::array<bool, 2> stray_{};    // whether residuals may hold something outside of the shares
-  std::vector<float> velocity_elsewhere_;  // outside of the shares, until a step commits; or empty
   Gradient gradient_;
   std::shared_ptr<DeviceState> state_;
-  Stream* stream_;  // null on the CPU
-  std::vector<std::unique_ptr<Compressor>> compressors_;
+  Compressors compressors_;
+  BucketMemory memory_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<GroupSlot> slots_;
   std::vector<Feedback::Lent> lent_;  // to the exchange

@@ -103,7 +103,7 @@ Kept next_kept(Sources& sources, size_t numel, double scale) {
 // With another number of ranks what each has sent is lost: all start from the estimate, which the
 // velocity averages towards. Where the plan has ef21 no more nothing waits.
 void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size) {
-  if (!bucket.has_estimate(offset)) {
+  if (!bucket.memory().has_estimate(offset)) {
     return;
   }
   if (!same_size) {
@@ -111,8 +111,8 @@ void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size) {
     std::ranges::transform(kept.estimate, kept.residual.begin(), std::negate<>());
     kept.velocity = kept.estimate;
   }
-  bucket.set_estimate(offset, kept.residual, kept.estimate);
-  bucket.set_average(offset, kept.estimate.size(), kept.velocity);
+  bucket.memory().set_estimate(offset, kept.residual, kept.estimate);
+  bucket.memory().set_average(offset, kept.estimate.size(), kept.velocity);
 }
 
 /// To whom the states of a checkpoint mean something: to the same buckets; to parameters, where all
@@ -161,12 +161,12 @@ void Reducer::save(std::ostream& out) const {
     const auto [bucket, offset] = s.plan.places[p];
     const size_t numel = s.plan.parameters[p].numel();
     const Bucket& from = s.buckets[bucket];
-    const std::vector<float> estimate = from.estimate(offset, numel);
-    const std::vector<float> velocity = from.velocity(offset, numel);
-    const bool waits = std::ranges::any_of(from.carried(offset, numel), [](float x) { return x != 0; });
+    const std::vector<float> estimate = from.memory().estimate(offset, numel);
+    const std::vector<float> velocity = from.memory().velocity(offset, numel);
+    const bool waits = std::ranges::any_of(from.memory().waiting(offset, numel), [](float x) { return x != 0; });
     check(estimate.empty() || !waits, "save: parameter '", s.plan.parameters[p].name,
           "' has a residual of the plan before ef21, expected a call after the step that sends it");
-    writer.parameter({numel, from.kept(offset, numel), estimate, velocity});
+    writer.parameter({numel, from.memory().kept(offset, numel), estimate, velocity});
   }
   for (const Bucket& bucket : s.buckets) {
     const auto states = bucket.states();
@@ -202,14 +202,14 @@ void Reducer::load(const OpenCheckpoint& open) {
       const auto [bucket, offset] = s.plan.places[p];
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
       if (kept.estimate.empty()) {
-        buckets[bucket].set_kept(offset, kept.residual);
-        buckets[bucket].set_velocity(offset, kept.velocity);
+        buckets[bucket].memory().set_kept(offset, kept.residual);
+        buckets[bucket].memory().set_velocity(offset, kept.velocity);
       } else {
         take_estimate(kept, buckets[bucket], offset, same_size);
       }
     }
     for (Bucket& bucket : buckets) {
-      bucket.place_carried();
+      bucket.memory().place_waiting();
     }
     const bool all_have_one =
         header.world_size >= static_cast<uint32_t>(s.transport->world_size());

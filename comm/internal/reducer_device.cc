@@ -57,7 +57,7 @@ StepOutcome Reducer::State::end_step_on_device() {
   if (const auto words = gpu->newest()) {
     if (!cuda::is_capturing(gpu->caller())) {
       for (Bucket& bucket : buckets) {
-        bucket.forget_waiting(words->step);
+        bucket.memory().forget_waiting(words->step);
       }
     }
     throw_faults(*words, "; nothing has been committed since, and no mean came: call synchronize() "
@@ -105,7 +105,7 @@ bool Reducer::copy_residual(ParamId p, std::span<float> to) const {
   check(to.size() == s.plan.parameters[p].numel(), "copy_residual: to has ", to.size(),
         " elements, must have the ", s.plan.parameters[p].numel(), " of parameter ", p);
   const auto [bucket, offset] = s.plan.places[p];
-  return s.buckets[bucket].copy_residual(offset, to, s.gpu->caller());
+  return s.buckets[bucket].memory().copy_residual(offset, to, s.gpu->caller());
 }
 
 void Reducer::synchronize() {

@@ -47,7 +47,7 @@ std::vector<std::vector<float>> newest_estimates(const Plan& plan, const std::de
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
     const size_t numel = plan.parameters[p].numel();
-    estimates[p] = buckets[bucket].estimate(offset, numel);
+    estimates[p] = buckets[bucket].memory().estimate(offset, numel);
     if (!estimates[p].empty()) {
       transport.broadcast(std::as_writable_bytes(std::span(estimates[p])),
                           static_cast<int>(newest), {fnv1a("estimate"), "estimate"}, context);
@@ -155,17 +155,17 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
   std::vector<float> scaled;
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
-    if (into[bucket].has_estimate(offset)) {
+    if (into[bucket].memory().has_estimate(offset)) {
       continue;
     }
     const std::vector<float> kept =
-        buckets[bucket].kept(offset, plan.parameters[p].numel());
+        buckets[bucket].memory().kept(offset, plan.parameters[p].numel());
     scaled.resize(kept.size());
     std::ranges::transform(kept, scaled.begin(), times_scale);
-    into[bucket].set_kept(offset, scaled);
-    std::vector<float> velocity = buckets[bucket].velocity(offset, plan.parameters[p].numel());
+    into[bucket].memory().set_kept(offset, scaled);
+    std::vector<float> velocity = buckets[bucket].memory().velocity(offset, plan.parameters[p].numel());
     std::ranges::transform(velocity, velocity.begin(), times_scale);
-    into[bucket].set_velocity(offset, velocity);
+    into[bucket].memory().set_velocity(offset, velocity);
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
     into[b].learn_from(buckets[b], learnt);
@@ -181,8 +181,8 @@ void Reducer::State::restart_estimates(std::deque<Bucket>& into,
       residual.resize(estimates[p].size());
       std::ranges::transform(estimates[p], residual.begin(), std::negate<>());
       const auto [bucket, offset] = plan.places[p];
-      into[bucket].set_estimate(offset, residual, estimates[p]);
-      into[bucket].set_average(offset, residual.size(), estimates[p]);
+      into[bucket].memory().set_estimate(offset, residual, estimates[p]);
+      into[bucket].memory().set_average(offset, residual.size(), estimates[p]);
     }
   }
 }

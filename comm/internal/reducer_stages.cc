@@ -15,20 +15,20 @@ void Reducer::State::carry_over(std::deque<Bucket>& into, const Plan& by) const 
     const auto [old_bucket, old_offset] = plan.places[p];
     const auto [bucket, offset] = by.places[p];
     const Bucket& from = buckets[old_bucket];
-    const std::vector<float> residual = from.residual(old_offset, numel);
-    const std::vector<float> estimate = from.estimate(old_offset, numel);
-    const std::vector<float> velocity = from.velocity(old_offset, numel);
+    const std::vector<float> residual = from.memory().residual(old_offset, numel);
+    const std::vector<float> estimate = from.memory().estimate(old_offset, numel);
+    const std::vector<float> velocity = from.memory().velocity(old_offset, numel);
     if (estimate.empty()) {
-      into[bucket].carry_over(offset, residual);
-      into[bucket].set_velocity(offset, velocity);
-    } else if (into[bucket].has_estimate(offset)) {
-      into[bucket].set_estimate(offset, residual, estimate);
-      into[bucket].set_average(offset, numel, velocity);
+      into[bucket].memory().carry_over(offset, residual);
+      into[bucket].memory().set_velocity(offset, velocity);
+    } else if (into[bucket].memory().has_estimate(offset)) {
+      into[bucket].memory().set_estimate(offset, residual, estimate);
+      into[bucket].memory().set_average(offset, numel, velocity);
     }
-    into[bucket].carry_over(offset, from.carried(old_offset, numel));
+    into[bucket].memory().carry_over(offset, from.memory().waiting(old_offset, numel));
   }
   for (Bucket& bucket : into) {
-    bucket.place_carried();
+    bucket.memory().place_waiting();
   }
   for (const Bucket& from : buckets) {
     const auto states = from.states();

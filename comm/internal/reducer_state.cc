@@ -149,10 +149,10 @@ std::shared_ptr<DeviceState> Reducer::State::make_commits(uint64_t committed,
   if (gpu != nullptr) {
     return gpu->make_state(committed, skipped);
   }
-  auto made = std::make_shared<DeviceState>(Device{});
-  *made->words() = {.step = static_cast<uint32_t>(committed),
-                    .skipped = static_cast<uint32_t>(skipped)};
-  return made;
+  auto shared = std::make_shared<DeviceState>(Device{});
+  *shared->words() = {.step = static_cast<uint32_t>(committed),
+                      .skipped = static_cast<uint32_t>(skipped)};
+  return shared;
 }
 
 void Reducer::State::take_gradients(std::deque<Bucket>& into) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/device_state.h"
+#include "gradwire/kernels/compress/payload.h"
 #include "gradwire/kernels/compress/spec.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/pinned.h"

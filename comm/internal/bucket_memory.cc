@@ -1,13 +1,9 @@
-// What a bucket keeps between steps, as elements: residuals, estimates, velocities, and what waits
-// for the next gradient.
+#include "gradwire/comm/internal/bucket_memory.h"
 
 #include <algorithm>
 #include <functional>
 
-#include "gradwire/comm/internal/bucket.h"
 #include "gradwire/kernels/ops/host_floats.h"
-#include "gradwire/kernels/compress/device_state.h"
-#include "gradwire/kernels/ops/elementwise_cuda.h"
 
 namespace gradwire {
 namespace {
@@ -24,28 +20,55 @@ void add_to(Gradient gradient, ConstResidual values, float factor) {
 
 }  // namespace
 
-Region Bucket::in_group(size_t g, size_t offset, size_t numel) const {
+BucketMemory::BucketMemory(const Plan& plan, std::span<const PlanGroup> groups,
+                           std::span<const Region> shares, const Compressors& compressors,
+                           bool shares_out, const BucketStart& start)
+    : groups_(groups),
+      shares_(shares),
+      compressors_(compressors),
+      shares_out_(shares_out),
+      state_(start.state),
+      stream_(start.stream),
+      velocity_elsewhere_(groups.size()) {
+  for (const PlanGroup& group : groups) {
+    feedback_.emplace_back(group.spec, group.numel,
+                           Feedback::Place{.state = start.state,
+                                           .residuals = plan.residual_memory,
+                                           .stream = start.stream,
+                                           .committed_steps = start.committed_step});
+  }
+}
+
+size_t BucketMemory::group_at(size_t offset) const {
+  size_t g = 0;
+  while (g + 1 < groups_.size() && groups_[g + 1].offset <= offset) {
+    ++g;
+  }
+  return g;
+}
+
+Region BucketMemory::in_group(size_t g, size_t offset, size_t numel) const {
   return {offset - groups_[g].offset, offset - groups_[g].offset + numel};
 }
 
-TensorView Bucket::stored_residual(size_t offset, size_t numel) const {
+TensorView BucketMemory::stored_residual(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
   return feedback_[g].stored(in_group(g, offset, numel));
 }
 
-std::vector<float> Bucket::residual(size_t offset, size_t numel) const {
+std::vector<float> BucketMemory::residual(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
   return feedback_[g].residual(in_group(g, offset, numel));
 }
 
-std::vector<float> Bucket::kept(size_t offset, size_t numel) const {
+std::vector<float> BucketMemory::kept(size_t offset, size_t numel) const {
   std::vector<float> own = residual(offset, numel);
-  const ConstResidual waiting = carried(offset, numel);
-  return own.empty() ? std::vector(waiting.begin(), waiting.end()) : own;
+  const ConstResidual waits = waiting(offset, numel);
+  return own.empty() ? std::vector(waits.begin(), waits.end()) : own;
 }
 
-void Bucket::set_kept(size_t offset, ConstResidual values) {
-  stray_[state_->parity(stream_)] = by_node_;
+void BucketMemory::set_kept(size_t offset, ConstResidual values) {
+  stray_[committed()] = shares_out_;
   if (values.empty()) {
     return;
   }
@@ -57,14 +80,14 @@ void Bucket::set_kept(size_t offset, ConstResidual values) {
   }
 }
 
-std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
+std::vector<float> BucketMemory::velocity(size_t offset, size_t numel) const {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
   if (!keeps_velocity(groups_[g].spec)) {
     return {};
   }
   std::vector<float> values(numel);
-  if (!velocity_elsewhere_.empty()) {
-    std::ranges::copy(std::span(velocity_elsewhere_).subspan(offset, numel), values.begin());
+  if (!velocity_elsewhere_[g].empty()) {
+    std::ranges::copy(std::span(velocity_elsewhere_[g]).subspan(begin, numel), values.begin());
   }
   const size_t from = std::max(begin, shares_[g].begin);
   const size_t to = std::min(begin + numel, shares_[g].end);
@@ -76,7 +99,7 @@ std::vector<float> Bucket::velocity(size_t offset, size_t numel) const {
 }
 
 // On a GPU it is read and written as a whole.
-std::vector<float> Bucket::read_velocity(size_t g, Region part) const {
+std::vector<float> BucketMemory::read_velocity(size_t g, Region part) const {
   if (stream_ == nullptr) {
     const auto own = compressors_[g]->velocity().subspan(part.begin, part.numel());
     return {own.begin(), own.end()};
@@ -90,7 +113,7 @@ std::vector<float> Bucket::read_velocity(size_t g, Region part) const {
                      stream_);
 }
 
-void Bucket::write_velocity(size_t g, size_t begin, ConstResidual values) {
+void BucketMemory::write_velocity(size_t g, size_t begin, ConstResidual values) {
   if (stream_ == nullptr) {
     std::ranges::copy(values, compressors_[g]->velocity().subspan(begin).begin());
     return;
@@ -105,14 +128,14 @@ void Bucket::write_velocity(size_t g, size_t begin, ConstResidual values) {
   stream_->wait();
 }
 
-void Bucket::set_velocity(size_t offset, ConstResidual values) {
+void BucketMemory::set_velocity(size_t offset, ConstResidual values) {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
   if (values.empty() || !keeps_velocity(groups_[g].spec) || groups_[g].spec.ef21) {
     return;
   }
   const Region share = shares_[g];
   if (share.numel() < groups_[g].numel) {
-    velocity_elsewhere_.resize(numel_);
+    velocity_elsewhere_[g].resize(groups_[g].numel);
   }
   const size_t end = begin + values.size();
   const size_t from = std::clamp(share.begin, begin, end), to = std::clamp(share.end, from, end);
@@ -121,14 +144,14 @@ void Bucket::set_velocity(size_t offset, ConstResidual values) {
   }
   const auto elsewhere = [&](Region part) {
     for (size_t at = part.begin; at < part.end; ++at) {
-      velocity_elsewhere_[groups_[g].offset + at] = values[at - begin];
+      velocity_elsewhere_[g][at] = values[at - begin];
     }
   };
   elsewhere({begin, from});
   elsewhere({to, end});
 }
 
-void Bucket::set_average(size_t offset, size_t numel, ConstResidual values) {
+void BucketMemory::set_average(size_t offset, size_t numel, ConstResidual values) {
   const size_t g = group_at(offset);
   if (!groups_[g].spec.ef21 || !keeps_velocity(groups_[g].spec)) {
     return;
@@ -141,48 +164,49 @@ void Bucket::set_average(size_t offset, size_t numel, ConstResidual values) {
   write_velocity(g, offset - groups_[g].offset, average);
 }
 
-std::vector<float> Bucket::estimate(size_t offset, size_t numel) const {
+std::vector<float> BucketMemory::estimate(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
   return feedback_[g].estimate(in_group(g, offset, numel));
 }
 
-void Bucket::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all) {
+void BucketMemory::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all) {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
   feedback_[g].set_residual(begin, own);
   feedback_[g].set_estimate(begin, of_all);
 }
 
-// Of the residual of a group by node this rank keeps a share. What was carried over or loaded
-// outside of it goes to the rank whose share it is, as residual: in the gradient it would enter
-// velocities, and count again in every step. There are no exchanges by node on a GPU.
-void Bucket::lend_strays(Workspace::Frame& frame) {
-  const size_t parity = by_node_ ? state_->parity(stream_) : 0;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const PlanGroup& group = groups_[g];
-    slots_[g].strays = {};
-    if (!feedback_[g].waits_in_residual() || !shares_out_) {  // the same on all ranks
-      continue;
+// Of the residual of a group by node this rank keeps a share. What was carried over or loaded outside of
+// it goes to the rank whose share it is, as residual: in the gradient it would enter velocities, and
+// count again in every step. There are no exchanges by node on a GPU.
+ConstResidual BucketMemory::take_strays(size_t g, Workspace::Frame& frame) {
+  if (!feedback_[g].waits_in_residual() || !shares_out_) {  // the same on all ranks of the node
+    return {};
+  }
+  ConstResidual taken;
+  if (stray_[committed()]) {
+    const auto strays = frame.take<float>(groups_[g].numel);
+    std::ranges::fill(strays, 0.0f);
+    for (const Region outside : outside_of_share(g)) {
+      std::ranges::copy(feedback_[g].residual(outside), strays.subspan(outside.begin).begin());
     }
-    const std::array outsides{Region{0, shares_[g].begin}, Region{shares_[g].end, group.numel}};
-    if (stray_[parity]) {
-      const auto strays = frame.take<float>(group.numel);
-      std::ranges::fill(strays, 0.0f);
-      for (const Region outside : outsides) {
-        std::ranges::copy(feedback_[g].residual(outside), strays.subspan(outside.begin).begin());
-      }
-      slots_[g].strays = strays;
-    }
-    for (const Region outside : outsides) {
-      if (stray_[1 - parity]) {
-        feedback_[g].clear_next(outside);
-      }
+    taken = strays;
+  }
+  for (const Region outside : outside_of_share(g)) {
+    if (stray_[1 - committed()]) {
+      feedback_[g].clear_next(outside);
     }
   }
-  stray_[1 - parity] = false;
+  return taken;
 }
 
-void Bucket::carry_over(size_t offset, ConstResidual values) {
-  stray_[state_->parity(stream_)] = by_node_;
+void BucketMemory::strays_are_taken() {
+  if (shares_out_) {
+    stray_[1 - committed()] = false;
+  }
+}
+
+void BucketMemory::carry_over(size_t offset, ConstResidual values) {
+  stray_[committed()] = shares_out_;
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }
@@ -196,37 +220,35 @@ void Bucket::carry_over(size_t offset, ConstResidual values) {
   }
 }
 
-ConstResidual Bucket::carried(size_t offset, size_t numel) const {
+ConstResidual BucketMemory::waiting(size_t offset, size_t numel) const {
   const size_t g = group_at(offset);
   return feedback_[g].waiting(in_group(g, offset, numel));
 }
 
-void Bucket::place_carried() {
+void BucketMemory::place_waiting() {
   for (Feedback& each : feedback_) {
     each.place_waiting();
   }
 }
 
-void Bucket::forget_waiting(uint32_t committed_steps) {
+void BucketMemory::forget_waiting(uint32_t committed_steps) {
   for (Feedback& each : feedback_) {
     each.forget_waiting(committed_steps);
   }
+  for (std::vector<float>& values : velocity_elsewhere_) {
+    values.clear();
+  }
 }
 
-bool Bucket::copy_residual(size_t offset, std::span<float> to, Stream& stream) const {
+bool BucketMemory::copy_residual(size_t offset, std::span<float> to, Stream& stream) const {
   const size_t g = group_at(offset);
   return feedback_[g].copy_residual(in_group(g, offset, to.size()), to, stream);
 }
 
-void Bucket::add_waiting(Gradient gradient, Stream& stream) const {
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const Gradient own = of_group(g, gradient);
-    feedback_[g].add_waiting(own, stream);
-    if (!velocity_elsewhere_.empty()) {
-      const PlanGroup& group = groups_[g];
-      add_to(own, std::span(velocity_elsewhere_).subspan(group.offset, group.numel),
-             static_cast<float>(group.spec.momentum));
-    }
+void BucketMemory::add_waiting(size_t g, Gradient gradient, Stream& stream) const {
+  feedback_[g].add_waiting(gradient, stream);
+  if (!velocity_elsewhere_[g].empty()) {
+    add_to(gradient, velocity_elsewhere_[g], static_cast<float>(groups_[g].spec.momentum));
   }
 }
 
