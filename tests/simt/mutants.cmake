@@ -185,10 +185,10 @@ gradwire_simt_mutant(part_barrier FILE sparse_add.cuh SOURCE sparse_add_cuda.cu
 gradwire_simt_mutant(index_order FILE sparse_index.cuh SOURCE sparse_add_cuda.cu
   FROM "middle >> 4 |" TO "middle >> 3 |" TESTS "*SparseSums.Add*")
 
-gradwire_simt_mutant(commit_parity COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
-  FROM "step->parity ^= 1;" TO "" TESTS "*CommitOnTheDevice*")
-gradwire_simt_mutant(commit_after_fault COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
-  FROM "step->status == kStatusNonFinite && skip" TO "step->status == kStatusNonFinite"
+gradwire_simt_mutant(commit_parity COMPRESSORS FILE device_status.h SOURCE parts_cuda.cu
+  FROM "words.parity ^= 1;" TO "" TESTS "*CommitOnTheDevice*")
+gradwire_simt_mutant(commit_after_fault COMPRESSORS FILE device_status.h SOURCE parts_cuda.cu
+  FROM "words.status == kStatusNonFinite && skip" TO "words.status == kStatusNonFinite"
   TESTS "*ANonFiniteStep*")
 gradwire_simt_mutant(region_unchecked COMPRESSORS FILE parts.cuh SOURCE parts_cuda.cu
   FROM "end % kChunk == 0 || end == group" TO "end <= group" TESTS "*NameTheFault*")
