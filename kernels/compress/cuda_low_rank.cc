@@ -64,7 +64,8 @@ class CudaLowRank final : public CudaCompressor {
         covered_(sizeof(uint32_t), shape().device),
         first_(rounds() == 2
                    ? Buffer(layout_.factors(FactorSide::kLeft) * sizeof(float), shape().device)
-                   : Buffer()) {
+                   : Buffer()),
+        made_at_(read_words()) {
     std::vector<uint64_t> begins;
     tiles_ = table_of<cuda::TileTask>(tile_tasks(layout_, spec().rank, begins));
     tile_sums_ = table_of<uint64_t>(begins);
@@ -103,6 +104,12 @@ class CudaLowRank final : public CudaCompressor {
   /// The factors of the next step become what teach(on_cpu) makes of a CPU compressor that has them.
   template <class Teach>
   void take(const Teach& teach);
+  /// Where there is no matrix no kernel writes a tag: each step since the compressor was made leaves the
+  /// factors of none, as a state that was given.
+  bool knows_of_none(const cuda::StepWords& words) const {
+    const uint32_t first = words.epoch == made_at_.epoch ? made_at_.step : 0;
+    return words.step > first || given_in_ == words.epoch;
+  }
   /// Of factors that the step before has left.
   FactorSide side_learned(uint32_t step) const {
     return spec().rounds == 1 ? side_of_step(step - 1) : FactorSide::kRight;
@@ -155,6 +162,8 @@ class CudaLowRank final : public CudaCompressor {
   bool first_taken_ = false;  // since the last compress()
   Buffer tiles_, tile_sums_;
   size_t sums_ = 0;  // floats of all tiles
+  const cuda::StepWords made_at_;
+  std::optional<uint32_t> given_in_;  // the epoch
 };
 
 std::vector<uint64_t> CudaLowRank::state() const {
@@ -162,9 +171,8 @@ std::vector<uint64_t> CudaLowRank::state() const {
   cuda::FactorTag tags[2];
   read_memory(tags_.bytes(), std::as_writable_bytes(std::span(tags)));
   const cuda::FactorTag tag = tags[words.parity];
-  // Where there is no matrix no kernel writes a tag: every step leaves the factors of none.
   const bool known = layout_.matrices().empty()
-                         ? words.step > 0
+                         ? knows_of_none(words)
                          : tag.step == words.step && tag.epoch == words.epoch;
   if (!known) {
     return {};
@@ -197,6 +205,7 @@ void CudaLowRank::take(const Teach& teach) {
                 size_t{spec().rank} * matrix.length(side) * sizeof(float));
   }
   write_memory(std::as_bytes(std::span(factors)), factors_[words.parity].bytes());
+  given_in_ = words.epoch;
   const cuda::FactorTag tag{words.step, words.epoch};
   write_memory(std::as_bytes(std::span(&tag, 1)),
                tags_.bytes().subspan(words.parity * sizeof tag, sizeof tag));

@@ -12,13 +12,13 @@ DeviceCase case_of(const char* spec, const char* exchange, ResidualMemory memory
   return what;
 }
 
-/// Bytes of both residual buffers, each group's on a multiple of 64.
+/// Bytes of both residual buffers of each group.
 size_t residual_bytes(const Plan& plan) {
   size_t bytes = 0;
   for (const PlanBucket& bucket : plan.buckets) {
     for (const PlanGroup& group : bucket.groups) {
       const size_t each = group.spec.residual == DType::kFloat32 ? 4 : 2;
-      bytes += group.spec.error_feedback ? 2 * ((group.numel * each + 63) / 64 * 64) : 0;
+      bytes += group.spec.error_feedback ? 2 * group.numel * each : 0;
     }
   }
   return bytes;
