@@ -46,7 +46,7 @@ std::vector<SavedCase> cases() {
           {"int8,ef21", "two_shot"},
           {"topk:10%,ef21,eta=0.3", "gather"},
           {"topk:10%,int4,residual=bf16", "gather"},
-          {"topk:10%,start=3,warmup=2", "gather"},
+          {"topk:10%,start=3,warmup=2", "gather"},  // there is none of e2c7c1a, which had no start=
           {"int8", "hierarchical"}};
 }
 
@@ -127,6 +127,9 @@ TEST_P(SavedCheckpoints, LoadAndGoOnToTheBit) {
   for (const SavedCase& c : cases()) {
     SCOPED_TRACE(c.name());
     const Columns* const row = recorded.find(c.name());
+    if (row == nullptr && GetParam() == std::string("e2c7c1a") && c.spec.find("start=") != c.spec.npos) {
+      continue;
+    }
     ASSERT_TRUE(row != nullptr && row->size() == 4) << file;
     const auto ends = test::run_ranks(2, [&](Transport& transport) {
       const auto rank = static_cast<size_t>(transport.rank());
