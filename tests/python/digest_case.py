@@ -1,6 +1,7 @@
 """Models whose gradients are given to the bit, exchanged on every path from PyTorch, and their digests."""
 
 import hashlib
+import io
 
 import numpy as np
 import torch
@@ -89,8 +90,11 @@ class Path:
     def state(self):
         if self.path != "local_steps":
             return {"exchange": self.exchange.state_dict()}
-        # Parameters are the caller's own to save.
+        # Parameters and the reducer are the caller's own to save.
+        saved = io.BytesIO()
+        self.reducer.save(saved)
         return {"exchange": self.exchange.state_dict(),
+                "reducer": torch.frombuffer(bytearray(saved.getvalue()), dtype=torch.uint8),
                 "parameters": [p.detach().clone() for p in self.model.parameters()]}
 
     def load(self, state):
@@ -98,6 +102,8 @@ class Path:
             with torch.no_grad():
                 for p, saved in zip(self.model.parameters(), state["parameters"]):
                     p.copy_(saved)
+            own = state["reducer"].numpy().tobytes()
+            self.reducer.load(lambda rank: io.BytesIO(own) if rank == self.rank else None)
         self.exchange.load_state_dict(state["exchange"])
 
     def close(self):
