@@ -30,10 +30,8 @@ DRAWING = ("CompressorLaws.NothingIsLost", "CompressorLaws.SumOfRanksIsSumOfPart
            "FlippedBits.EndNoProcessButInGloosOwnHeader",
            "CompressDigests.OfTheGpuAreThoseRecorded",
            "DeviceReducers.HaveTheDigestsThatWereRecorded",
-           "InstructionSets/CompressDigests.AreThoseRecorded/0", "InstructionSets/CompressDigests.AreThoseRecorded/1",
-           "InstructionSets/CompressDigests.AreThoseRecorded/2",
-           "InstructionSets/ReducerDigests.AreThoseRecorded/0", "InstructionSets/ReducerDigests.AreThoseRecorded/1",
-           "InstructionSets/ReducerDigests.AreThoseRecorded/2")
+           *(f"{suite}.{isa}AreThoseRecorded" for suite in ("CompressDigests", "ReducerDigests")
+             for isa in ("OfPlainCode", "OfAvx2", "OfAvx512")))
 # All kernels in the emulator under ThreadSanitizer, in so many parts each (simt/races.cmake).
 RACES = ("simt_race_kernels_test", "simt_race_compress_test", "simt_race_optimizers_test")
 RACE_PARTS = 16
