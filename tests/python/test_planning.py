@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -209,6 +210,20 @@ def test_what_is_wrong_with_a_profile_of_the_format_that_was_said_is_not_answere
         with pytest.raises(gradwire.InvalidArgument) as refused:
             planner.read_profile(str(path), format)
         assert "looks like" not in str(refused.value)
+
+
+def test_a_file_whose_name_is_no_utf8_is_read_and_an_empty_one_is_called_empty(tmp_path):
+    mlp_profile = planner.profile_of_model("resnet50", 1e12)
+    path = tmp_path / os.fsdecode(b"n\xe9.json")
+    path.write_text(mlp_profile)
+    assert json.loads(planner.read_profile(str(path))) == json.loads(mlp_profile)
+    path.write_text("{")
+    with pytest.raises(gradwire.InvalidArgument, match=r"n\\udce9\.json: "):
+        planner.read_profile(str(path))
+    path.write_text("")
+    for format in ("profile", "kineto", "chakra"):
+        with pytest.raises(gradwire.InvalidArgument, match=f"is empty, expected a {format} in JSON"):
+            planner.read_profile(str(path), format)
 
 
 def test_the_command_plan_takes_a_model_by_name_as_simulate_does(capsys):

@@ -269,6 +269,8 @@ def _alone(world):
     assert exchange.stats() == {} and exchange.transport is None and exchange.step == 0
     with pytest.raises(gradwire.InvalidArgument, match="has 1 rank"):
         exchange.load_state_dict(exchange.state_dict())
+    with pytest.raises(gradwire.InvalidArgument, match="one of auto, gloo, torch, nccl"):
+        gradwire.torch.register_fsdp(sharded(), SPEC, carrier="tcp")
 
 
 def test_one_rank_has_nothing_to_exchange(tmp_path):

@@ -9,7 +9,7 @@ import math
 import zlib
 from typing import Any, List, NoReturn, Optional, Tuple, Union
 
-__all__ = ["BadInput", "parsed", "place_of", "shown", "unpacked"]
+__all__ = ["BadInput", "parsed", "place_of", "plain", "shown", "unpacked"]
 
 _DEEPEST = 100  #: deeper than any file that is read here
 _LONGEST_NUMBER = 400  #: letters; no double has more digits before its point
@@ -64,19 +64,20 @@ def parsed(text: str) -> Any:
 
 def place_of(keys: List[Key]) -> str:
     """["rows", 3, "step_ms"] -> rows[3].step_ms."""
-    said = "".join(f"[{key}]" if isinstance(key, int) else f".{_plain(key)}" for key in keys)
+    said = "".join(f"[{key}]" if isinstance(key, int) else f".{plain(key)}" for key in keys)
     return said[1:] if said.startswith(".") else said
 
 
 def shown(value: Any) -> str:
     """A value in an error: short, and of what every terminal can show."""
-    text = _plain(repr(value) if not isinstance(value, (dict, list)) or len(value) < 9 else
+    text = plain(repr(value) if not isinstance(value, (dict, list)) or len(value) < 9 else
                   f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}")
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _plain(text: str) -> str:
-    """Without halves of surrogate pairs, which no file can hold."""
+def plain(text: str) -> str:
+    """Without halves of surrogate pairs, which names of files may have (bytes that are no UTF-8) and
+    neither a file nor the core takes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -113,7 +114,7 @@ def _examine(whole: Any) -> None:
 
 
 def _text(value: str, link: _Link) -> None:
-    if not value.isascii() and value != _plain(value):
+    if not value.isascii() and value != plain(value):
         raise BadInput(f"{_place(link)}: {shown(value)}, expected a text of whole characters")
 
 

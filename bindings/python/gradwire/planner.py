@@ -141,9 +141,11 @@ def read_profile(
     if not all(0 < count <= 10**13 for count in elements):
         raise InvalidArgument(f"{path}: elements {list(elements)}, must each be from 1 to 1e13")
     text = read_text(path)
+    if not text.strip() and format in ("profile", "kineto", "chakra"):
+        raise InvalidArgument(f"{json_input.plain(path)}: is empty, expected a {format} in JSON")
     options = {"step": step, "batch": batch, "elements": list(elements)}
     try:
-        return _core.planner_profile(format, text, path, options)
+        return _core.planner_profile(format, text, json_input.plain(path), options)
     except InvalidArgument as error:
         other, what = _looks_like(text)
         if other in ("", format):
@@ -253,7 +255,7 @@ def beside_measured(
     _needed()
     if step is not None and step < 0:
         raise InvalidArgument(f"{name}: step {step}, must be at least 0")
-    return _core.planner_beside_measured(predicted, measured, step, name)
+    return _core.planner_beside_measured(predicted, measured, step, json_input.plain(name))
 
 
 def model_of(profile: str) -> str:

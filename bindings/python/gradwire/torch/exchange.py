@@ -23,7 +23,7 @@ from .checks import (
     refuse_unfrozen,
 )
 from .figures import Shown
-from .joining import join
+from .joining import check_joining, join
 from .live import live, refuse_exchanged
 from .loading import load_states
 from .meeting import check_group
@@ -121,6 +121,7 @@ class GradientExchange(Shown):
         made = self._make_plan()
         self._transport: Optional[_core.Transport] = None
         self._reducer: Optional[Reducer] = None
+        check_joining(carrier, timeout, self._work.device)
         if self._world_size == 1:
             _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return

@@ -15,7 +15,7 @@ from ..feedback import Feedback
 from .agreement import agree
 from .backward import after_backward
 from .checks import DTYPES, refuse_sparse_layers, refuse_unfrozen
-from .joining import join
+from .joining import check_joining, join
 from .meeting import check_group
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
 from .sharded_checkpoint import compare, load_slices, state_of
@@ -106,6 +106,7 @@ class FSDPExchange:
         self._stats: Dict[str, float] = {}
         self._counted = (0.0, 0.0)  # when the step began
         self._transport: Optional[_core.Transport] = None
+        check_joining(carrier, timeout)
         if dist.get_world_size(process_group) == 1:
             _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
             return

@@ -10,9 +10,32 @@ from ..registries import transports
 from .carrier import transport as torch_transport
 from .meeting import met
 
-__all__ = ["join"]
+__all__ = ["check_joining", "join"]
 
 _CPU = torch.device("cpu")
+
+
+def check_joining(carrier: str, timeout: float, device: torch.device = _CPU) -> None:
+    """What join() refuses without asking other ranks: in a group of one rank, too, where nothing joins.
+
+    Raises:
+        InvalidArgument: no such carrier, or none for that device; no time to wait.
+    """
+    known = ("auto", "gloo", "torch", "nccl")
+    if carrier not in known:
+        raise InvalidArgument(f"carrier: is '{carrier}', must be one of {', '.join(known)}")
+    if not timeout > 0:
+        raise InvalidArgument(f"timeout: is {timeout}, must be a positive number of seconds")
+    if device.type == "cpu" and carrier == "nccl":
+        raise InvalidArgument(
+            "carrier: is 'nccl', which carries GPU memory, must be 'gloo', 'torch' or 'auto' for "
+            "gradients on the CPU"
+        )
+    if device.type != "cpu" and carrier not in ("auto", "nccl"):
+        raise InvalidArgument(
+            f"carrier: is '{carrier}', which carries CPU memory, must be 'nccl' or 'auto' for "
+            f"gradients on {device}"
+        )
 
 
 def join(
@@ -27,16 +50,9 @@ def join(
         InvalidArgument: no such carrier, or none for that device.
         TransportError: naming the ranks that did not come, or why rank 0 cannot be reached.
     """
-    known = ("auto", "gloo", "torch", "nccl")
-    if carrier not in known:
-        raise InvalidArgument(f"carrier: is '{carrier}', must be one of {', '.join(known)}")
+    check_joining(carrier, timeout, device)
     missing = {row.name: row.unavailable_reason for row in transports()}
     if device.type != "cpu":
-        if carrier not in ("auto", "nccl"):
-            raise InvalidArgument(
-                f"carrier: is '{carrier}', which carries CPU memory, must be 'nccl' or 'auto' for "
-                f"gradients on {device}"
-            )
         if missing["nccl"]:
             raise InvalidArgument(
                 f"carrier: gradients on {device} travel over gradwire's nccl, which cannot be used "
@@ -44,11 +60,6 @@ def join(
             )
         index = torch.cuda.current_device() if device.index is None else device.index
         return met("nccl", process_group, timeout, device=index)
-    if carrier == "nccl":
-        raise InvalidArgument(
-            "carrier: is 'nccl', which carries GPU memory, must be 'gloo', 'torch' or 'auto' for "
-            "gradients on the CPU"
-        )
     if carrier == "gloo" or (carrier == "auto" and not missing["gloo"]):
         return met("gloo", process_group, timeout)
     return torch_transport(process_group, timeout=timeout)
