@@ -111,9 +111,10 @@ void SliceExchange::run(std::span<const GroupSlot> groups, ExchangeReport& repor
   timed(report.codec_us, [&] { read_slices(report); });
 }
 
-// The committed step is the same on all ranks, and so is whether there are regions.
+// The committed step is the same on all ranks, and so is whether there are regions. A step that was
+// refused leaves no cut: its payloads may have held nothing.
 bool SliceExchange::must_cut() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
+  return cut_is_open() || std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
     return group.balanced &&
            (group.regions.empty() || group.compressor->step() % kBalanceSteps == 0);
   });
@@ -136,8 +137,13 @@ void SliceExchange::cut_regions(std::span<const GroupSlot> groups, ExchangeRepor
   report.predicted_bytes_sent +=
       all_reduce_bytes_sent(AllReduce::kRankOrder, counts_.size(),
                             {transport_.rank(), transport_.world_size()});
+  const bool again = cut_is_open();
+  cut_in_ = groups_[0].compressor->step();
   for (Group& group : groups_) {
     if (group.balanced) {
+      if (!again) {
+        group.regions_before = std::move(group.regions);
+      }
       group.regions = balanced_regions(group.compressor->shape().numel, counts_of(group),
                                        transport_.world_size());
     }
@@ -237,8 +243,9 @@ size_t SliceExchange::most_kept(size_t group) const {
 std::vector<uint64_t> SliceExchange::state() const {
   std::vector<uint64_t> words;
   for (const Group& group : groups_) {
-    if (group.balanced && !group.regions.empty()) {
-      const auto edges = region_edges(group.regions, group.compressor->shape().numel);
+    const std::vector<Region>& regions = cut_is_open() ? group.regions_before : group.regions;
+    if (group.balanced && !regions.empty()) {
+      const auto edges = region_edges(regions, group.compressor->shape().numel);
       words.insert(words.end(), edges.begin(), edges.end());
     }
   }
@@ -258,6 +265,7 @@ void SliceExchange::set_state(std::span<const uint64_t> state) {
                             : std::vector<Region>{});
     state = given ? state.subspan(ranks_ + 1) : state;
   }
+  cut_in_.reset();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].balanced) {
       groups_[g].regions = std::move(regions[g]);

@@ -3,6 +3,7 @@
 // all ranks meet at their owner. What is done with them there is the caller's.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -68,6 +69,8 @@ class SliceExchange {
     Compressor* compressor;
     bool balanced;
     std::vector<Region> regions;  ///< of each rank; balanced: empty until they are cut
+    /// Those before the last cut, which stand again if its step is not committed.
+    std::vector<Region> regions_before = {};
     size_t first_count = 0;       ///< its chunks in counts_
     std::vector<ConstPayload> slices = {};
     bool keeps_infinity = false;  ///< since the last write_slices()
@@ -80,6 +83,8 @@ class SliceExchange {
   static std::vector<Group> make_groups(const ExchangeContext& made_from, Cut cut);
   static size_t stride_for(std::span<const Group> groups, size_t ranks);
   bool must_cut() const;
+  /// Whether the last cut is of a step that is not committed: that was refused, or is in progress.
+  bool cut_is_open() const { return cut_in_ && *cut_in_ == groups_[0].compressor->step(); }
   void cut_regions(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
   void write_slices(std::span<const GroupSlot> groups, Context& context);
   void write_some(size_t g, size_t r, const GroupSlot& slot, Payload out, Context& context);
@@ -90,6 +95,7 @@ class SliceExchange {
   const size_t ranks_, own_;
   std::vector<Group> groups_;
   std::vector<float> counts_;  // entries per chunk of all balanced groups
+  std::optional<uint32_t> cut_in_;  // committed steps before that of the last cut
   Messages outgoing_, incoming_;
 };
 

@@ -67,8 +67,15 @@ std::vector<float> BucketMemory::kept(size_t offset, size_t numel) const {
   return own.empty() ? std::vector(waits.begin(), waits.end()) : own;
 }
 
+// There are no exchanges by node on a GPU, which would be asked for its parity.
+void BucketMemory::note_stray() {
+  if (shares_out_) {
+    stray_[committed()] = true;
+  }
+}
+
 void BucketMemory::set_kept(size_t offset, ConstResidual values) {
-  stray_[committed()] = shares_out_;
+  note_stray();
   if (values.empty()) {
     return;
   }
@@ -206,7 +213,7 @@ void BucketMemory::strays_are_taken() {
 }
 
 void BucketMemory::carry_over(size_t offset, ConstResidual values) {
-  stray_[committed()] = shares_out_;
+  note_stray();
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }

@@ -85,6 +85,8 @@ class BucketMemory {
  private:
   Region in_group(size_t g, size_t offset, size_t numel) const;
   size_t committed() const { return state_->parity(stream_); }
+  /// Something may be kept outside of the shares now.
+  void note_stray();
   /// Of group g, before and behind this rank's share.
   std::array<Region, 2> outside_of_share(size_t g) const {
     return {Region{0, shares_[g].begin}, Region{shares_[g].end, groups_[g].numel}};

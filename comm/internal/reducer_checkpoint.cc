@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "gradwire/comm/internal/checkpoint.h"
@@ -48,6 +49,10 @@ void check_sources(const Sources& sources, const Plan& plan) {
   check(sources.header.model == model_fingerprint(plan),
         "checkpoint: names, shapes or dtype of its parameters differ from the plan's, expected the "
         "same");
+  constexpr uint64_t kMostSteps = std::numeric_limits<uint32_t>::max();
+  check(sources.header.committed <= kMostSteps && sources.header.skipped <= kMostSteps,
+        "checkpoint: of ", sources.header.committed, " committed and ", sources.header.skipped,
+        " skipped steps, expected at most ", kMostSteps, " of each");
   for (const CheckpointReader& reader : sources.readers) {
     const CheckpointHeader &has = reader.header(), &should = sources.header;
     check(has.world_size == should.world_size && has.committed == should.committed &&

@@ -34,7 +34,8 @@ Reducer::State::Counts Reducer::State::counts() const {
 
 StepOutcome Reducer::State::end_step_on_device() {
   guarded(buckets.size() - 1, [this] {
-    for (size_t l = 0; l < lanes.size(); ++l) {
+    // The others have no bucket, and are no part of a step that is captured.
+    for (size_t l = 0; l < std::min(lanes.size(), buckets.size()); ++l) {
       gpu->join(l, *lanes[l].worker->stream);
     }
     std::vector<Gradient> means;

@@ -155,7 +155,12 @@ void Reducer::State::scale_kept(std::deque<Bucket>& into, double scale,
   std::vector<float> scaled;
   for (size_t p = 0; p < plan.places.size(); ++p) {
     const auto [bucket, offset] = plan.places[p];
-    if (into[bucket].memory().has_estimate(offset)) {
+    if (into[bucket].memory().has_estimate(offset)) {  // beside it a plan before may have left something
+      const ConstResidual waiting =
+          buckets[bucket].memory().waiting(offset, plan.parameters[p].numel());
+      scaled.resize(waiting.size());
+      std::ranges::transform(waiting, scaled.begin(), times_scale);
+      into[bucket].memory().carry_over(offset, scaled);
       continue;
     }
     const std::vector<float> kept =

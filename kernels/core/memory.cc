@@ -35,8 +35,11 @@ size_t next_color() {
   throw DeviceError(concat("buffer: ", call, " of ", bytes, " bytes failed, out of memory"));
 }
 
+// AddressSanitizer guards what its allocator gives. GCC and Clang say each in its way that it is there.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kMapsLarge = false;  // it guards what its allocator gives
+constexpr bool kMapsLarge = false;
+#elif defined(__has_feature)
+constexpr bool kMapsLarge = !__has_feature(address_sanitizer);
 #else
 constexpr bool kMapsLarge = true;
 #endif

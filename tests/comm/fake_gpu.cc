@@ -103,6 +103,8 @@ class FakeGpuEvent final : public Event {
     if (place_.graph != nullptr) {
       held.join(place_);
     } else if (point_ != nullptr) {
+      // As CUDA's cudaErrorStreamCaptureIsolation.
+      check(!held.is_capturing(), "fake GPU: a stream that is captured waits for work that is not");
       held.launch([point = point_] { point->wait(); });
     }
   }

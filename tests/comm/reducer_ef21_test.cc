@@ -289,6 +289,35 @@ TEST(ReducerEf21, RebuildingGivesAllRanksTheNewestEstimate) {
   expect_mean_of_what_was_sent(outcomes, 8);
 }
 
+// What a plan before left waits beside the estimate, and a group that is rebuilt meanwhile still sends it.
+TEST(ReducerEf21, RebuildingKeepsWhatWaitsForTheNextGradient) {
+  std::vector<Values> waiting(2);
+  const auto ends = run_ranks(2, [&](Transport& together) {
+    const auto rank = static_cast<size_t>(together.rank());
+    const auto alone = make_in_process_group(1);
+    Reducer reducer(plan_with("topk:5%", "gather"), *alone[0]);
+    steps(reducer, together.rank(), 0, 1);
+    waiting[rank] = residuals(reducer);
+    reducer.set_plan(plan_with("topk:100%,ef21", "gather"));
+    reducer.rebuild(together);
+    Workspace workspace;
+    const auto stream = make_cpu_stream();
+    Context context{*stream, workspace};
+    together.barrier({}, context);
+    stream->wait();
+    hand_over(reducer, changed(gradients(0, 1), [](float) { return 0.0f; }));
+    reducer.wait();
+    const Values got = means(reducer);  // 1 rank then, 2 now: times 2, and the mean of both
+    for (size_t p = 0; p < got.size(); ++p) {
+      for (size_t i = 0; i < got[p].size(); ++i) {
+        const float sum = 2 * waiting[0][p][i] + 2 * waiting[1][p][i];
+        check(got[p][i] == 0.5f * sum, "element ", i, " of parameter ", p, " is ", got[p][i]);
+      }
+    }
+  });
+  EXPECT_EQ(first_message(ends), "");
+}
+
 TEST(ReducerEf21, WhatItCannotDoIsSaid) {
   PlanOptions options;
   options.spec = parse_spec("topk:5%,ef21");

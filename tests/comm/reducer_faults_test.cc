@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <limits>
+#include <sstream>
 #include <thread>
 
 #include "gradwire/comm/reducer.h"
@@ -66,6 +67,41 @@ TEST(ReducerFaults, ANonFiniteGradientOnOneRankLeavesNoTraceOnAny) {
         EXPECT_TRUE(bad[r].next == clean[r].next) << "the step after differs on rank " << r;
       }
     }
+  }
+}
+
+// The first step cuts the regions of two_shot, by payloads that are empty where all is NaN.
+TEST(ReducerFaults, ARefusedStepLeavesWhatTheExchangeLearned) {
+  std::vector<std::vector<Outcome>> outcomes(3, std::vector<Outcome>(2));
+  const auto ends = run_ranks(3, [&](Transport& transport) {
+    const auto saved = [](const Reducer& reducer) {
+      std::ostringstream out;
+      reducer.save(out);
+      return out.str();
+    };
+    for (const bool refused : {false, true}) {
+      Reducer reducer(plan_of("topk:2%", 1 << 20, "two_shot"), transport,
+                      {.on_nonfinite = OnNonFinite::kSkip});
+      if (refused) {
+        const std::string before = saved(reducer);
+        const float nan = std::numeric_limits<float>::quiet_NaN();
+        hand_over(reducer, changed(gradients(0, 0), [nan](float) { return nan; }));
+        check(reducer.wait() == StepOutcome::kSkipped, "not skipped");
+        const std::string after = saved(reducer);
+        check(after.size() == before.size(), "what is kept grew from ", before.size(), " to ",
+              after.size(), " bytes");
+      }
+      for (int step = 0; step < 3; ++step) {
+        hand_over(reducer, gradients(transport.rank(), step));
+        reducer.wait();
+      }
+      outcomes[static_cast<size_t>(transport.rank())][refused ? 1 : 0] = {means(reducer),
+                                                                          residuals(reducer)};
+    }
+  });
+  EXPECT_EQ(first_message(ends), "");
+  for (const auto& of_rank : outcomes) {
+    EXPECT_TRUE(of_rank[0] == of_rank[1]) << "other bits behind a refused step";
   }
 }
 

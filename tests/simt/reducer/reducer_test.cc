@@ -128,6 +128,8 @@ TEST_F(DeviceReducers, FollowTheirCommitsWhereACapturedStepIsReplayed) {
   what.residual_memory = ResidualMemory::kHost;
   expect_the_cpus_bits_replayed(what);
   expect_the_cpus_bits_replayed({.spec = "topk:5%,ef21", .exchange = "gather", .steps = 6});
+  what.options.streams = 16;  // more than there are buckets
+  expect_the_cpus_bits_replayed(what);
 }
 
 // A replayed step would send what the captured one did.
