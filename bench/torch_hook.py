@@ -119,7 +119,7 @@ def main():
         rows = torch_memory.measure(2, arguments.width, free_port)
         print_table(
             ["way", "behind register()", "stays", "peak", "adds to DDP's peak"],
-            [[row["way"], *(f"{row[column]:.2f}" for column in ("made", "stays", "peak", "adds"))] for row in rows],
+            [[row["way"], *(f"{row[name]:.2f}" for name in ("made", "stays", "peak", "adds"))] for row in rows],
             arguments.markdown,
         )
         print_machine()

@@ -47,33 +47,34 @@ constexpr bool kMapsLarge = true;
 constexpr size_t up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Pages of the kernel's own, zero and without memory behind them until they are touched: what a plan
-// makes room for and a job never uses costs nothing. From the beginning of a huge page on.
-std::byte* map_pages(size_t bytes) {
-  const size_t length = up_to(bytes, kHugePage), room = length + kHugePage;
+// makes room for and a job never uses costs nothing. From the beginning of a huge page on; `begin` bytes
+// of it come before those that were asked for.
+std::byte* map_pages(size_t begin, size_t bytes) {
+  const size_t length = up_to(begin + bytes, kHugePage), room = length + kHugePage;
   void* const mapped =
       mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     throw_no_memory("mmap", bytes);
   }
-  auto* const begin = static_cast<std::byte*>(mapped);
-  const size_t before = up_to(reinterpret_cast<uintptr_t>(begin), kHugePage) -
-                        reinterpret_cast<uintptr_t>(begin);
+  auto* const first = static_cast<std::byte*>(mapped);
+  const size_t before = up_to(reinterpret_cast<uintptr_t>(first), kHugePage) -
+                        reinterpret_cast<uintptr_t>(first);
   if (before > 0) {
-    (void)munmap(begin, before);
+    (void)munmap(first, before);
   }
-  (void)munmap(begin + before + length, room - before - length);
-  return begin + before;
+  (void)munmap(first + before + length, room - before - length);
+  return first + before;
 }
 
-std::byte* allocate_pages(size_t bytes) {
+std::byte* allocate_pages(size_t begin, size_t bytes) {
   if (kMapsLarge) {
-    return map_pages(bytes);
+    return map_pages(begin, bytes);
   }
   void* data = nullptr;
-  if (posix_memalign(&data, kHugePage, bytes) != 0) {
+  if (posix_memalign(&data, kHugePage, begin + bytes) != 0) {
     throw_no_memory("posix_memalign", bytes);
   }
-  std::memset(data, 0, bytes);
+  std::memset(data, 0, begin + bytes);
   return static_cast<std::byte*>(data);
 }
 
@@ -90,7 +91,7 @@ std::byte* allocate_cpu(size_t bytes) {
     return static_cast<std::byte*>(data);
   }
   const size_t begin = next_color() * kColor;
-  std::byte* const data = allocate_pages(begin + bytes);
+  std::byte* const data = allocate_pages(begin, bytes);
   // Only advice: kernels without huge pages refuse it, and nothing depends on it.
   (void)madvise(data, (begin + bytes) / kHugePage * kHugePage, MADV_HUGEPAGE);
   return data + begin;

@@ -1,5 +1,5 @@
 """What every path from Python makes of gradients is what was recorded (tests/digests), and states that
-earlier commits saved load and go on to the bit. GRADWIRE_DIGEST_RECORD=COMMIT records what this build does."""
+earlier commits saved load and go on to the bit. GRADWIRE_DIGEST_RECORD=COMMIT records those of this build."""
 
 import functools
 import hashlib

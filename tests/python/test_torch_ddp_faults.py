@@ -63,7 +63,8 @@ def _alone(world):
     exchange.set_spec("int8"), exchange.close()
     with pytest.raises(gradwire.InvalidArgument, match="has 1 rank"):
         exchange.load_state_dict(exchange.state_dict())
-    for options, said in (({"carrier": "tcp"}, "one of auto, gloo, torch, nccl"), ({"carrier": "nccl"}, "GPU memory"),
+    for options, said in (({"carrier": "tcp"}, "one of auto, gloo, torch, nccl"),
+                          ({"carrier": "nccl"}, "GPU memory"),
                           ({"timeout": -1.0}, "positive number of seconds")):
         with pytest.raises(gradwire.InvalidArgument, match=said):  # as where there are others to join
             gradwire.torch.register(ddp(), "int8", **options)
