@@ -16,6 +16,7 @@ most 0.02 wide on either side, of five seeds and more; and whether mean ratios o
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -81,6 +82,10 @@ def rank_main(rank, arguments, method, seed, port, pipe):
             "losses": (mean_losses / ranks).tolist(),
             "held_out_loss": float(held_out[0] / held_out[2]), "plans": plans, "decisions": decisions,
         }))  # fmt: skip
+    # Before its process group: else what ends DDP's reducer ends the group too, holding the lock of Python that
+    # the group's own thread may wait for (torch 2.13), and neither ends.
+    del model, exchange
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 

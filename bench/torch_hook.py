@@ -12,6 +12,7 @@ microseconds a bucket: handing over and taking back, without waiting.
 """
 
 import argparse
+import gc
 import json
 import os
 import socket
@@ -64,6 +65,11 @@ def rank_main(rank, ranks, rounds, port, pipe):
         exchange.close()
     if rank == 0:
         pipe.put((seconds, processors, own))
+    # Before its process group: else what ends DDP's reducer ends the group too, holding the lock of Python that
+    # the group's own thread may wait for (torch 2.13), and neither ends.
+    models.clear(), exchanges.clear()
+    del each, exchange
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 
@@ -119,7 +125,8 @@ def main():
         rows = torch_memory.measure(2, arguments.width, free_port)
         print_table(
             ["way", "behind register()", "stays", "peak", "adds to DDP's peak"],
-            [[row["way"], *(f"{row[name]:.2f}" for name in ("made", "stays", "peak", "adds"))] for row in rows],
+            [[row["way"], *(f"{row[name]:.2f}" for name in ("made", "stays", "peak", "adds"))]
+             for row in rows],
             arguments.markdown,
         )
         print_machine()

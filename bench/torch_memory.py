@@ -6,6 +6,7 @@ register(), behind the last step (what stays) and at its highest (the peak). Col
 the model's float32 gradients; "adds" is the peak less that of DDP alone.
 """
 
+import gc
 import os
 
 import torch
@@ -50,9 +51,13 @@ def rank_main(rank, ranks, way, width, port, pipe):
         optimizer.step()
     if rank == 0:
         pipe.put([(each - begin) / copy for each in (made, status("VmRSS"), status("VmHWM"))])
-    dist.barrier()
     if exchange is not None:
         exchange.close()
+    # Before its process group: else what ends DDP's reducer ends the group too, holding the lock of Python that
+    # the group's own thread may wait for (torch 2.13), and neither ends.
+    del ddp, exchange
+    gc.collect()
+    dist.barrier()
     dist.destroy_process_group()
 
 
