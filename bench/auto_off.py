@@ -82,8 +82,8 @@ def rank_main(rank, arguments, method, seed, port, pipe):
             "losses": (mean_losses / ranks).tolist(),
             "held_out_loss": float(held_out[0] / held_out[2]), "plans": plans, "decisions": decisions,
         }))  # fmt: skip
-    # Before its process group: else what ends DDP's reducer ends the group too, holding the lock of Python that
-    # the group's own thread may wait for (torch 2.13), and neither ends.
+    # Before its process group: else DDP's reducer ends the group as well, and holds the lock of Python that
+    # the group's own thread may wait for (torch 2.13): neither ends.
     del model, exchange
     gc.collect()
     dist.barrier()

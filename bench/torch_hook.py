@@ -65,8 +65,8 @@ def rank_main(rank, ranks, rounds, port, pipe):
         exchange.close()
     if rank == 0:
         pipe.put((seconds, processors, own))
-    # Before its process group: else what ends DDP's reducer ends the group too, holding the lock of Python that
-    # the group's own thread may wait for (torch 2.13), and neither ends.
+    # Before its process group: else DDP's reducer ends the group as well, and holds the lock of Python that
+    # the group's own thread may wait for (torch 2.13): neither ends.
     models.clear(), exchanges.clear()
     del each, exchange
     gc.collect()

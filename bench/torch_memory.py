@@ -53,8 +53,8 @@ def rank_main(rank, ranks, way, width, port, pipe):
         pipe.put([(each - begin) / copy for each in (made, status("VmRSS"), status("VmHWM"))])
     if exchange is not None:
         exchange.close()
-    # Before its process group: else what ends DDP's reducer ends the group too, holding the lock of Python that
-    # the group's own thread may wait for (torch 2.13), and neither ends.
+    # Before its process group: else DDP's reducer ends the group as well, and holds the lock of Python that
+    # the group's own thread may wait for (torch 2.13): neither ends.
     del ddp, exchange
     gc.collect()
     dist.barrier()
