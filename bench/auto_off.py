@@ -16,7 +16,6 @@ most 0.02 wide on either side, of five seeds and more; and whether mean ratios o
 """
 
 import argparse
-import gc
 import json
 import os
 import statistics
@@ -28,7 +27,7 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from text_table import print_table
 from torch.nn.parallel import DistributedDataParallel
-from torch_hook import free_port
+from torch_group import free_port, leave
 
 import gradwire.torch
 from gradwire.bench.intervals import mean_interval
@@ -82,12 +81,8 @@ def rank_main(rank, arguments, method, seed, port, pipe):
             "losses": (mean_losses / ranks).tolist(),
             "held_out_loss": float(held_out[0] / held_out[2]), "plans": plans, "decisions": decisions,
         }))  # fmt: skip
-    # Before its process group: else DDP's reducer ends the group as well, and holds the lock of Python that
-    # the group's own thread may wait for (torch 2.13): neither ends.
     del model, exchange
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 def run(arguments, method, seed):

@@ -12,10 +12,8 @@ microseconds a bucket: handing over and taking back, without waiting.
 """
 
 import argparse
-import gc
 import json
 import os
-import socket
 import statistics
 import time
 
@@ -25,6 +23,7 @@ import torch.multiprocessing as processes
 import torch_memory
 from text_table import print_table
 from torch.nn.parallel import DistributedDataParallel
+from torch_group import free_port, leave
 
 import gradwire.torch
 
@@ -65,19 +64,9 @@ def rank_main(rank, ranks, rounds, port, pipe):
         exchange.close()
     if rank == 0:
         pipe.put((seconds, processors, own))
-    # Before its process group: else DDP's reducer ends the group as well, and holds the lock of Python that
-    # the group's own thread may wait for (torch 2.13): neither ends.
     models.clear(), exchanges.clear()
     del each, exchange
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    leave()
 
 
 def measure(ranks, rounds):
@@ -122,7 +111,7 @@ def main():
     parser.add_argument("--width", type=int, default=2048, help="with --memory: of 16 square matrices")
     arguments = parser.parse_args()
     if arguments.memory:
-        rows = torch_memory.measure(2, arguments.width, free_port)
+        rows = torch_memory.measure(2, arguments.width)
         print_table(
             ["way", "behind register()", "stays", "peak", "adds to DDP's peak"],
             [[row["way"], *(f"{row[name]:.2f}" for name in ("made", "stays", "peak", "adds"))]

@@ -6,13 +6,13 @@ register(), behind the last step (what stays) and at its highest (the peak). Col
 the model's float32 gradients; "adds" is the peak less that of DDP alone.
 """
 
-import gc
 import os
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch.nn.parallel import DistributedDataParallel
+from torch_group import free_port, leave
 
 import gradwire.torch
 
@@ -53,15 +53,11 @@ def rank_main(rank, ranks, way, width, port, pipe):
         pipe.put([(each - begin) / copy for each in (made, status("VmRSS"), status("VmHWM"))])
     if exchange is not None:
         exchange.close()
-    # Before its process group: else DDP's reducer ends the group as well, and holds the lock of Python that
-    # the group's own thread may wait for (torch 2.13): neither ends.
     del ddp, exchange
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
-def measure(ranks, width, free_port):
+def measure(ranks, width):
     """A row for each way."""
     rows, ddp = [], None
     for way in WAYS:

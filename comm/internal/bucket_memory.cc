@@ -6,20 +6,6 @@
 #include "gradwire/kernels/ops/host_floats.h"
 
 namespace gradwire {
-namespace {
-
-// gradient += factor * values, the product rounded, the sum rounded to its dtype.
-void add_to(Gradient gradient, ConstResidual values, float factor) {
-  dispatch(gradient.dtype, [&]<class T>() {
-    const std::span<T> elements = gradient.as<T>();
-    for (size_t i = 0; i < elements.size(); ++i) {
-      elements[i] = from_float<T>(to_float(elements[i]) + factor * values[i]);
-    }
-  });
-}
-
-}  // namespace
-
 BucketMemory::BucketMemory(const Plan& plan, std::span<const PlanGroup> groups,
                            std::span<const Region> shares, const Compressors& compressors,
                            bool shares_out, const BucketStart& start)
@@ -255,7 +241,7 @@ bool BucketMemory::copy_residual(size_t offset, std::span<float> to, Stream& str
 void BucketMemory::add_waiting(size_t g, Gradient gradient, Stream& stream) const {
   feedback_[g].add_waiting(gradient, stream);
   if (!velocity_elsewhere_[g].empty()) {
-    add_to(gradient, velocity_elsewhere_[g], static_cast<float>(groups_[g].spec.momentum));
+    add_floats(velocity_elsewhere_[g], static_cast<float>(groups_[g].spec.momentum), gradient);
   }
 }
 

@@ -138,18 +138,12 @@ void Feedback::add_estimate(std::span<float> mean, Stream& stream) {
   overflows_ = !cpu::all_finite(next);
 }
 
-// The sum is rounded to the gradient's dtype.
 void Feedback::add_waiting(Gradient gradient, Stream& stream) const {
   if (waiting_on_gpu_.size_bytes() > 0) {
     cuda::add_until_committed(place_.state->words(), place_.committed_steps,
                               waiting_on_gpu_.as<float>(), gradient, stream);
   } else if (!on_gpu() && !waiting_.empty()) {
-    dispatch(gradient.dtype, [&]<class T>() {
-      const std::span<T> elements = gradient.as<T>();
-      for (size_t i = 0; i < elements.size(); ++i) {
-        elements[i] = from_float<T>(to_float(elements[i]) + waiting_[i]);
-      }
-    });
+    add_floats(waiting_, 1.0f, gradient);
   }
 }
 

@@ -42,4 +42,13 @@ void write_floats(ConstResidual values, TensorView to, Stream* stream) {
   stream->wait();
 }
 
+void add_floats(ConstResidual values, float factor, TensorView to) {
+  dispatch(to.dtype, [&]<class T>() {
+    const std::span<T> elements = to.as<T>();
+    for (size_t i = 0; i < elements.size(); ++i) {
+      elements[i] = from_float<T>(to_float(elements[i]) + factor * values[i]);
+    }
+  });
+}
+
 }  // namespace gradwire

@@ -15,4 +15,7 @@ std::vector<float> read_floats(ConstTensorView from, Stream* stream);
 /// Writes them there, rounded to nearest, ties to even; likewise.
 void write_floats(ConstResidual values, TensorView to, Stream* stream);
 
+/// On the host: to[i] += factor * values[i], the product rounded to float32, the sum to to's dtype.
+void add_floats(ConstResidual values, float factor, TensorView to);
+
 }  // namespace gradwire
