@@ -105,10 +105,11 @@ PeerMemory peer_memory(const Arena& arena, int set) {
 
 /// The true length of a payload in device memory.
 double length_of(const Buffer& payload, Stream& stream) {
-  std::vector<std::byte> bytes(sizeof(PayloadHeader));
-  copy_bytes(bytes, {}, payload.bytes().first(bytes.size()), kGpu, stream);
+  PayloadHeader header;  // alone, where read_header() wants all that it states
+  copy_bytes(std::as_writable_bytes(std::span(&header, 1)), {}, payload.bytes().first(sizeof header),
+             kGpu, stream);
   stream.wait();
-  return static_cast<double>(read_header(bytes).bytes);
+  return static_cast<double>(header.bytes);
 }
 
 /// A compressor on the GPU and what it needs.

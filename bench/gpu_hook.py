@@ -169,11 +169,12 @@ def hooked(torch, gradwire, model, spec):
         for step in range(STEPS):
             ddp.zero_grad()
             if device == "cuda" and step == STEPS - 1:
+                factors = model.factors(step, device)  # which waits, as copies from the host do
                 torch.cuda.synchronize()
                 held = torch.cuda.Event()
                 torch.cuda._sleep(2_000_000_000)  # cycles: about a second
                 held.record()
-                ddp(model.factors(step, device)).backward()
+                ddp(factors).backward()
                 expect("backward() waited for the GPU", not held.query())
             else:
                 ddp(model.factors(step, device)).backward()
@@ -217,7 +218,7 @@ def exchanging(torch, gradwire, model, kind):
         kept = [reducer.residual(i) for i in range(len(SHAPES))]
         seen[device].append([None if k is None else torch.from_numpy(k) for k in kept])
         state = made.state_dict()
-        tensors = state.get("outer", state)["tensors"]
+        tensors = state["state"]
         seen[device].append([tensors[i][key] for i in sorted(tensors) for key in sorted(tensors[i])])
         transport.close()
     for i, (left, right) in enumerate(zip(seen["cpu"], seen["cuda"])):
@@ -235,10 +236,10 @@ def decided(torch, gradwire, model):
                                      scaler=False, on_nonfinite="skip", timeout=45.0)  # fmt: skip
     step = 0
 
-    def train(bad=False):
+    def train(bad=False, factors=None):
         nonlocal step
         module.zero_grad()
-        module(model.factors(step, "cuda", bad=bad)).backward()
+        module(factors or model.factors(step, "cuda", bad=bad)).backward()
         exchange.wait()
         exchange.note_loss(torch.ones((), device="cuda"))
         step += 1
@@ -246,11 +247,12 @@ def decided(torch, gradwire, model):
     while not any(row["what"] == "choose" for row in exchange.decisions()):
         expect(f"a choice within {AUTO_STEPS} steps", step < AUTO_STEPS)
         if step == 4:  # in the middle of the first window
+            factors = model.factors(step, "cuda")  # which waits, as copies from the host do
             torch.cuda.synchronize()
             held = torch.cuda.Event()
             torch.cuda._sleep(2_000_000_000)  # cycles: about a second
             held.record()
-            train()
+            train(factors=factors)
             expect("a step waited for the GPU", not held.query())
         else:
             train()

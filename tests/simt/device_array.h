@@ -3,6 +3,7 @@
 // read. The emulator keeps both apart too, so that a test which mixes them up fails there.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +27,14 @@ void copy_to_host(void* to, const void* from, size_t bytes);
 
 #else
 
+/// How often memory was taken from the emulated device, but in stream order.
+inline std::atomic<uint64_t>& device_allocations() {
+  static std::atomic<uint64_t> count{0};
+  return count;
+}
+
 inline void* allocate_on_device(size_t bytes) {
+  ++device_allocations();
   void* const data = std::malloc(bytes);
   return data != nullptr ? data : throw std::bad_alloc();
 }

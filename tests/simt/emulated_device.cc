@@ -85,9 +85,14 @@ void exempt_thread_from_captures() {}
 
 std::unique_ptr<Event> make_event(int) { return std::make_unique<PassedEvent>(); }
 
-std::byte* allocate(size_t bytes, int) {
+std::byte* allocate_in_order(size_t bytes, int, void*) {
   auto* const data = static_cast<std::byte*>(std::calloc(1, bytes));
   return data != nullptr ? data : throw std::bad_alloc();
+}
+
+std::byte* allocate(size_t bytes, int) {
+  ++testing::device_allocations();
+  return allocate_in_order(bytes, 0, nullptr);
 }
 
 void deallocate(std::byte* data, int) noexcept {
@@ -96,8 +101,6 @@ void deallocate(std::byte* data, int) noexcept {
   }
   std::free(data);
 }
-
-std::byte* allocate_in_order(size_t bytes, int, void*) { return allocate(bytes, 0); }
 
 void deallocate_in_order(std::byte* data, int, void*) noexcept { std::free(data); }
 

@@ -93,12 +93,13 @@ TEST_P(CudaOuter, ChangesNothingWhereAMoveIsNotFinite) {
 TEST_P(CudaOuter, IsCaptured) {
   Pair pair(parse_optimizer(GetParam()), kSizes);
   DeviceValue<double> rate(0.7);
+  const double* const rate_there = rate.data();
   Context c = pair.gpu.context();
   Captured prepare(static_cast<TestStream&>(pair.gpu.stream()),
                    [&] { pair.gpu.optimizer->prepare(c); });
   Captured apply(static_cast<TestStream&>(pair.gpu.stream()), [&] {
     pair.gpu.optimizer->apply(
-        StepOptions{.learning_rate = 9.0, .on_device = {.learning_rate = rate.data()}}, c);
+        StepOptions{.learning_rate = 9.0, .on_device = {.learning_rate = rate_there}}, c);
   });
   for (const double now : {0.7, 0.25}) {
     Model moved(kSizes);
