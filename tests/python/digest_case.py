@@ -6,6 +6,7 @@ import io
 import numpy as np
 import torch
 import torch.distributed as dist
+from exact_values import values
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -13,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch
 
-SEED = 20261127
 PATHS = ("register", "attach", "fsdp", "local_steps")
 SMALL, LARGE = ((9, 11), (40,)), ((64, 65), (4097,))
 
@@ -28,19 +28,6 @@ class Sum(torch.nn.Module):
 
     def forward(self, *values):
         return sum((p * v).sum() for p, v in zip(self.parameters(), values))
-
-
-def values(shape, rank, step, which):
-    """Made of integers and products alone, so that every machine has the same bits."""
-    numel = int(np.prod(shape))
-    with np.errstate(over="ignore"):
-        x = (np.arange(numel, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-             + np.uint64(SEED + (rank << 40) + (step << 20) + which))  # fmt: skip
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    u = ((x >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(np.float32) * np.float32(2.0**-23)
-    cube = u * u * u
-    return cube.reshape(shape) * np.float32(0.125 if step % 3 == 2 else 1.0)
 
 
 def of_step(shapes, rank, step):
