@@ -57,7 +57,7 @@ class SuccessionProtocol {
   virtual bool connects_in_vain() const = 0;
   /// Time has passed.
   virtual void tick(Ms now) = 0;
-  /// rebuild() has ended with an error.
+  /// rebuild() has ended with an error. News is forgotten: no connected() answers it.
   virtual void give_up() = 0;
 
   struct News {

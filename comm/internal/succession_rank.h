@@ -45,6 +45,7 @@ class Succession final : public SuccessionProtocol {
 
   void give_up() override {
     leave();
+    connecting_ = false;
     phase_ = Phase::kIdle;
     follow(-1);
   }

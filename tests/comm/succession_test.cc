@@ -339,6 +339,44 @@ TEST(Succession, WhoIsBoundToTheDeadAloneFollowsTheGroupThatWasBegunBefore) {
   EXPECT_EQ(rank2->base(), (std::vector<int>{0, 1, 2}));
 }
 
+// A member's rebuild() ends at its deadline when its leader has decided anew while it connected.
+TEST(Succession, ARebuildThatEndsBetweenTwoDecisionsDoesNotKeepTheNextOneFromConnecting) {
+  using Phase = SuccessionFrame::Phase;
+  using Kind = SuccessionProtocol::News::Kind;
+  const auto rank1 = make_succession(1, 3);
+  SuccessionProtocol::Ms now = 0;
+  uint64_t number = 0;
+  // The leader takes a new vote, and decides with whichever this rank has by now.
+  const auto decides = [&] {
+    SuccessionFrame leader{.rank = 0, .vote = ++number, .phase = Phase::kJoined, .follows = 0};
+    leader.hears = {0, 1, 2};
+    for (const bool decided : {false, true}) {
+      const auto mine = SuccessionFrame::parse(rank1->frame(now));
+      leader.sequence = static_cast<uint64_t>(now += 10);
+      if (decided) {
+        leader.phase = Phase::kConnecting;
+        leader.decision = {0, number, {0, 1}, {number, mine->vote}, std::to_string(number)};
+      }
+      rank1->heard(leader.to_text(), now);
+    }
+  };
+  const SuccessionProtocol::Limits limits{.timeout = 1000, .silence = 300};
+  rank1->begin(now, limits);
+  decides();
+  EXPECT_EQ(rank1->take_news().place, "1");
+  decides();
+  EXPECT_TRUE(rank1->connects_in_vain());
+  rank1->connected(false, now);
+  EXPECT_EQ(rank1->take_news().place, "2");
+  rank1->give_up();  // nobody connects to that one
+
+  rank1->begin(now, limits);
+  decides();
+  const auto news = rank1->take_news();
+  EXPECT_EQ(news.kind, Kind::kConnect);
+  EXPECT_EQ(news.place, "3");
+}
+
 TEST(Succession, ALaggardIsToldWhoWentOn) {
   World world(3, 5, real());
   world.cut({0, 1, 0});

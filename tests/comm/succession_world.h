@@ -104,6 +104,7 @@ class World {
     bool in_rebuild = false;
     bool formed = false;    ///< works in the last of `groups`
     Ms calls_at = 1 << 30;  ///< rebuild()
+    Ms until = 0;           ///< its deadline
     Ms says_at = 0;
     std::string connecting;  ///< to which decision
     std::vector<int> with;
@@ -133,9 +134,10 @@ class World {
     Rank& rank = at(r);
     if (!rank.in_rebuild && now_ >= rank.calls_at && !rank.stays_out) {
       rank.calls_at = 1 << 30;
+      rank.until = now_ + kTimeout;
       rank.in_rebuild = true;
       rank.formed = false;
-      protocol(r).begin(now_, {.timeout = 3000, .silence = 300, .open_place = [this, r] {
+      protocol(r).begin(now_, {.timeout = kTimeout, .silence = 300, .open_place = [this, r] {
                                  return std::to_string(r) + "#" + std::to_string(++places_);
                                }});
     }
@@ -147,6 +149,10 @@ class World {
         (now_ >= rank.connects_until || protocol(r).connects_in_vain())) {
       rank.connecting.clear();
       protocol(r).connected(false, now_);
+      if (now_ >= rank.until) {
+        end_rebuild(r, "could not connect");
+        return;
+      }
     } else if (!rank.connecting.empty() && all_connect(r) && up_to(4) == 0) {
       rank.connecting.clear();
       rank.connected = true;
@@ -178,6 +184,18 @@ class World {
     return true;
   }
 
+  /// With an error; it calls rebuild() again. What it was still to do is forgotten, as in Control.
+  void end_rebuild(int r, const std::string& reason) {
+    Rank& rank = at(r);
+    errors_.push_back(reason);
+    rank.connecting.clear();
+    rank.in_rebuild = false;
+    rank.calls_at = now_ + 50 + up_to(200);
+    protocol(r).give_up();
+    while (protocol(r).take_news().kind != SuccessionProtocol::News::Kind::kNone) {
+    }
+  }
+
   void settle(int r) {
     Rank& rank = at(r);
     using Kind = SuccessionProtocol::News::Kind;
@@ -192,9 +210,7 @@ class World {
         rank.formed = true;
         rank.members = news.members;
       } else if (news.kind == Kind::kFailed) {
-        errors_.push_back(news.reason);
-        rank.in_rebuild = false;
-        rank.calls_at = now_ + 50 + up_to(200);  // rebuild() again
+        end_rebuild(r, news.reason);
       }
     }
     while (rank.groups.size() < protocol(r).generation()) {
@@ -234,6 +250,7 @@ class World {
     }
   }
 
+  static constexpr Ms kTimeout = 3000;  // of rebuild()
   std::mt19937_64 random_;
   int size_;
   Ms now_ = 1;
