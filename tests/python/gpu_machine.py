@@ -1,11 +1,13 @@
 """A machine with one GPU, as far as PATH can tell, and a folder of programs built beforehand."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +30,7 @@ NAMES = [
     "profile",
 ]
 SPARE = NAMES[10:]
-HANGS = 'trap "" TERM; sleep 1000 & echo $! > "$FAKES/child"; while :; do sleep 1; done'
+HANGS = 'trap "" TERM; sleep 1000 & echo > "$FAKES/hangs"; while :; do sleep 1; done'
 
 
 def with_suites(suites, body):
@@ -147,13 +149,33 @@ class Machine:
         with tarfile.open(self.out.with_suffix(".tgz")) as archive:
             return archive.getnames()
 
-    def child_is_gone(self) -> bool:
-        """The process that a hanging program has started."""
-        state = Path(f"/proc/{(self.folder / 'child').read_text().strip()}/stat")
-        return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
-    def end_child(self) -> None:
-        """So that a test that fails leaves nothing behind."""
-        child = self.folder / "child"
-        if child.exists() and not self.child_is_gone():
-            os.kill(int(child.read_text()), signal.SIGKILL)
+def running(folder: Path) -> dict:
+    """What runs of machines in that folder: process ids and commands. All that their programs start
+    has the environment of command()."""
+    mark, found = f"FAKES={folder}".encode(), {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if any(line.startswith(mark) for line in (process / "environ").read_bytes().split(b"\0")):
+                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def end_all(folder: Path) -> None:
+    """Ends what runs of machines in that folder."""
+    deadline = time.monotonic() + 30
+    while left := running(folder):
+        assert time.monotonic() < deadline, left
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def check_nothing_runs(folder: Path) -> None:
+    """What has been killed just now may take a moment. Ends what it finds."""
+    deadline = time.monotonic() + 5
+    while (left := running(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    end_all(folder)
+    assert not left, f"still running: {left}"

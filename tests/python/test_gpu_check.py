@@ -9,16 +9,30 @@ import tarfile
 import time
 
 import pytest
-from gpu_machine import HANGS, NAMES, ROOT, SCRIPT, SPARE, Machine, with_suites
+from gpu_machine import (
+    HANGS,
+    NAMES,
+    ROOT,
+    SCRIPT,
+    SPARE,
+    Machine,
+    check_nothing_runs,
+    end_all,
+    with_suites,
+)
 
 SUITES_PY = ROOT / "bench" / "gpu_check" / "suites.py"
 
 
 @pytest.fixture
 def machine(tmp_path):
-    made = Machine(tmp_path)
-    yield made
-    made.end_child()
+    return Machine(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(tmp_path):
+    yield
+    check_nothing_runs(tmp_path)
 
 
 def run_script(*words, **env):
@@ -130,7 +144,8 @@ echo "[  FAILED  ] Bad/1.Two (3 ms)"; exit 1;; esac"""
 def run_suites(machine, *words):
     data = machine.folder / "suites.json"
     program = machine.folder / "bin/gpu_test"
-    done = subprocess.run([sys.executable, SUITES_PY, program, "--data", data, *words], timeout=60)
+    words = [sys.executable, SUITES_PY, program, "--data", data, *words]
+    done = subprocess.run(words, env=machine.command()["env"], timeout=60)
     assert done.returncode == 1
     return json.loads(data.read_text())
 
@@ -203,14 +218,13 @@ def test_nothing_starts_after_the_deadline_and_what_did_not_run_is_bad(machine):
     }
     assert machine.results()["bad"] == ["bench", "suites", "peers"]  # core is for time that is left
     assert "by the deadline" in machine.stage("bench")["reason"]
-    assert machine.child_is_gone()
 
 
 @pytest.mark.parametrize("how, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_an_interrupted_run_leaves_both_files(machine, how, code):
     machine.program("bin/cuda_bench", HANGS)
     process = subprocess.Popen(**machine.command("--only", "bench,core"))
-    while not (machine.folder / "child").exists():
+    while not (machine.folder / "hangs").exists():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
     process.send_signal(how)
@@ -218,16 +232,17 @@ def test_an_interrupted_run_leaves_both_files(machine, how, code):
     assert process.returncode == code
     assert machine.results()["verdict"] == "interrupted"
     assert machine.statuses() == {"machine": "ok", "bench": "stopped"}
-    assert "out/bench.log" in machine.packed() and machine.child_is_gone()
+    assert "out/bench.log" in machine.packed()
 
 
 def test_a_killed_run_has_left_what_was_found_until_then(machine):
     machine.program("bin/cuda_bench", HANGS)
     process = subprocess.Popen(**machine.command("--only", "core,bench"))
-    while not (machine.folder / "child").exists():
+    while not (machine.folder / "hangs").exists():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
     process.kill()
+    end_all(machine.folder)  # which it could not do
     process.communicate(timeout=30)
     assert machine.statuses() == {"machine": "ok", "bench": "running"}
     assert set(machine.packed()) == {"out/out.json", "out/machine.log"}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from gpu_machine import NAMES, ROOT, Machine
+from gpu_machine import NAMES, ROOT, Machine, check_nothing_runs
 
 BUILD = ROOT / "build" / "default" / "tests"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -18,6 +18,12 @@ PYTHON = """case "$*" in
   *"-m pytest"*) exec "$REAL_PYTHON" -m pytest -q -p no:cacheprovider {checks};;
 esac
 """
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(tmp_path):
+    yield
+    check_nothing_runs(tmp_path)
 
 
 def test_the_whole_script_runs_on_the_emulated_gpu(tmp_path):
