@@ -37,6 +37,17 @@ bool is_raw_float32(const Compressor& c) {
   return c.combine() == Combine::kSum && floats && (c.fixed_length() || is_low_rank(c));
 }
 
+bool everything(const CompressorSpec&) { return true; }
+
+/// Whether a payload has values in every chunk, so that a slice needs no room for all of them.
+bool fills_every_chunk(const CompressorSpec& spec) {
+  const CompressorRow& row = find_compressor(spec.name);
+  return !row.selector || row.per_chunk;
+}
+
+constexpr std::string_view kAddsOtherwise =
+    "transports add in an order of their own, so that means would have other bits than a CPU's";
+
 constexpr std::string_view kCarriesSums =
     "a compressor whose float32 values add up (none, of float32 gradients, randomk and powersgd)";
 
@@ -53,7 +64,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .complete_on_commit = true,
      .accepts = [](const Compressor& c) { return is_wide_dense(c.spec(), c.shape().dtype); },
      .make = make_dense_exchange,
-     .make_on_device = make_dense_exchange_on_device},
+     .on_gpu = everything},
     {.name = "gather",
      .summary = "every payload to every rank, each rank sums in rank order",
      .bytes_formula = "(P-1)(B + 64)",
@@ -65,7 +76,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .complete_on_commit = true,
      .accepts = [](const Compressor&) { return true; },
      .make = make_gather_exchange,
-     .make_on_device = make_gather_exchange_on_device},
+     .on_gpu = everything},
     {.name = "two_shot",
      .summary = "slices to their owners, who sum in rank order and compress again, sums to all",
      .bytes_formula = "quantised: 2(P-1)/P B; topk: at most 2.25 (P-1)/P B, regions cut by entries",
@@ -79,8 +90,9 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .accepts =
          [](const Compressor& c) { return !chooses_alone(c.spec()) || c.spec().error_feedback; },
      .make = make_two_shot_exchange,
-     .make_on_device = make_two_shot_exchange_on_device,
-     .accepts_on_device = fills_every_chunk},
+     .on_gpu = fills_every_chunk,
+     .not_on_gpu = "each slice would travel with room for every entry; expected gather, or a "
+                   "compressor that sends or chooses in every chunk"},
     {.name = "gtopk",
      .summary = "payloads meet in pairs along a tree, each meeting keeps the k largest sums",
      .bytes_formula = "log2 P (B + 64), a rank folded in 2B",
@@ -97,7 +109,8 @@ constexpr std::array<ExchangeRow, 8> kRows{{
                       ? c.spec().error_feedback
                       : is_wide_dense(c.spec(), c.shape().dtype) && has_range_of_float32(c);
          },
-     .make = make_gtopk_exchange},
+     .make = make_gtopk_exchange,
+     .not_on_gpu = "the host reads what a meeting left before the next begins"},
     {.name = "sum",
      .summary = "values add up in one all-reduce: all-to-all, sums in rank order, all-gather",
      .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128(P-1)",
@@ -109,7 +122,8 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .complete_on_commit = true,
      .accepts = is_raw_float32,
      .make =
-         [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRankOrder); }},
+         [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRankOrder); },
+     .not_on_gpu = kAddsOtherwise},
     {.name = "ring",
      .summary = "the same around a ring: one sender per receiver, sums in the order of the ring",
      .bytes_formula = "2(P-1)/P (B - 32 + 4P) + 128(P-1), 4 more a chunk",
@@ -121,6 +135,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .complete_on_commit = true,
      .accepts = is_raw_float32,
      .make = [](ExchangeContext c) { return make_sum_exchange(std::move(c), AllReduce::kRing); },
+     .not_on_gpu = kAddsOtherwise,
      .sums_in_any_order = true},
     {.name = "rabenseifner",
      .summary = "the same by recursive halving and doubling: few steps, pairwise sums",
@@ -137,6 +152,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
          [](ExchangeContext c) {
            return make_sum_exchange(std::move(c), AllReduce::kRabenseifner);
          },
+     .not_on_gpu = kAddsOtherwise,
      .sums_in_any_order = true},
     {.name = "hierarchical",
      .summary = "sums within nodes, compressed shares between nodes, means within nodes",
@@ -149,13 +165,14 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .puts_back = true,
      .complete_on_commit = true,
      .accepts = [](const Compressor& c) { return !c.spec().ef21 && !is_low_rank(c); },
-     .make = make_hierarchical_exchange},
+     .make = make_hierarchical_exchange,
+     .not_on_gpu = kAddsOtherwise},
 }};
 
-std::string names_on_device() {
+std::string names_on_gpu() {
   std::string names;
   for (const ExchangeRow& row : kRows) {
-    if (row.make_on_device != nullptr) {
+    if (row.on_gpu != nullptr) {
       names += concat(names.empty() ? "" : ", ", row.name);
     }
   }
@@ -177,14 +194,8 @@ const ExchangeRow& find_exchange(std::string_view name) {
   throw_unknown_name("exchange", name, known);
 }
 
-bool fills_every_chunk(const CompressorSpec& spec) {
-  const CompressorRow& row = find_compressor(spec.name);
-  return !row.selector || row.per_chunk;
-}
-
 bool carries(const ExchangeRow& row, const Compressor& compressor, DeviceType device) {
-  const bool there = row.make_on_device != nullptr &&
-                     (row.accepts_on_device == nullptr || row.accepts_on_device(compressor.spec()));
+  const bool there = row.on_gpu != nullptr && row.on_gpu(compressor.spec());
   return row.accepts(compressor) && (device == DeviceType::kCpu || there);
 }
 
@@ -208,14 +219,16 @@ std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext c
           name_of(compressor->shape().device), ", expected ", name_of(device),
           " as the transport is");
   }
-  if (device.type == DeviceType::kCpu) {
-    return twice ? make_two_round_exchange(std::move(context), row.make)
-                 : row.make(std::move(context));
+  if (device.type != DeviceType::kCpu) {
+    check(row.on_gpu != nullptr, "exchange '", name, "': is not there on a GPU, where ",
+          row.not_on_gpu, "; expected ", names_on_gpu());
+    for (const Compressor* compressor : context.compressors) {
+      check(row.on_gpu(compressor->spec()), "exchange '", name, "': cannot carry '",
+            to_string(compressor->spec()), "' on a GPU, where ", row.not_on_gpu);
+    }
   }
-  check(row.make_on_device != nullptr, "exchange '", name, "': is not there on a GPU, expected ",
-        names_on_device());
-  return twice ? make_two_round_exchange(std::move(context), row.make_on_device)
-               : row.make_on_device(std::move(context));
+  return twice ? make_two_round_exchange(std::move(context), row.make)
+               : row.make(std::move(context));
 }
 
 Region node_share(size_t numel, int rank, int ranks_per_node) {

@@ -131,10 +131,10 @@ struct ExchangeRow {
   /// Whether the exchange can carry this compressor.
   bool (*accepts)(const Compressor&);
   std::unique_ptr<Exchange> (*make)(ExchangeContext);
-  /// The same over a transport of GPU memory; null where there is none.
-  std::unique_ptr<Exchange> (*make_on_device)(ExchangeContext) = nullptr;
-  /// Whether it can carry there what it accepts; null: all of it.
-  bool (*accepts_on_device)(const CompressorSpec&) = nullptr;
+  /// Whether it can carry what it accepts over a transport of GPU memory; null: nothing of it.
+  bool (*on_gpu)(const CompressorSpec&) = nullptr;
+  /// Why not, where it cannot, for messages: goes on behind "on a GPU, where".
+  std::string_view not_on_gpu = {};
   /// Runs only over transports with TransportTraits::sums_in_any_order.
   bool sums_in_any_order = false;
 };

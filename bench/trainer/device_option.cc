@@ -15,7 +15,7 @@ using gradwire::concat;
 std::string exchanges_on_a_gpu() {
   std::string names = "auto";
   for (const gradwire::ExchangeRow& row : gradwire::exchange_registry()) {
-    names += row.make_on_device != nullptr ? concat(", ", row.name) : "";
+    names += row.on_gpu != nullptr ? concat(", ", row.name) : "";
   }
   return names;
 }
@@ -23,7 +23,7 @@ std::string exchanges_on_a_gpu() {
 bool is_on_a_gpu(std::string_view exchange) {
   const auto rows = gradwire::exchange_registry();
   return exchange == "auto" || std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
-           return row.name == exchange && row.make_on_device != nullptr;
+           return row.name == exchange && row.on_gpu != nullptr;
          });
 }
 

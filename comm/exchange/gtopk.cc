@@ -132,7 +132,7 @@ class TreeExchange final : public StreamExchange {
     keeps_infinity_ = false;
     length_ = 0;
     for (const GroupSlot& slot : slots) {
-      const auto payload = slot.mine.first(payload_bytes(slot.mine));
+      const Payload payload = sent_part(slot);
       std::memcpy(current_.data() + length_, payload.data(), payload.size());
       length_ += payload.size();
       bad = is_nonfinite(payload) ? rank_ : bad;

@@ -1,8 +1,9 @@
 #include "gradwire/comm/exchange/message.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
+
+#include "gradwire/kernels/ops/parts_cuda.h"
 
 namespace gradwire {
 
@@ -30,10 +31,7 @@ MessageReader::Item MessageReader::next(const Expected& expected) {
           " elements, expected ", expected.region.numel());
   require(header.first_chunk == expected.region.begin / kChunk, group, "begins at chunk ",
           header.first_chunk, ", expected ", expected.region.begin / kChunk);
-  const bool whole = expected.region.numel() == expected.compressor.shape().numel;
-  const size_t limit = expected.region.numel() == 0 ? sizeof(PayloadHeader)
-                       : whole                      ? expected.compressor.capacity_bytes()
-                               : expected.compressor.slice_capacity_bytes(expected.region);
+  const size_t limit = room_for(expected.compressor, expected.region);
   require(header.bytes >= sizeof(PayloadHeader) && header.bytes <= limit, group, "states ",
           header.bytes, " bytes, expected ", sizeof(PayloadHeader), " to ", limit);
   const Item item{rest_.first(header.bytes), (header.flags & kFlagNonFinite) != 0};
@@ -49,7 +47,40 @@ void MessageReader::finish() const {
   }
 }
 
+size_t room_for(const Compressor& compressor, Region region) {
+  return region.numel() == 0 ? sizeof(PayloadHeader) : compressor.slice_capacity_bytes(region);
+}
+
+Payload sent_part(const GroupSlot& slot) {
+  const bool seen = slot.compressor->shape().device.type == DeviceType::kCpu;
+  return slot.mine.first(seen ? payload_bytes(slot.mine) : slot.compressor->capacity_bytes());
+}
+
+GroupMessages::GroupMessages(const ExchangeContext& made_from, Layout layout)
+    : Messages(made_from.transport->world_size(), layout.stride,
+               made_from.transport->traits().device),
+      compressors_(made_from.compressors),
+      what_(made_from.tag.what),
+      begins_(std::move(layout.begins)) {}
+
+bool GroupMessages::lie_together(std::span<const GroupSlot> groups) const {
+  bool together = at_capacity();
+  for (size_t g = 0; together && g < groups.size(); ++g) {
+    together = groups[g].mine.data() == groups[0].mine.data() + begins_[g];
+  }
+  return together;
+}
+
+void GroupMessages::wipe(Stream& stream) {
+  for (const size_t begin : begins_) {
+    cuda::clear_headers(parts().bytes.subspan(begin), stride(), stream);
+  }
+}
+
 void find_bad_part(const Received& received, Context& context) {
+  if (received.compressor.shape().device.type != DeviceType::kCpu) {
+    return;
+  }
   const bool first = received.compressor.rounds() == 2 && received.scratch.numel == 0;
   Buffer memory;  // an error may allocate
   Gradient scratch = received.scratch;
@@ -76,13 +107,12 @@ void find_bad_part(const Received& received, Context& context) {
   }
 }
 
-size_t write_empty_payload(const Compressor& compressor, bool nonfinite, Payload out) {
+void write_empty_payload(const Compressor& compressor, bool nonfinite, Payload out) {
   PayloadHeader header;
   header.flags = nonfinite ? kFlagNonFinite : 0;
   header.spec_fingerprint = fingerprint(compressor.spec());
   header.bytes = sizeof header;
   std::memcpy(out.data(), &header, sizeof header);
-  return sizeof header;
 }
 
 bool is_nonfinite(ConstPayload payload) {
@@ -95,22 +125,45 @@ void set_nonfinite(Payload payload, bool nonfinite) {
   payload[offsetof(PayloadHeader, flags)] = std::byte{nonfinite ? kFlagNonFinite : uint8_t{0}};
 }
 
+void note_flag(bool nonfinite, size_t rank, ExchangeReport& report) {
+  if (nonfinite && report.nonfinite_rank < 0) {
+    report.nonfinite_rank = static_cast<int>(rank);
+  }
+}
+
 void decode(const Received& received, const ExchangeResult& result, ExchangeReport& report,
             Context& context) {
-  const bool handed_on = received.scratch.numel == 0;
-  if (handed_on && (received.compressor.rounds() == 2 || report.nonfinite_rank >= 0)) {
+  Compressor& compressor = received.compressor;
+  const bool handed_on = received.scratch.numel < compressor.shape().numel;
+  const bool first = handed_on && compressor.rounds() == 2;
+  if (handed_on && !first && report.nonfinite_rank >= 0) {
     return;
   }
   bool finite = true;
   blame_sender(received, context, [&] {
-    if (handed_on) {
-      received.compressor.check_sum(result.parts, result.scale, finite, context);
+    if (first) {
+      compressor.take_first(result.parts, result.scale, context);
+    } else if (handed_on) {
+      compressor.check_sum(result.parts, result.scale, finite, context);
     } else {
-      received.compressor.decompress(result.parts, result.scale, received.scratch, context,
-                                     &finite);
+      compressor.decompress(result.parts, result.scale, received.scratch, context, &finite);
     }
   });
   report.overflows = report.overflows || (!finite && report.nonfinite_rank < 0);
+}
+
+void StreamExchange::run(std::span<const GroupSlot> groups, ExchangeReport& report,
+                         Context& context) {
+  auto work = [this, groups, &report, context]() mutable {
+    report = {};
+    counted([this] { return traffic(); }, report, [&] { run_now(groups, report, context); });
+  };
+  if (context.stream.device().type == DeviceType::kCpu) {
+    context.stream.enqueue(std::move(work));
+    return;
+  }
+  work();
+  report.codec_us = report.transfer_us = 0;  // of the host, which only enqueues
 }
 
 }  // namespace gradwire

@@ -13,15 +13,6 @@ size_t chunks_in(const Compressor& compressor) {
   return chunk_count_of(compressor.shape().numel);
 }
 
-size_t room_for(const Compressor& compressor, Region region) {
-  return region.numel() == 0 ? sizeof(PayloadHeader) : compressor.slice_capacity_bytes(region);
-}
-
-// The steps after the first keep no more.
-size_t most_kept_of(const Compressor& compressor) {
-  return kept_in_step(compressor.spec(), compressor.shape().numel, 0);
-}
-
 }  // namespace
 
 bool chooses_among_all(const Compressor& compressor) {
@@ -63,30 +54,14 @@ std::vector<SliceExchange::Group> SliceExchange::make_groups(const ExchangeConte
   return groups;
 }
 
-// The largest message any rank can get: the same on every rank.
-size_t SliceExchange::stride_for(std::span<const Group> groups, size_t ranks) {
-  size_t largest = 0;
-  for (size_t r = 0; r < ranks; ++r) {
-    size_t bytes = 0;
-    for (const Group& group : groups) {
-      const Region whole{0, group.compressor->shape().numel};
-      const size_t entries = slice_entries(most_kept_of(*group.compressor), ranks);
-      bytes += group.balanced ? group.compressor->capacity_for_entries(whole, entries)
-                              : room_for(*group.compressor, group.regions[r]);
-    }
-    largest = std::max(largest, bytes);
-  }
-  return largest;
-}
-
 SliceExchange::SliceExchange(const ExchangeContext& made_from, Cut cut)
     : transport_(*made_from.transport),
       tag_(made_from.tag),
       ranks_(static_cast<size_t>(transport_.world_size())),
       own_(static_cast<size_t>(transport_.rank())),
       groups_(make_groups(made_from, cut)),
-      outgoing_(transport_.world_size(), stride_for(groups_, ranks_)),
-      incoming_(transport_.world_size(), stride_for(groups_, ranks_)) {
+      outgoing_(made_from, [this](size_t g, size_t r) { return room(g, r, most_kept(g)); }),
+      incoming_(made_from, [this](size_t g, size_t r) { return room(g, r, most_kept(g)); }) {
   size_t counts = 0;
   for (const Group& group : groups_) {
     counts += group.balanced ? chunks_in(*group.compressor) : 0;
@@ -101,10 +76,10 @@ void SliceExchange::run(std::span<const GroupSlot> groups, ExchangeReport& repor
   }
   timed(report.codec_us, [&] { write_slices(groups, context); });
   for (size_t r = 0; r < ranks_; ++r) {
-    report.predicted_bytes_sent += r == own_ ? 0 : kFrameHeaderBytes + outgoing_.length(r);
+    report.predicted_bytes_sent += r == own_ ? 0 : outgoing_.bytes_sent(outgoing_.length(r));
   }
   timed(report.transfer_us, [&] {
-    const size_t own_length = std::exchange(outgoing_.length(own_), 0);  // is where it belongs
+    const size_t own_length = of_own().length(own_);
     transport_.all_to_all(outgoing_.parts(), incoming_.parts(), tag_, context);
     incoming_.length(own_) = own_length;
   });
@@ -155,24 +130,20 @@ void SliceExchange::write_slices(std::span<const GroupSlot> slots, Context& cont
     group.keeps_infinity = false;
   }
   for (size_t r = 0; r < ranks_; ++r) {
-    const Messages& messages = r == own_ ? incoming_ : outgoing_;
-    size_t length = 0;
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      const Group& group = groups_[g];
-      const Payload mine = slots[g].mine.first(payload_bytes(slots[g].mine));
-      const Payload out = messages.room(r).subspan(length);
-      if (group.regions[r].numel() == 0) {
-        length += write_empty_payload(*group.compressor, is_nonfinite(mine), out);
-        continue;
-      }
-      if (group.balanced) {
-        write_some(g, r, slots[g], out, context);
-      } else {
-        group.compressor->slice(mine, group.regions[r], out, context);
-      }
-      length += payload_bytes(out);
-    }
-    outgoing_.length(r) = length;
+    GroupMessages& messages = r == own_ ? of_own() : outgoing_;
+    messages.write(
+        r, [&](size_t g) { return groups_[g].regions[r]; },
+        [&](size_t g, Region region, Payload out) {
+          const Group& group = groups_[g];
+          const Payload mine = sent_part(slots[g]);
+          if (group.balanced && region.numel() > 0) {
+            write_some(g, r, slots[g], out, context);
+          } else if (region.numel() > 0) {
+            group.compressor->slice(mine, region, out, context);
+          } else if (!messages.at_capacity()) {
+            write_empty_payload(*group.compressor, is_nonfinite(mine), out);
+          }
+        });
   }
 }
 
@@ -181,7 +152,7 @@ void SliceExchange::write_slices(std::span<const GroupSlot> slots, Context& cont
 void SliceExchange::write_some(size_t g, size_t r, const GroupSlot& slot, Payload out,
                                Context& context) {
   Group& group = groups_[g];
-  const Payload mine = slot.mine.first(payload_bytes(slot.mine));
+  const Payload mine = sent_part(slot);
   group.compressor->slice_at_most({mine, group.regions[r], slice_entries(kept(g), ranks_)},
                                   slot.e_next, out, context);
   if (is_nonfinite(out) && !is_nonfinite(mine)) {
@@ -191,34 +162,21 @@ void SliceExchange::write_some(size_t g, size_t r, const GroupSlot& slot, Payloa
 }
 
 void SliceExchange::read_slices(ExchangeReport& report) {
-  for (size_t r = 0; r < ranks_; ++r) {
-    MessageReader reader(incoming_.message(r), r, tag_.what);
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      const auto item = reader.next({*groups_[g].compressor, groups_[g].regions[own_], g});
-      groups_[g].slices[r] = item.payload;
-      note_flag(item.nonfinite, r, report);
-    }
-    reader.finish();
-  }
-}
-
-void SliceExchange::note_flag(bool nonfinite, size_t rank, ExchangeReport& report) {
-  if (nonfinite && report.nonfinite_rank < 0) {
-    report.nonfinite_rank = static_cast<int>(rank);
-  }
+  incoming_.read([this](size_t g, size_t) { return groups_[g].regions[own_]; },
+                 [&](size_t g, size_t r, const MessageReader::Item& item) {
+                   groups_[g].slices[r] = item.payload;
+                   note_flag(item.nonfinite, r, report);
+                 });
 }
 
 uint64_t SliceExchange::bytes_sent(std::span<const size_t> payload_bytes) const {
-  uint64_t sent = (ranks_ - 1) * kFrameHeaderBytes;
-  for (size_t g = 0; g < groups_.size(); ++g) {
+  uint64_t sent = (ranks_ - 1) * outgoing_.bytes_sent(0);
+  for (size_t g = 0; !outgoing_.at_capacity() && g < groups_.size(); ++g) {
     const Group& group = groups_[g];
-    const Region whole{0, group.compressor->shape().numel};
     uint64_t slices = 0, overhead = 0;
     for (size_t r = 0; r < ranks_; ++r) {
       if (r != own_) {
-        const size_t entries = slice_entries(kept(g), ranks_);
-        slices += group.balanced ? group.compressor->capacity_for_entries(whole, entries)
-                                 : room_for(*group.compressor, group.regions[r]);
+        slices += room(g, r, kept(g));
         overhead += sizeof(PayloadHeader) + 3 * 4;  // each part of a body is padded on its own
       }
     }
@@ -236,8 +194,18 @@ size_t SliceExchange::kept(size_t group) const {
   return kept_in_step(compressor.spec(), compressor.shape().numel, compressor.step());
 }
 
+// The steps after the first keep no more.
 size_t SliceExchange::most_kept(size_t group) const {
-  return most_kept_of(*groups_[group].compressor);
+  const Compressor& compressor = *groups_[group].compressor;
+  return kept_in_step(compressor.spec(), compressor.shape().numel, 0);
+}
+
+size_t SliceExchange::room(size_t g, size_t r, size_t kept) const {
+  const Group& group = groups_[g];
+  const Region whole{0, group.compressor->shape().numel};
+  return group.balanced
+             ? group.compressor->capacity_for_entries(whole, slice_entries(kept, ranks_))
+             : room_for(*group.compressor, group.regions[r]);
 }
 
 std::vector<uint64_t> SliceExchange::state() const {

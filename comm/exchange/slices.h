@@ -19,8 +19,8 @@ bool chooses_among_all(const Compressor& compressor);
 bool rounds_the_mean(const Compressor& compressor);
 
 /// Regions, messages and payloads of one bucket. Even regions for compressors whose payloads are
-/// evenly spread; for those that choose among all elements regions with about as many entries each,
-/// cut anew every kBalanceSteps steps from where the entries of all ranks lie.
+/// evenly spread, and on a GPU; for those that choose among all elements regions with about as many
+/// entries each, cut anew every kBalanceSteps steps from where the entries of all ranks lie.
 class SliceExchange {
  public:
   /// Committed steps between two cuts of the regions.
@@ -36,9 +36,11 @@ class SliceExchange {
 
   SliceExchange(const ExchangeContext& made_from, Cut cut);
 
-  /// Blocks: to be called on the stream's thread. Flags found in slices go to the report; all ranks
-  /// see all ranks' flags.
+  /// To be called where StreamExchange::run_now() is. Flags found in slices go to the report; all
+  /// ranks see all ranks' flags.
   void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
+  /// Behind the use of slices(): GroupMessages::wipe().
+  void wipe(Stream& stream) { incoming_.wipe(stream); }
 
   size_t ranks() const { return ranks_; }
   size_t own() const { return own_; }
@@ -61,9 +63,6 @@ class SliceExchange {
   std::vector<uint64_t> state() const;
   void set_state(std::span<const uint64_t> state);
 
-  /// Records the flag of a payload from `rank`.
-  static void note_flag(bool nonfinite, size_t rank, ExchangeReport& report);
-
  private:
   struct Group {
     Compressor* compressor;
@@ -80,8 +79,9 @@ class SliceExchange {
   static size_t slice_entries(size_t kept, size_t ranks) {
     return (kSliceShares * kept + ranks - 1) / ranks;
   }
+  /// Bytes that a slice of rank r's region has room for, when its sender keeps `kept`.
+  size_t room(size_t g, size_t r, size_t kept) const;
   static std::vector<Group> make_groups(const ExchangeContext& made_from, Cut cut);
-  static size_t stride_for(std::span<const Group> groups, size_t ranks);
   bool must_cut() const;
   /// Whether the last cut is of a step that is not committed: that was refused, or is in progress.
   bool cut_is_open() const { return cut_in_ && *cut_in_ == groups_[0].compressor->step(); }
@@ -89,6 +89,8 @@ class SliceExchange {
   void write_slices(std::span<const GroupSlot> groups, Context& context);
   void write_some(size_t g, size_t r, const GroupSlot& slot, Payload out, Context& context);
   void read_slices(ExchangeReport& report);
+  /// Where this rank's own slices are written: where they belong, unless whole strides travel.
+  GroupMessages& of_own() { return outgoing_.at_capacity() ? outgoing_ : incoming_; }
 
   Transport& transport_;
   const CallTag tag_;
@@ -96,7 +98,7 @@ class SliceExchange {
   std::vector<Group> groups_;
   std::vector<float> counts_;  // entries per chunk of all balanced groups
   std::optional<uint32_t> cut_in_;  // committed steps before that of the last cut
-  Messages outgoing_, incoming_;
+  GroupMessages outgoing_, incoming_;
 };
 
 }  // namespace gradwire

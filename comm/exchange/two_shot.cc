@@ -25,7 +25,7 @@ class TwoShotExchange final : public StreamExchange {
         transport_(*made_from.transport),
         tag_(made_from.tag),
         slices_(made_from, SliceExchange::Cut::kBalanced),
-        merged_(transport_.world_size(), merged_stride()),
+        merged_(made_from, [this](size_t g, size_t r) { return merged_room(g, r); }),
         payloads_(compressors_.size(), std::vector<ConstPayload>(slices_.ranks())),
         tiles_(compressors_.size()) {}
 
@@ -41,11 +41,11 @@ class TwoShotExchange final : public StreamExchange {
   void set_state(std::span<const uint64_t> state) override { slices_.set_state(state); }
 
   uint64_t bytes_sent(std::span<const size_t> payload_bytes) const override {
-    uint64_t merged = kFrameHeaderBytes;
+    size_t merged = 0;
     for (size_t g = 0; g < compressors_.size(); ++g) {
       merged += merged_room(g, slices_.own());
     }
-    return slices_.bytes_sent(payload_bytes) + (slices_.ranks() - 1) * merged;
+    return slices_.bytes_sent(payload_bytes) + (slices_.ranks() - 1) * merged_.bytes_sent(merged);
   }
 
  private:
@@ -55,10 +55,10 @@ class TwoShotExchange final : public StreamExchange {
                Context& context) override {
     slices_.run(groups, report, context);
     timed(report.codec_us, [&] { merge_own(groups, context); });
+    const size_t own = slices_.own();
     report.predicted_bytes_sent +=
-        (slices_.ranks() - 1) * (kFrameHeaderBytes + merged_.length(slices_.own()));
+        (slices_.ranks() - 1) * merged_.bytes_sent(merged_.length(own));
     timed(report.transfer_us, [&] {
-      const size_t own = slices_.own();
       transport_.all_gather(merged_.length(own), merged_.room(own), merged_.parts(), tag_, context);
     });
     timed(report.codec_us, [&] {
@@ -67,35 +67,37 @@ class TwoShotExchange final : public StreamExchange {
         decode({*compressors_[g], payloads_[g], groups[g].mean, tag_.what}, result(g), report,
                context);
       }
+      slices_.wipe(context.stream);
+      merged_.wipe(context.stream);
     });
   }
 
   void merge_own(std::span<const GroupSlot> groups, Context& context) {
     const size_t own = slices_.own();
-    size_t length = 0;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const Region region = slices_.region(g, own);
-      const auto slices = slices_.slices(g);
-      const Payload out = merged_.room(own).subspan(length);
-      if (region.numel() == 0) {
-        const bool nonfinite = std::any_of(slices.begin(), slices.end(), is_nonfinite);
-        length +=
+    merged_.write(
+        own, [&](size_t g) { return slices_.region(g, own); },
+        [&](size_t g, Region region, Payload out) {
+          if (region.numel() > 0) {
+            merge_group(g, groups[g], out, context);
+          } else if (!merged_.at_capacity()) {
+            const bool nonfinite = std::ranges::any_of(slices_.slices(g), is_nonfinite);
             write_empty_payload(*compressors_[g], nonfinite || slices_.keeps_infinity(g), out);
-        continue;
-      }
-      const MergeInput input{.slices = slices,
-                             .region = region,
-                             .scale = 1.0f / static_cast<float>(slices_.ranks()),
-                             .e = {},
-                             .most_entries = most_entries(g, slices_.kept(g))};
-      blame_sender({*compressors_[g], slices, groups[g].mean, tag_.what}, context,
-                   [&] { compressors_[g]->merge(input, groups[g].e_next, out, context); });
-      if (slices_.keeps_infinity(g)) {
-        set_nonfinite(out, true);
-      }
-      length += payload_bytes(out);
+          }
+        });
+  }
+
+  void merge_group(size_t g, const GroupSlot& slot, Payload out, Context& context) {
+    const auto slices = slices_.slices(g);
+    const MergeInput input{.slices = slices,
+                           .region = slices_.region(g, slices_.own()),
+                           .scale = 1.0f / static_cast<float>(slices_.ranks()),
+                           .e = slot.e,
+                           .most_entries = most_entries(g, slices_.kept(g))};
+    blame_sender({*compressors_[g], slices, slot.mean, tag_.what}, context,
+                 [&] { compressors_[g]->merge(input, slot.e_next, out, context); });
+    if (slices_.keeps_infinity(g)) {
+      set_nonfinite(out, true);
     }
-    merged_.length(own) = length;
   }
 
   // The merged regions tile the group and already hold the mean. Every rank has seen the flags of
@@ -105,19 +107,15 @@ class TwoShotExchange final : public StreamExchange {
     for (size_t g = 0; g < compressors_.size(); ++g) {
       tiles_[g].clear();
     }
-    for (size_t r = 0; r < slices_.ranks(); ++r) {
-      MessageReader reader(merged_.message(r), r, tag_.what);
-      for (size_t g = 0; g < compressors_.size(); ++g) {
-        const Region region = slices_.region(g, r);
-        const auto item = reader.next({*compressors_[g], region, g});
-        payloads_[g][r] = item.payload;
-        report.overflows = report.overflows || (item.nonfinite && report.nonfinite_rank < 0);
-        if (region.numel() > 0) {
-          tiles_[g].push_back(item.payload);
-        }
-      }
-      reader.finish();
-    }
+    merged_.read([this](size_t g, size_t r) { return slices_.region(g, r); },
+                 [&](size_t g, size_t r, const MessageReader::Item& item) {
+                   payloads_[g][r] = item.payload;
+                   report.overflows =
+                       report.overflows || (item.nonfinite && report.nonfinite_rank < 0);
+                   if (slices_.region(g, r).numel() > 0) {
+                     tiles_[g].push_back(item.payload);
+                   }
+                 });
   }
 
   // Of this rank's region, when every rank keeps `kept`.
@@ -134,20 +132,7 @@ class TwoShotExchange final : public StreamExchange {
       return compressor.capacity_for_entries({0, compressor.shape().numel},
                                              most_entries(g, slices_.most_kept(g)));
     }
-    const Region region = slices_.region(g, r);
-    return region.numel() == 0 ? sizeof(PayloadHeader) : compressor.slice_capacity_bytes(region);
-  }
-
-  size_t merged_stride() const {
-    size_t largest = 0;
-    for (size_t r = 0; r < slices_.ranks(); ++r) {
-      size_t bytes = 0;
-      for (size_t g = 0; g < compressors_.size(); ++g) {
-        bytes += merged_room(g, r);
-      }
-      largest = std::max(largest, bytes);
-    }
-    return largest;
+    return room_for(compressor, slices_.region(g, r));
   }
 
   const std::string_view name_;
@@ -155,7 +140,7 @@ class TwoShotExchange final : public StreamExchange {
   Transport& transport_;
   const CallTag tag_;
   SliceExchange slices_;
-  Messages merged_;
+  GroupMessages merged_;
   std::vector<std::vector<ConstPayload>> payloads_;  // [group][rank]
   std::vector<std::vector<ConstPayload>> tiles_;     // [group]: those of ranks with a region
 };

@@ -19,10 +19,12 @@ struct DeviceCase {
   ReducerOptions options{};
   GradientsOf gradients_of = gradients;
   ResidualMemory residual_memory = ResidualMemory::kDevice;
+  std::vector<SpecRule> rules = {};
 
   /// Several buckets, of several chunks where each rank owns some.
   Plan plan() const {
-    Plan made = plan_of(spec, exchange == "gather" ? 16384 : 65536, exchange);
+    const size_t bucket_bytes = exchange == "gather" && rules.empty() ? 16384 : 65536;
+    Plan made = plan_of(spec, bucket_bytes, exchange, rules);
     made.residual_memory = residual_memory;
     return made;
   }

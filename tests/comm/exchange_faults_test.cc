@@ -66,6 +66,16 @@ RankEnd run_with_fault(const ExchangeCase& c, const Fault& fault) {
   return ends[0];
 }
 
+TEST(ExchangeRows, SayWhatTheyDoNotCarryOnAGpu) {
+  for (const ExchangeRow& row : exchange_registry()) {
+    bool all = row.on_gpu != nullptr;
+    for (const CompressorRow& compressor : compressor_registry()) {
+      all = all && row.on_gpu(parse_spec(compressor.example));
+    }
+    EXPECT_EQ(row.not_on_gpu.empty(), all) << row.name;
+  }
+}
+
 TEST(ExchangeFaults, APayloadThatIsNotWhatWasAgreedNamesItsRankAndBucket) {
   for (const ExchangeRow& row : rows_of_payloads()) {
     for (const Fault& fault : header_faults()) {

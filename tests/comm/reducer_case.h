@@ -22,11 +22,13 @@ inline std::vector<ParamInfo> model() {
 }
 
 inline Plan plan_of(const std::string& spec, size_t bucket_bytes = 16384,
-                    const std::string& exchange = "auto") {
+                    const std::string& exchange = "auto",
+                    const std::vector<SpecRule>& rules = {}) {
   PlanOptions options;
   options.spec = parse_spec(spec);
   options.bucket_bytes = bucket_bytes;
   options.exchange = exchange;
+  options.rules = rules;
   options.seed = 3;
   return make_plan(model(), options);
 }

@@ -15,8 +15,7 @@ std::vector<std::string> device_rows() {
   for (const std::string& name : rows()) {
     const ReducerCase c = cases_of(name).front();
     const ExchangeRow& row = find_exchange(c.exchange);
-    if (row.make_on_device != nullptr &&
-        (row.accepts_on_device == nullptr || row.accepts_on_device(parse_spec(c.spec)))) {
+    if (row.on_gpu != nullptr && row.on_gpu(parse_spec(c.spec))) {
       names.push_back(name);
     }
   }

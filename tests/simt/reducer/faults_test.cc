@@ -237,7 +237,8 @@ TEST_F(DeviceReducers, SayWhatIsNotThereOnAGpu) {
               "reducer: launch_order is agreed, expected plan: on a GPU nobody waits for what "
               "other ranks say");
     EXPECT_EQ(made({"topk:1%", "gtopk"}, &self.stream()),
-              "exchange 'gtopk': is not there on a GPU, expected dense, gather, two_shot");
+              "exchange 'gtopk': is not there on a GPU, where the host reads what a meeting left "
+              "before the next begins; expected dense, gather, two_shot");
     EXPECT_TRUE(contains(made({"topk:1%", "two_shot"}, &self.stream()),
                          "exchange 'two_shot': cannot carry 'topk:1%' on a GPU"));
     EXPECT_EQ(message_of<InvalidArgument>([&] {

@@ -32,6 +32,20 @@ TEST_F(DeviceReducers, WriteThemForAnyNumberOfRanks) {
   }
 }
 
+// The first payloads of a bucket do not lie one behind another.
+TEST_F(DeviceReducers, WriteThemOfGroupsOfTwoRoundsAroundAnother) {
+  for (const char* exchange : {"dense", "gather", "two_shot"}) {
+    const DeviceCase what{
+        .spec = "powersgd:3,rounds=2",
+        .exchange = exchange,
+        .steps = 3,
+        .rules = {{.spec = parse_spec("powersgd:2,rounds=2"), .name = "three.weight"},
+                  {.spec = parse_spec("none"), .name = "*.bias"}}};
+    ASSERT_EQ(what.plan().buckets[0].groups.size(), 3u);
+    expect_the_cpus_bits(2, what);
+  }
+}
+
 TEST_F(DeviceReducers, WriteThemOverSeveralStreams) {
   for (const ResidualMemory memory : {ResidualMemory::kDevice, ResidualMemory::kHost}) {
     expect_the_cpus_bits(3, {.spec = "int8",
