@@ -11,6 +11,7 @@
 
 namespace gradwire {
 
+class MessageMemory;
 class SubGroups;
 
 /// One group of a bucket while the bucket is exchanged.
@@ -98,6 +99,8 @@ struct ExchangeContext {
   /// Parts of the transport's group, shared by exchanges that run one after another. Null: those
   /// that need parts make their own.
   SubGroups* groups = nullptr;
+  /// Where messages lie, shared with other exchanges; see MessageMemory. Null: in memory of its own.
+  MessageMemory* memory = nullptr;
   /// Ranks with neighbouring numbers that share a node; divides the world size.
   int ranks_per_node = 1;
   /// By node only: elements of each group's gradient. Its compressor is of float32 and of the

@@ -57,8 +57,8 @@ class TreeExchange final : public StreamExchange {
         rank_(static_cast<uint32_t>(made_from.transport->rank())),
         ranks_(static_cast<uint32_t>(made_from.transport->world_size())),
         power_(std::bit_floor(ranks_)),
-        pair_(2, stride_for(compressors_)),
-        current_(stride_for(compressors_)),
+        pair_(2, stride_for(compressors_), {}, made_from.memory),
+        current_(message_memory(stride_for(compressors_), {}, made_from.memory)),
         met_(compressors_.size()),
         payloads_(compressors_.size()),
         kept_finite_(ranks_),
@@ -119,7 +119,7 @@ class TreeExchange final : public StreamExchange {
       move(*fold_, folded() ? 0 : length_, report, context);
       if (folded()) {
         const auto message = pair_.message(0);
-        std::copy(message.begin(), message.end(), current_.bytes().begin());
+        std::copy(message.begin(), message.end(), current_->bytes().begin());
         length_ = message.size();
       }
     }
@@ -133,7 +133,7 @@ class TreeExchange final : public StreamExchange {
     length_ = 0;
     for (const GroupSlot& slot : slots) {
       const Payload payload = sent_part(slot);
-      std::memcpy(current_.data() + length_, payload.data(), payload.size());
+      std::memcpy(current_->data() + length_, payload.data(), payload.size());
       length_ += payload.size();
       bad = is_nonfinite(payload) ? rank_ : bad;
       if (!slot.e_next.empty()) {
@@ -144,7 +144,7 @@ class TreeExchange final : public StreamExchange {
   }
 
   void close_message(BadRank bad) {
-    std::memcpy(current_.data() + length_, &bad, sizeof bad);
+    std::memcpy(current_->data() + length_, &bad, sizeof bad);
     length_ += sizeof bad;
   }
 
@@ -154,10 +154,10 @@ class TreeExchange final : public StreamExchange {
     report.predicted_bytes_sent += kFrameHeaderBytes + length;
     timed(report.transfer_us, [&] {
       sent_length_ = length;
-      part.all_gather(sent_length_, current_.bytes().first(length), pair_.parts(), tag_, context);
+      part.all_gather(sent_length_, current_->bytes().first(length), pair_.parts(), tag_, context);
     });
     if (length == 0) {  // sent nothing, and has it all the same
-      std::copy_n(current_.bytes().begin(), length_, pair_.room(own).begin());
+      std::copy_n(current_->bytes().begin(), length_, pair_.room(own).begin());
       pair_.length(own) = length_;
     }
   }
@@ -190,7 +190,7 @@ class TreeExchange final : public StreamExchange {
                                                                   compressor.step())
                                                    : 0,
                                .meeting = meeting.number()};
-        const Payload out = current_.bytes().subspan(length_);
+        const Payload out = current_->bytes().subspan(length_);
         // One of those who work it out keeps what is left out.
         const Residual e_next = meeting.lowest == rank_ ? slots[g].e_next : Residual{};
         const uint32_t senders[] = {meeting.low, meeting.high};
@@ -209,7 +209,7 @@ class TreeExchange final : public StreamExchange {
   }
 
   void finish(std::span<const GroupSlot> slots, ExchangeReport& report, Context& context) {
-    std::copy_n(current_.bytes().begin(), length_, pair_.room(0).begin());
+    std::copy_n(current_->bytes().begin(), length_, pair_.room(0).begin());
     pair_.length(0) = length_;
     const uint32_t sender = folded() ? rank_ - power_ : rank_;
     read(0, sender);
@@ -270,7 +270,7 @@ class TreeExchange final : public StreamExchange {
   Transport* fold_ = nullptr;  ///< with the rank power_ above or below; null where there is none
   std::vector<Transport*> levels_;
   Messages pair_;
-  Buffer current_;     ///< this rank's message, length_ bytes of it
+  std::shared_ptr<const Buffer> current_;  ///< this rank's message, length_ bytes of it
   size_t length_ = 0;
   size_t sent_length_ = 0;
   std::vector<std::array<ConstPayload, 2>> met_;  ///< of each group, in pair_

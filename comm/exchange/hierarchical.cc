@@ -43,7 +43,10 @@ class HierarchicalExchange final : public StreamExchange {
         across_(groups_.part(concat("places in nodes of ", per_node_),
                              made_from.transport->rank() % per_node_)),
         between_(make_exchange(exchange_between_nodes(compressors_, across_.world_size()),
-                               {.compressors = compressors_, .transport = &across_, .tag = tag_})),
+                               {.compressors = compressors_,
+                                .transport = &across_,
+                                .tag = tag_,
+                                .memory = made_from.memory})),
         sums_(compressors_.size()),
         between_slots_(compressors_.size()) {
     size_t own = 0, largest = sizeof(int32_t);
@@ -52,13 +55,14 @@ class HierarchicalExchange final : public StreamExchange {
       own += share_numel(g, node_.rank());
       largest += share_numel(g, 0) * sizeof(float);  // no share is larger than the first
     }
-    shares_.resize(own);
+    share_memory_ = message_memory(own * sizeof(float), {}, made_from.memory);
+    shares_ = share_memory_->as<float>().first(own);
     size_t begin = 0;
     for (size_t g = 0; g < sums_.size(); ++g) {
-      sums_[g].share = std::span(shares_).subspan(begin, share_numel(g, node_.rank()));
+      sums_[g].share = shares_.subspan(begin, share_numel(g, node_.rank()));
       begin += sums_[g].share.size();
     }
-    means_.emplace(per_node_, largest);
+    means_.emplace(per_node_, largest, Device{}, made_from.memory);
     found_.resize(static_cast<size_t>(whole_.world_size()));
     lengths_.resize(found_.size());
   }
@@ -238,7 +242,8 @@ class HierarchicalExchange final : public StreamExchange {
   const std::unique_ptr<Exchange> between_;
   std::vector<NodeSum> sums_;
   std::vector<GroupSlot> between_slots_;
-  std::vector<float> shares_;
+  std::shared_ptr<const Buffer> share_memory_;
+  std::span<float> shares_;  // of all groups
   std::optional<Messages> means_;
   std::vector<std::byte> found_;  // of each rank of the whole group
   std::vector<size_t> lengths_;

@@ -7,6 +7,22 @@
 
 namespace gradwire {
 
+std::shared_ptr<const Buffer> MessageMemory::take(size_t bytes, Device device) {
+  if (next_ == blocks_.size()) {
+    blocks_.emplace_back();
+  }
+  std::shared_ptr<const Buffer>& block = blocks_[next_++];
+  if (block == nullptr || block->size_bytes() < bytes) {
+    block = std::make_shared<const Buffer>(bytes, device);
+  }
+  return block;
+}
+
+std::shared_ptr<const Buffer> message_memory(size_t bytes, Device device, MessageMemory* shared) {
+  return shared != nullptr ? shared->take(bytes, device)
+                           : std::make_shared<const Buffer>(bytes, device);
+}
+
 template <class... Parts>
 void MessageReader::require(bool condition, size_t group, const Parts&... parts) const {
   if (!condition) [[unlikely]] {
@@ -58,7 +74,7 @@ Payload sent_part(const GroupSlot& slot) {
 
 GroupMessages::GroupMessages(const ExchangeContext& made_from, Layout layout)
     : Messages(made_from.transport->world_size(), layout.stride,
-               made_from.transport->traits().device),
+               made_from.transport->traits().device, made_from.memory),
       compressors_(made_from.compressors),
       what_(made_from.tag.what),
       begins_(std::move(layout.begins)) {}

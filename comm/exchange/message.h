@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,18 +16,42 @@
 
 namespace gradwire {
 
-/// Owns what a Parts view points at: one message of every rank, each of at most `stride` bytes.
+/// Memory that exchanges of several buckets use in turn: the first messages of each lie in the same
+/// place, and so do the second ones. Only for exchanges that run one after another, and whose result()
+/// nobody reads behind the run.
+class MessageMemory {
+ public:
+  /// The exchange made from now on is another bucket's. The largest bucket comes first: a larger one
+  /// takes new memory.
+  void begin_bucket() { next_ = 0; }
+  /// At least `bytes`.
+  std::shared_ptr<const Buffer> take(size_t bytes, Device device);
+
+ private:
+  std::vector<std::shared_ptr<const Buffer>> blocks_;
+  size_t next_ = 0;  // of the bucket's messages
+};
+
+/// Of `shared`, or where that is null memory of its own.
+std::shared_ptr<const Buffer> message_memory(size_t bytes, Device device, MessageMemory* shared);
+
+/// A view of one message of every rank, each of at most `stride` bytes, and their memory: `shared`, or
+/// its own where that is null.
 class Messages {
  public:
-  Messages(int world_size, size_t stride, Device device = {})
-      : buffer_(product_of(static_cast<size_t>(world_size), stride), device),
+  Messages(int world_size, size_t stride, Device device = {}, MessageMemory* shared = nullptr)
+      : memory_(message_memory(product_of(static_cast<size_t>(world_size), stride), device, shared)),
         lengths_(static_cast<size_t>(world_size)),
         stride_(stride) {}
 
-  Parts parts() { return {.bytes = buffer_.bytes(), .stride = stride_, .lengths = lengths_}; }
+  Parts parts() {
+    return {.bytes = memory_->bytes().first(lengths_.size() * stride_),
+            .stride = stride_,
+            .lengths = lengths_};
+  }
   /// The whole room of rank r's message.
   std::span<std::byte> room(size_t r) const {
-    return buffer_.bytes().subspan(r * stride_, stride_);
+    return memory_->bytes().subspan(r * stride_, stride_);
   }
   /// What is in it.
   std::span<std::byte> message(size_t r) const { return room(r).first(lengths_[r]); }
@@ -35,7 +60,7 @@ class Messages {
   size_t stride() const { return stride_; }
 
  private:
-  Buffer buffer_;
+  std::shared_ptr<const Buffer> memory_;
   std::vector<size_t> lengths_;
   size_t stride_;
 };

@@ -40,7 +40,7 @@ class SumExchange final : public StreamExchange {
     for (const Compressor* compressor : compressors_) {
       bytes += compressor->capacity_bytes();
     }
-    buffer_ = Buffer(bytes);
+    memory_ = message_memory(bytes, {}, made_from.memory);
     sums_.resize(compressors_.size());
     results_.resize(compressors_.size());
   }
@@ -85,7 +85,7 @@ class SumExchange final : public StreamExchange {
   void lay_out(std::span<const GroupSlot> groups) {
     size_t begin = 0;
     for (size_t g = 0; g < groups.size(); ++g) {
-      sums_[g] = buffer_.bytes().subspan(begin, payload_bytes(groups[g].mine));
+      sums_[g] = memory_->bytes().subspan(begin, payload_bytes(groups[g].mine));
       results_[g] = sums_[g];
       begin += sums_[g].size();
     }
@@ -95,7 +95,7 @@ class SumExchange final : public StreamExchange {
   // Everything behind the first header. The headers between groups travel as zeros, so that each sum
   // lies behind the place of its own.
   std::span<float> values() const {
-    return buffer_.as<float>().first(length_ / sizeof(float)).subspan(kHeaderFloats);
+    return memory_->as<float>().first(length_ / sizeof(float)).subspan(kHeaderFloats);
   }
   std::span<float> flags() const { return values().last(ranks_); }
 
@@ -131,7 +131,7 @@ class SumExchange final : public StreamExchange {
   Transport& transport_;
   CallTag tag_;
   const size_t ranks_;
-  Buffer buffer_;  // the groups' payloads one after another, then the flags
+  std::shared_ptr<const Buffer> memory_;  // the groups' payloads one after another, then the flags
   size_t length_ = 0;  // bytes of it in this step
   std::vector<Payload> sums_;
   std::vector<ConstPayload> results_;  // the same, as result() gives them

@@ -5,98 +5,13 @@
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/exchange/rows.h"
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/comm/internal/bucket_layout.h"
 #include "gradwire/kernels/ops/lowrank.h"
 
 namespace gradwire {
 namespace {
 
 bool is_low_rank(const PlanGroup& group) { return find_compressor(group.spec.name).low_rank; }
-
-size_t count_nonzero(ConstGradient values) {
-  return dispatch(values.dtype, [&]<class T>() {
-    size_t count = 0;
-    for (const T& value : values.as<T>()) {
-      count += to_float(value) != 0.0f ? 1 : 0;
-    }
-    return count;
-  });
-}
-
-// The parts of segments that follow one another that lie in `share`.
-std::vector<Segment> segments_within(std::span<const Segment> segments, Region share) {
-  std::vector<Segment> within;
-  size_t begin = 0;
-  for (const Segment& segment : segments) {
-    const size_t from = std::max(begin, share.begin);
-    const size_t to = std::min(begin + segment.numel, share.end);
-    if (from < to) {
-      within.push_back({.parameter = segment.parameter,
-                        .offset_in_parameter = segment.offset_in_parameter + (from - begin),
-                        .numel = to - from,
-                        .rows = to - from == segment.numel ? segment.rows : 0});  // whole or none
-    }
-    begin += segment.numel;
-  }
-  return within;
-}
-
-/// The next multiple of 64 bytes, in elements.
-size_t aligned_numel(size_t numel, DType dtype) {
-  return room_of(numel * size_of(dtype)) / size_of(dtype);
-}
-
-/// Of each group, and the end of the last one.
-std::vector<size_t> begins_of(std::span<const PlanGroup> groups, DType dtype) {
-  std::vector<size_t> begins{0};
-  for (const PlanGroup& group : groups) {
-    begins.back() = aligned_numel(begins.back(), dtype);
-    begins.push_back(begins.back() + group.numel);
-  }
-  return begins;
-}
-
-/// Of each group, what this rank compresses.
-std::vector<Region> shares_of(std::span<const PlanGroup> groups, int ranks_per_node, int rank) {
-  std::vector<Region> shares;
-  for (const PlanGroup& group : groups) {
-    shares.push_back(node_share(group.numel, rank, ranks_per_node));
-  }
-  return shares;
-}
-
-Compressors make_compressors(const Plan& plan, BucketId id, std::span<const Region> shares,
-                             const Transport& transport, const BucketStart& start) {
-  const bool by_node = find_exchange(plan.buckets[id].exchange).by_node;
-  const bool on_gpu = start.device.type == DeviceType::kCuda;
-  // Nodes larger than the group are the exchange's to refuse.
-  const int senders = std::max(1, transport.world_size() / (by_node ? plan.ranks_per_node : 1));
-  Compressors made;
-  for (size_t g = 0; g < shares.size(); ++g) {
-    const PlanGroup& group = plan.buckets[id].groups[g];
-    made.push_back(make_compressor(group.spec,
-                                   {.numel = shares[g].numel(),
-                                    .dtype = by_node ? DType::kFloat32 : plan.dtype,
-                                    .device = start.device,
-                                    .segments = segments_within(group.segments, shares[g]),
-                                    .seed = plan.seed,
-                                    .rank = transport.rank(),
-                                    .world_size = senders,
-                                    .bucket = id,
-                                    .state = on_gpu ? start.state : nullptr}));
-    if (!on_gpu) {  // else it has the step of all
-      made.back()->set_step(start.committed_step);
-    }
-  }
-  return made;
-}
-
-std::string describe(const PlanBucket& bucket, std::string_view what) {
-  std::string text = concat(what, " (", bucket.exchange, ", ");
-  for (size_t g = 0; g < bucket.groups.size(); ++g) {
-    text += (g == 0 ? "" : " + ") + to_string(bucket.groups[g].spec);
-  }
-  return text + ")";
-}
 
 }  // namespace
 
@@ -105,37 +20,37 @@ Bucket::Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGrou
     : groups_(plan.buckets[id].groups),
       what_(concat("bucket ", id)),
       label_(describe(plan.buckets[id], what_)),
-      by_node_(find_exchange(plan.buckets[id].exchange).by_node),
-      puts_back_(find_exchange(plan.buckets[id].exchange).puts_back),
-      shows_union_(find_exchange(plan.buckets[id].exchange).rank_order &&
-                   start.device.type == DeviceType::kCpu),
-      shares_(shares_of(groups_, by_node_ ? plan.ranks_per_node : 1, groups.whole().rank())),
+      row_(find_exchange(plan.buckets[id].exchange)),
+      on_gpu_(start.device.type == DeviceType::kCuda),
+      shares_(shares_of(groups_, row_.by_node ? plan.ranks_per_node : 1, groups.whole().rank())),
       begins_(begins_of(groups_, plan.dtype)),
       gradient_memory_(begins_.back() * size_of(plan.dtype), start.device),
       gradient_{gradient_memory_.data(), begins_.back(), plan.dtype, start.device},
       state_(start.state),
       compressors_(make_compressors(plan, id, shares_, groups.whole(), start)),
-      memory_(plan, groups_, shares_, compressors_, by_node_ && plan.ranks_per_node > 1, start),
+      memory_(plan, groups_, shares_, compressors_, row_.by_node && plan.ranks_per_node > 1, start),
       slots_(groups_.size()),
       lent_(groups_.size()),
-      unions_(groups_.size()) {
+      unions_(groups_.size()),
+      made_from_{.compressors = {},
+                 .transport = &groups.whole(),
+                 .tag = {fnv1a(what_, plan_fingerprint), what_},
+                 .groups = &groups,
+                 .ranks_per_node = plan.ranks_per_node} {
   make_payloads(start.device);
-  std::vector<Compressor*> compressors;
-  std::vector<size_t> numels;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    compressors.push_back(compressors_[g].get());
-    numels.push_back(groups_[g].numel);
+    made_from_.compressors.push_back(compressors_[g].get());
+    made_from_.group_numels.push_back(groups_[g].numel);
   }
-  const uint64_t fingerprint = fnv1a(what_, plan_fingerprint);
-  adds_gradients_ = adds_gradients(plan.buckets[id].exchange, compressors, groups.whole());
-  ExchangeContext made_from{.compressors = std::move(compressors),
-                            .transport = &groups.whole(),
-                            .tag = {fingerprint, what_},
-                            .groups = &groups,
-                            .ranks_per_node = plan.ranks_per_node,
-                            .group_numels = std::move(numels)};
+  adds_gradients_ = adds_gradients(row_.name, made_from_.compressors, groups.whole());
+}
+
+void Bucket::open_exchange(MessageMemory* memory) {
+  shares_memory_ = memory != nullptr;
+  ExchangeContext made_from = made_from_;
+  made_from.memory = memory;
   exchange_ = adds_gradients_ ? make_gradient_sum_exchange(std::move(made_from))
-                              : make_exchange(plan.buckets[id].exchange, std::move(made_from));
+                              : make_exchange(row_.name, std::move(made_from));
 }
 
 // One behind another, each at the beginning of a cache line.
@@ -178,9 +93,9 @@ void Bucket::compress(Gradient gradient, Context& context) {
 void Bucket::exchange(Context& context) {
   Workspace::Frame frame(context.workspace);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const bool compresses = by_node_ || slots_[g].compressor->rounds() == 2;
+    const bool compresses = row_.by_node || slots_[g].compressor->rounds() == 2;
     lent_[g] = {};
-    if (compresses || puts_back_) {
+    if (compresses || row_.puts_back) {
       const auto holding = compresses ? Feedback::Holding::kBoth : Feedback::Holding::kNext;
       lent_[g] = memory_.of_group(g).lend(shares_[g], holding, frame, context);
     }
@@ -241,34 +156,17 @@ std::string Bucket::what_is_not_finite() const {
              : "the estimate of ef21 overflows float32, of which the mean is infinite";
 }
 
-// Runs of elements spread over the group, others in each step: a few microseconds.
 void Bucket::sample_union() {
-  constexpr size_t kRuns = 64, kRun = 1024;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const Gradient mean = slots_[g].mean;
-    if (!shows_union_ || !report_.finite() || mean.numel == 0 ||
-        !find_compressor(groups_[g].spec.name).selector) {
-      continue;
+    const bool shows = row_.rank_order && !on_gpu_ && report_.finite();
+    if (shows && find_compressor(groups_[g].spec.name).selector) {
+      unions_.look_at(g, slots_[g].mean, compressors_[g]->step());
     }
-    const bool all = mean.numel <= kRuns * kRun;
-    const size_t runs = all ? 1 : kRuns, stride = mean.numel / runs, length = all ? stride : kRun;
-    const size_t shift = all ? 0 : compressors_[g]->step() * kRun % (stride - kRun + 1);
-    for (size_t run = 0; run < runs; ++run) {
-      unions_[g].sent += count_nonzero(mean.subview(run * stride + shift, length));
-    }
-    unions_[g].elements += runs * length;
   }
 }
 
-double Bucket::union_density(size_t offset) const {
-  const UnionSample& sample = unions_[memory_.group_at(offset)];
-  return sample.elements == 0
-             ? 0.0
-             : static_cast<double>(sample.sent) / static_cast<double>(sample.elements);
-}
-
 void Bucket::deliver(Delivery delivery, std::span<const PlanGroup> planned) {
-  check(!by_node_ || delivery == Delivery::kMean, "deliver: ", label_,
+  check(!row_.by_node || delivery == Delivery::kMean, "deliver: ", label_,
         " adds up by node, payloads cannot be handed on");
   const bool estimates =
       std::ranges::any_of(planned, [](const PlanGroup& group) { return group.spec.ef21; });
@@ -278,7 +176,23 @@ void Bucket::deliver(Delivery delivery, std::span<const PlanGroup> planned) {
       delivery == Delivery::kMean ||
           std::ranges::none_of(planned, [](const PlanGroup& group) { return is_low_rank(group); }),
       "deliver: ", label_, " has a compressor that learns from the mean, which every rank decodes");
+  set_delivery(delivery);
+}
+
+// Payloads stay until the next step, and other buckets would write over them.
+void Bucket::set_delivery(Delivery delivery) {
   delivery_ = delivery;
+  if (delivery == Delivery::kPayloads && shares_memory_) {
+    const std::vector<uint64_t> learned = exchange_->state();
+    open_exchange(nullptr);
+    exchange_->set_state(learned);
+  }
+}
+
+void Bucket::release_scratch() const {
+  gradient_memory_.release_pages();
+  payload_memory_.release_pages();
+  memory_.release_next();
 }
 
 void Bucket::commit() {
@@ -336,7 +250,7 @@ void Bucket::take_gradient(Bucket& from) {
 
 void Bucket::take_over(Bucket& from) {
   take_gradient(from);
-  delivery_ = from.delivery_;
+  set_delivery(from.delivery_);
   payloads_ = from.payloads_;
 }
 

@@ -7,6 +7,7 @@
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/internal/bucket_memory.h"
+#include "gradwire/comm/internal/union_samples.h"
 #include "gradwire/comm/plan.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/comm/subgroups.h"
@@ -20,6 +21,9 @@ class Bucket {
   /// `plan_fingerprint` is that of `plan`, worked out once for all buckets.
   Bucket(const Plan& plan, uint64_t plan_fingerprint, BucketId id, SubGroups& groups,
          const BucketStart& start);
+  /// Before the first step, and all buckets of a plan in the same order on all ranks: collective where
+  /// the exchange wants a part of the group that nobody had yet. `memory`: see MessageMemory.
+  void open_exchange(MessageMemory* memory);
   Bucket(const Bucket&) = delete;  // the exchange refers to its members
   Bucket& operator=(const Bucket&) = delete;
 
@@ -43,7 +47,9 @@ class Bucket {
   /// Of the group with this element, the share of elements that some rank had sent in the steps
   /// since the bucket was made, as their means show it; 0: not known, as of groups that send every
   /// element and of exchanges whose mean does not hold everything that was sent.
-  double union_density(size_t offset) const;
+  double union_density(size_t offset) const {
+    return unions_.density(memory_.group_at(offset));
+  }
 
   /// Behind exchange(), likewise: in groups with ef21 the mean is added to the estimate of the
   /// gradient, which takes its place in the gradient's memory and, when the step commits, in
@@ -65,6 +71,10 @@ class Bucket {
   /// On the CPU, when the shared state has been concluded: what the last run drew, learned or sent of
   /// what was carried is final.
   void commit();
+
+  /// Between steps, of a bucket that takes part in no other one: gives memory back that holds nothing
+  /// any more, its gradient's too.
+  void release_scratch() const;
 
   /// What it remembers, by the bucket's elements.
   BucketMemory& memory() { return memory_; }
@@ -90,19 +100,19 @@ class Bucket {
   /// "bucket 2", and with what it does: "bucket 2 (gather, bf16 + topk:1%)".
   const std::string& label() const { return label_; }
   /// Whether compress() has work: else the exchange does all of it.
-  bool compresses_first() const { return !by_node_ && !adds_gradients_; }
+  bool compresses_first() const { return !row_.by_node && !adds_gradients_; }
 
  private:
   /// Of what compress() takes, a group's.
   Gradient of_group(size_t g, Gradient gradient) const;
   void make_payloads(Device device);
+  void set_delivery(Delivery delivery);
 
   std::vector<PlanGroup> groups_;
   std::string what_, label_;
-  bool by_node_;                 // the exchange adds up by node and compresses
-  bool puts_back_;               // it adds to residuals
-  bool adds_gradients_ = false;  // it takes gradients as they are, and nothing is compressed
-  bool shows_union_;             // a mean holds what any rank sent
+  const ExchangeRow& row_;
+  const bool on_gpu_;
+  bool adds_gradients_ = false;  // the exchange takes gradients as they are, and nothing is compressed
   std::vector<Region> shares_;   // of each group: what this rank compresses
   std::vector<size_t> begins_;  // of each group in the bucket's own memory, and the end, in elements
   Buffer gradient_memory_, payload_memory_;
@@ -110,14 +120,12 @@ class Bucket {
   std::shared_ptr<DeviceState> state_;
   Compressors compressors_;
   BucketMemory memory_;
-  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Exchange> exchange_;  // null until open_exchange()
   std::vector<GroupSlot> slots_;
   std::vector<Feedback::Lent> lent_;  // to the exchange
-  /// Elements of a group's means that were looked at, and those of them that were not zero.
-  struct UnionSample {
-    uint64_t elements = 0, sent = 0;
-  };
-  std::vector<UnionSample> unions_;
+  UnionSamples unions_;
+  ExchangeContext made_from_;   // the exchange
+  bool shares_memory_ = false;  // it does, with those of other buckets
   Delivery delivery_ = Delivery::kMean;
   std::vector<GroupPayloads> payloads_;
   ExchangeReport report_;

@@ -218,6 +218,12 @@ ConstResidual BucketMemory::waiting(size_t offset, size_t numel) const {
   return feedback_[g].waiting(in_group(g, offset, numel));
 }
 
+void BucketMemory::release_next() const {
+  for (const Feedback& each : feedback_) {
+    each.release_next();
+  }
+}
+
 void BucketMemory::place_waiting() {
   for (Feedback& each : feedback_) {
     each.place_waiting();

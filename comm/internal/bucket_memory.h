@@ -57,6 +57,8 @@ class BucketMemory {
   void set_kept(size_t offset, ConstResidual values);
   /// Adds `values` there.
   void carry_over(size_t offset, ConstResidual values);
+  /// On the CPU: gives memory back that holds nothing until the next step.
+  void release_next() const;
   /// What waits for the next gradient; empty when nothing.
   ConstResidual waiting(size_t offset, size_t numel) const;
   /// On a GPU, behind all set_kept() and carry_over() and before the next step: kernels find what waits.

@@ -283,6 +283,9 @@ void Reducer::set_plan(Plan plan) {
   synchronize();
   std::shared_ptr<DeviceState> shared = s.make_commits(now.committed, now.skipped);
   std::deque<Bucket> buckets = s.make_buckets(plan, s.lanes, now.committed, shared);
+  for (const Bucket& old : s.buckets) {
+    old.release_scratch();  // else the old plan's memory is all there beside the new one's
+  }
   s.carry_over(buckets, plan);
   s.plan = std::move(plan);
   s.adopt(std::move(buckets), std::move(shared));

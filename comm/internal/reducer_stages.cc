@@ -2,12 +2,46 @@
 // warmup=).
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "gradwire/comm/internal/reducer_state.h"
 #include "gradwire/comm/stages.h"
 #include "gradwire/kernels/compress/warmup.h"
 
 namespace gradwire {
+
+std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<const Lane> over,
+                                                uint64_t committed_steps,
+                                                const std::shared_ptr<DeviceState>& shared) const {
+  std::deque<Bucket> made_buckets;
+  const BucketStart start{.committed_step = static_cast<uint32_t>(committed_steps),
+                          .device = device,
+                          .state = shared,
+                          .stream = options.stream};
+  const Plan now = plan_in_step(from, committed_steps);
+  const uint64_t fingerprint = now.fingerprint();
+  for (BucketId b = 0; b < from.buckets.size(); ++b) {
+    made_buckets.emplace_back(now, fingerprint, b, *over[b % over.size()].groups, start);
+  }
+  // The largest first, in whose memory the messages of the others have room.
+  std::vector<BucketId> order(from.buckets.size());
+  std::iota(order.begin(), order.end(), BucketId{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](BucketId b) { return from.buckets[b].numel; });
+  std::vector<MessageMemory> memory(over.size());
+  for (const BucketId b : order) {
+    const size_t lane = b % over.size();
+    memory[lane].begin_bucket();
+    made_buckets[b].open_exchange(&memory[lane]);
+    if (now.buckets[b].exchange != from.buckets[b].exchange && gpu == nullptr) {
+      // What parts of the group its exchange will want are made now, by all ranks.
+      Bucket later(plan_in_step(from, kNeverChanges), fingerprint, b, *over[lane].groups, start);
+      later.open_exchange(nullptr);
+    }
+  }
+  return made_buckets;
+}
 
 void Reducer::State::carry_over(std::deque<Bucket>& into, const Plan& by) const {
   for (size_t p = 0; p < by.places.size(); ++p) {

@@ -123,27 +123,6 @@ int64_t Reducer::State::now_us() const {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - made).count();
 }
 
-std::deque<Bucket> Reducer::State::make_buckets(const Plan& from, std::span<const Lane> over,
-                                                uint64_t committed_steps,
-                                                const std::shared_ptr<DeviceState>& shared) const {
-  std::deque<Bucket> made_buckets;
-  const BucketStart start{.committed_step = static_cast<uint32_t>(committed_steps),
-                          .device = device,
-                          .state = shared,
-                          .stream = options.stream};
-  const Plan now = plan_in_step(from, committed_steps);
-  const uint64_t fingerprint = now.fingerprint();
-  for (BucketId b = 0; b < from.buckets.size(); ++b) {
-    SubGroups& groups = *over[b % over.size()].groups;
-    made_buckets.emplace_back(now, fingerprint, b, groups, start);
-    if (now.buckets[b].exchange != from.buckets[b].exchange && gpu == nullptr) {
-      // What parts of the group its exchange will want are made now, by all ranks.
-      Bucket(plan_in_step(from, kNeverChanges), fingerprint, b, groups, start);
-    }
-  }
-  return made_buckets;
-}
-
 std::shared_ptr<DeviceState> Reducer::State::make_commits(uint64_t committed,
                                                           uint64_t skipped) const {
   if (gpu != nullptr) {

@@ -162,6 +162,13 @@ void Feedback::clear_next(Region region) {
   std::memset(next.data, 0, next.size_bytes());
 }
 
+void Feedback::release_next() const {
+  if (!on_gpu()) {
+    residuals_[1 - reads()].release_pages();
+    estimates_[1 - reads()].release_pages();
+  }
+}
+
 bool Feedback::copy_residual(Region region, std::span<float> to, Stream& stream) const {
   if (!keeps_residual_) {
     return false;

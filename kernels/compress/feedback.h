@@ -68,6 +68,8 @@ class Feedback {
   void set_residual(size_t begin, ConstResidual values);
   /// On the CPU also in a step: makes them zero in the buffer that the step writes.
   void clear_next(Region region);
+  /// On the CPU: gives memory back that holds nothing until the next step writes it.
+  void release_next() const;
   /// On a GPU: enqueues a copy of the committed residual, as floats. False, and nothing, without one.
   bool copy_residual(Region region, std::span<float> to, Stream& stream) const;
 

@@ -97,17 +97,23 @@ std::byte* allocate_cpu(size_t bytes) {
   return data + begin;
 }
 
+/// All pages that a large buffer has.
+std::span<std::byte> pages_of(std::byte* first, size_t bytes) {
+  // It begins within the huge page that was allocated.
+  const size_t begin = reinterpret_cast<uintptr_t>(first) % kHugePage;
+  return {first - begin, up_to(begin + bytes, kHugePage)};
+}
+
 void free_cpu(std::byte* first, size_t bytes) {
   if (bytes < kHugePage) {
     std::free(first);
     return;
   }
-  // It begins within the huge page that was allocated.
-  const size_t begin = reinterpret_cast<uintptr_t>(first) % kHugePage;
+  const std::span<std::byte> pages = pages_of(first, bytes);
   if (kMapsLarge) {
-    (void)munmap(first - begin, up_to(begin + bytes, kHugePage));
+    (void)munmap(pages.data(), pages.size());
   } else {
-    std::free(first - begin);
+    std::free(pages.data());
   }
 }
 
@@ -146,6 +152,13 @@ Buffer::~Buffer() {
     cuda::deallocate(data_, device_.index);
   } else {
     free_cpu(data_, bytes_);
+  }
+}
+
+void Buffer::release_pages() const {
+  if (kMapsLarge && device_.type == DeviceType::kCpu && bytes_ >= kHugePage) {
+    const std::span<std::byte> pages = pages_of(data_, bytes_);
+    (void)madvise(pages.data(), pages.size(), MADV_DONTNEED);
   }
 }
 

@@ -23,6 +23,10 @@ class Buffer {
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
 
+  /// A large buffer of the CPU becomes zeros that take no memory until they are written. Any other
+  /// keeps its bytes.
+  void release_pages() const;
+
   std::byte* data() const { return data_; }
   size_t size_bytes() const { return bytes_; }
   Device device() const { return device_; }

@@ -95,6 +95,25 @@ TEST(Buffers, TakeMemoryWhenTheyAreTouched) {
   EXPECT_LT(resident_bytes(), before + kBytes / 8);
 }
 
+TEST(Buffers, GiveTheirPagesBackAndAreZeroThen) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers have allocators of their own, and memory beside the program's";
+#endif
+  constexpr size_t kBytes = size_t{64} << 20;
+  const Buffer buffer(kBytes), small(4096);
+  std::memset(buffer.data(), 1, kBytes);
+  std::memset(small.data(), 1, small.size_bytes());
+  const size_t before = resident_bytes();
+  buffer.release_pages();
+  small.release_pages();
+  EXPECT_LT(resident_bytes(), before - kBytes / 8 * 7);
+  EXPECT_EQ(small.data()[0], std::byte{1});
+  EXPECT_EQ(buffer.data()[0], std::byte{0});
+  EXPECT_EQ(buffer.bytes().back(), std::byte{0});
+  buffer.bytes().back() = std::byte{2};
+  EXPECT_EQ(buffer.bytes().back(), std::byte{2});
+}
+
 TEST(Buffers, MoreMemoryThanThereIsIsAnErrorThatNamesTheCall) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's allocator aborts where the C library's returns an error";
