@@ -138,7 +138,7 @@ struct OnGpu {
 /// written. The payload comes on top.
 double element_bytes(const CompressorSpec& spec) {
   return (spec.clip > 0 ? 8.0 : 4.0) + (spec.error_feedback ? 8.0 : 0.0) +
-         (find_compressor(spec.name).keeps_velocity ? 8.0 : 0.0);
+         (find_compressor(spec.name).keeps_velocity() ? 8.0 : 0.0);
 }
 
 Case compress_case(const Goal& goal, const Arena& arena, Stream& stream) {

@@ -159,7 +159,7 @@ void compress_accumulated(benchmark::State& state, const std::string& spec) {
   for (auto _ : state) {
     seconds += once();
   }
-  const bool selects = find_compressor(compressor->spec().name).selector;
+  const bool selects = find_compressor(compressor->spec().name).selector();
   report(state,
          (selects ? 4.0 : 8.0) * kNumel + static_cast<double>(payload_bytes(payload.bytes())),
          seconds);
@@ -198,8 +198,8 @@ std::vector<std::string> specs() {
     if (row.takes_rounding) {
       all.push_back(std::string(row.example) + ",stochastic");
     }
-    if (row.selector) {
-      const std::string few = std::string(row.name) + (row.per_chunk ? ":1%" : ":0.1%");
+    if (row.selector()) {
+      const std::string few = std::string(row.name) + (row.per_chunk() ? ":1%" : ":0.1%");
       if (few != row.example) {
         all.push_back(few);
       }

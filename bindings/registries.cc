@@ -26,12 +26,12 @@ Rows compressors() {
     fields["name"] = row.name;
     fields["summary"] = row.summary;
     fields["example"] = row.example;
-    fields["selector"] = row.selector;
+    fields["selector"] = row.selector();
     fields["error_feedback"] = row.default_error_feedback;
     fields["takes_rounding"] = row.takes_rounding;
-    fields["takes_block"] = row.takes_block;
+    fields["takes_block"] = row.takes_block();
     fields["takes_levels"] = row.takes_levels;
-    fields["takes_width"] = row.takes_width;
+    fields["takes_width"] = row.takes_width();
     fields["source"] = row.source;
     rows.append(fields);
   }

@@ -12,7 +12,7 @@ namespace {
 // Ranks send elements of their own choice, so that sums have more of them than any payload.
 bool chooses_alone(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
-  return row.selector && !row.shared_choice;
+  return row.selector() && !row.shared_choice();
 }
 
 bool is_wide_dense(const CompressorSpec& spec, DType dtype) {
@@ -26,7 +26,7 @@ bool has_range_of_float32(const Compressor& c) {
          (values != ValueCodec::kRaw || c.shape().dtype != DType::kFloat16);
 }
 
-bool is_low_rank(const Compressor& c) { return find_compressor(c.spec().name).low_rank; }
+bool is_low_rank(const Compressor& c) { return find_compressor(c.spec().name).low_rank(); }
 
 /// Whether payloads add up in flight: equally many floats behind each header, and nothing else.
 bool is_raw_float32(const Compressor& c) {
@@ -42,7 +42,7 @@ bool everything(const CompressorSpec&) { return true; }
 /// Whether a payload has values in every chunk, so that a slice needs no room for all of them.
 bool fills_every_chunk(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
-  return !row.selector || row.per_chunk;
+  return !row.selector() || row.per_chunk();
 }
 
 constexpr std::string_view kAddsOtherwise =

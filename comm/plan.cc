@@ -13,14 +13,14 @@ namespace gradwire {
 namespace {
 
 bool narrower_than_16_bits(const CompressorSpec& spec, DType dtype) {
-  return find_compressor(spec.name).selector || value_bits(spec.values, dtype) < 16;
+  return find_compressor(spec.name).selector() || value_bits(spec.values, dtype) < 16;
 }
 
 // Exempt parameters travel in 16 bits: a 16-bit gradient is then sent as it is.
 // In the steps in which all others are dense, they are too.
 CompressorSpec exempt_spec(const CompressorSpec& asked, DType dtype) {
   CompressorSpec exempt = parse_spec(dtype == DType::kFloat32 ? "bf16" : "none");
-  exempt.start = asked.start_values == ValueCodec::kRaw && exempt.name == "bf16" ? asked.start : 0;
+  exempt.start = asked.start_values == ValueCodec::kRaw && exempt.values == ValueCodec::kBFloat16 ? asked.start : 0;
   return exempt;
 }
 

@@ -91,7 +91,7 @@ SpecTraffic spec_traffic(const std::string& text, int world_size, DeviceType dev
   return {.spec = to_string(spec),
           .bytes_per_element =
               static_cast<double>(compressor->capacity_bytes()) / static_cast<double>(kSampleNumel),
-          .density = find_compressor(spec.name).selector ? spec.density : 1.0,
+          .density = find_compressor(spec.name).selector() ? spec.density : 1.0,
           .exchanges = exchanges_that_carry(*compressor, device)};
 }
 

@@ -172,7 +172,7 @@ std::vector<float> draw_gradient(const Case& c, const gradwire::CompressorSpec& 
     const float unit = static_cast<float>(values() % 16384) / 16384.0f;
     return values() % 2 == 0 ? 0.25f + unit : -0.25f - unit;
   };
-  if (!gradwire::find_compressor(spec.name).selector) {
+  if (!gradwire::find_compressor(spec.name).selector()) {
     std::generate(gradient.begin(), gradient.end(), draw);
     return gradient;
   }

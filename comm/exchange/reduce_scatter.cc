@@ -14,7 +14,7 @@ const ExchangeContext& checked(const ExchangeContext& context) {
   for (const Compressor* compressor : context.compressors) {
     check(compressor->rounds() == 1, "compressed reduce-scatter: cannot carry '",
           to_string(compressor->spec()), "', expected a compressor of one round");
-    check(!find_compressor(compressor->spec().name).low_rank,
+    check(!find_compressor(compressor->spec().name).low_rank(),
           "compressed reduce-scatter: cannot carry '", to_string(compressor->spec()),
           "', whose factors decode together alone, expected another one");
   }

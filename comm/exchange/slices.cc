@@ -17,7 +17,7 @@ size_t chunks_in(const Compressor& compressor) {
 
 bool chooses_among_all(const Compressor& compressor) {
   const CompressorRow& row = find_compressor(compressor.spec().name);
-  return row.among_all && compressor.shape().device.type == DeviceType::kCpu;
+  return row.among_all() && compressor.shape().device.type == DeviceType::kCpu;
 }
 
 bool rounds_the_mean(const Compressor& c) {
@@ -25,7 +25,7 @@ bool rounds_the_mean(const Compressor& c) {
   const bool as_gradient = (values == ValueCodec::kFloat16 && c.shape().dtype == DType::kFloat16) ||
                            (values == ValueCodec::kBFloat16 && c.shape().dtype == DType::kBFloat16);
   const CompressorRow& row = find_compressor(c.spec().name);
-  return (row.selector && !row.shared_choice) ||
+  return (row.selector() && !row.shared_choice()) ||
          (values != ValueCodec::kRaw && values != ValueCodec::kFloat32 && !as_gradient);
 }
 

@@ -11,7 +11,7 @@
 namespace gradwire {
 namespace {
 
-bool is_low_rank(const PlanGroup& group) { return find_compressor(group.spec.name).low_rank; }
+bool is_low_rank(const PlanGroup& group) { return find_compressor(group.spec.name).low_rank(); }
 
 }  // namespace
 
@@ -159,7 +159,7 @@ std::string Bucket::what_is_not_finite() const {
 void Bucket::sample_union() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool shows = row_.rank_order && !on_gpu_ && report_.finite();
-    if (shows && find_compressor(groups_[g].spec.name).selector) {
+    if (shows && find_compressor(groups_[g].spec.name).selector()) {
       unions_.look_at(g, slots_[g].mean, compressors_[g]->step());
     }
   }

@@ -259,32 +259,61 @@ class Compressor {
 /// without CUDA.
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
 
+/// Which elements a compressor sends.
+enum class Selection : uint8_t {
+  kAll,
+  kLargest,              ///< of the group
+  kLargestOfChunks,      ///< of each chunk
+  kLargestOfParameters,  ///< of each parameter
+  kLargestBlocks,        ///< runs of elements, whole
+  kAboveThreshold,       ///< about the largest of the group
+  kLargestVelocities,    ///< of the group, after momentum; the density may fall with the steps
+  kDrawn,                ///< at random of each chunk, the same on all ranks
+  kFactors,              ///< none: products of two factors of each matrix, which decode together alone
+};
+
 /// One row per compressor; tests, benchmarks, bindings and the README's table iterate over them.
 struct CompressorRow {
   std::string_view name;
   std::string_view summary;  ///< one line for tables
   std::string_view example;  ///< a spec string that uses it
-  bool selector;             ///< takes a density and a value codec
-  bool per_chunk = false;    ///< its density is K/4096
-  /// Chooses single elements from anywhere in the group: a slice may have room for some entries
-  /// only, and a merge may be told how many to send (MergeInput::most_entries).
-  bool among_all = false;
-  bool shared_choice = false;  ///< all ranks choose the same elements: values alone travel
-  /// Whatever the spec says; takes "clip=", and its compressor counts the steps of its warm-up. The
-  /// other rows keep one where the spec has a momentum or an eta.
-  bool keeps_velocity = false;
+  Selection select = Selection::kAll;
   ValueCodec default_values;
-  bool default_error_feedback;
-  bool takes_rounding;                     ///< "nearest" or "stochastic"
+  bool default_error_feedback = false;
+  bool takes_rounding = false;             ///< "nearest" or "stochastic"
   Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
-  bool takes_block;                        ///< "block=N"
   bool takes_levels = false;               ///< ":S"
-  bool takes_width = false;                ///< "width=W"
-  /// Takes ":R". Sends factors of whole matrices, which decode together alone, and learns from the
-  /// sum of all ranks that it decodes last before a commit: all ranks must decode it.
-  bool low_rank = false;
   std::string_view source;  ///< paper or definition
   std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
+
+  /// Takes a density and a value codec.
+  constexpr bool selector() const {
+    return select != Selection::kAll && select != Selection::kFactors;
+  }
+  /// Its density is K/4096.
+  constexpr bool per_chunk() const {
+    return select == Selection::kLargestOfChunks || select == Selection::kDrawn;
+  }
+  /// Chooses single elements from anywhere in the group: a slice may have room for some entries
+  /// only, and a merge may be told how many to send (MergeInput::most_entries).
+  constexpr bool among_all() const {
+    return select == Selection::kLargest || select == Selection::kAboveThreshold ||
+           select == Selection::kLargestVelocities;
+  }
+  /// All ranks choose the same elements: values alone travel.
+  constexpr bool shared_choice() const { return select == Selection::kDrawn; }
+  /// Whatever the spec says; takes "clip=", and its compressor counts the steps of its warm-up. The
+  /// other rows keep one where the spec has a momentum or an eta.
+  constexpr bool keeps_velocity() const { return select == Selection::kLargestVelocities; }
+  /// "width=W"
+  constexpr bool takes_width() const { return select == Selection::kLargestBlocks; }
+  /// Takes ":R". Learns from the sum of all ranks that it decodes last before a commit: all ranks must
+  /// decode it.
+  constexpr bool low_rank() const { return select == Selection::kFactors; }
+  /// "block=N"
+  constexpr bool takes_block() const {
+    return select == Selection::kAll && has_scales(default_values);
+  }
 };
 
 std::span<const CompressorRow> compressor_registry();

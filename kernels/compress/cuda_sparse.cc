@@ -36,21 +36,11 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompress
           .blocks = blocks};
 }
 
-/// What the specs differ in.
-enum class Choice : uint8_t {
-  kLargest,
-  kLargestOfChunks,
-  kLargestOfSegments,
-  kLargestBlocks,
-  kAboveThreshold,
-  kLargestInStages
-};
-
 class CudaSelecting final : public CudaCompressor {
  public:
-  CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape, Choice choice)
+  CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
       : CudaCompressor(std::move(on_cpu), std::move(shape)),
-        choice_(choice),
+        choice_(find_compressor(spec().name).select),
         blocks_(selecting().block_segments().empty()
                     ? Buffer()
                     : upload(std::as_bytes(selecting().block_segments()))),
@@ -58,17 +48,17 @@ class CudaSelecting final : public CudaCompressor {
                           {blocks_.as<BlockSegment>().data(), selecting().block_segments().size(),
                            spec().width})),
         segments_(upload_segments()) {
-    if (choice_ == Choice::kLargestOfSegments) {
+    if (choice_ == Selection::kLargestOfParameters) {
       std::vector<uint64_t> ends;
       for (const Segment& segment : this->shape().segments) {
         ends.push_back((ends.empty() ? 0 : ends.back()) + segment.numel);
       }
       ends_ = upload(std::as_bytes(std::span(ends)));
     }
-    if (choice_ == Choice::kAboveThreshold) {
+    if (choice_ == Selection::kAboveThreshold) {
       thresholds_ = Buffer(2 * sizeof(cuda::ThresholdSlot), this->shape().device);
     }
-    if (choice_ == Choice::kLargestInStages) {
+    if (choice_ == Selection::kLargestVelocities) {
       stage_ = Buffer(sizeof(uint32_t), this->shape().device);
     }
   }
@@ -79,7 +69,7 @@ class CudaSelecting final : public CudaCompressor {
 
   // Of all these a threshold alone is learned; a slot of another step or epoch says nothing.
   std::vector<uint64_t> state() const override {
-    if (choice_ != Choice::kAboveThreshold) {
+    if (choice_ != Selection::kAboveThreshold) {
       return {};
     }
     const cuda::StepWords words = read_words();
@@ -91,7 +81,7 @@ class CudaSelecting final : public CudaCompressor {
     return {std::bit_cast<uint32_t>(kept.tau), kept.age};
   }
   void set_state(std::span<const uint64_t> state) override {
-    if (choice_ != Choice::kAboveThreshold) {
+    if (choice_ != Selection::kAboveThreshold) {
       CudaCompressor::set_state(state);
       return;
     }
@@ -108,7 +98,7 @@ class CudaSelecting final : public CudaCompressor {
   }
 
  protected:
-  bool encodes_in_place() const override { return choice_ == Choice::kLargestInStages; }
+  bool encodes_in_place() const override { return choice_ == Selection::kLargestVelocities; }
   void encode(const Encoding& what, Context& context) override {
     const size_t numel = what.region.numel();
     Workspace::Frame frame(context.workspace);
@@ -129,7 +119,7 @@ class CudaSelecting final : public CudaCompressor {
     const size_t listed = format_.blocks.width > 0 ? chunks : 0;
     const auto listed_counts = frame.take<uint32_t>(listed);
     const auto listed_before = frame.take<cuda::EntriesBefore>(listed);
-    if (choice_ == Choice::kLargestBlocks) {
+    if (choice_ == Selection::kLargestBlocks) {
       const BlockExtent blocks = blocks_in(what.region);
       cuda::select_blocks(
           {.g = what.x, .e = what.e, .k = kept_elements(spec().density, blocks.end - blocks.begin)},
@@ -139,7 +129,7 @@ class CudaSelecting final : public CudaCompressor {
       select(what, chosen, context.stream);
     }
     const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
-    const bool staged = choice_ == Choice::kLargestInStages;
+    const bool staged = choice_ == Selection::kLargestVelocities;
     cuda::encode_sparse(
         {.x = x,
          .mask = chosen.mask,
@@ -197,19 +187,19 @@ class CudaSelecting final : public CudaCompressor {
   }
   size_t select_bytes(Region region) const {
     const BlockExtent blocks =
-        choice_ == Choice::kLargestBlocks ? blocks_in(region) : BlockExtent{0, 0};
-    return choice_ == Choice::kLargestBlocks ? cuda::select_blocks_bytes(blocks.end - blocks.begin)
-           : choice_ == Choice::kLargestOfSegments
+        choice_ == Selection::kLargestBlocks ? blocks_in(region) : BlockExtent{0, 0};
+    return choice_ == Selection::kLargestBlocks ? cuda::select_blocks_bytes(blocks.end - blocks.begin)
+           : choice_ == Selection::kLargestOfParameters
                ? cuda::select_in_segments_bytes(shape().segments.size())
                : cuda::select_workspace_bytes(region.numel());
   }
   void select(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
-    if (choice_ == Choice::kLargestOfChunks) {
+    if (choice_ == Selection::kLargestOfChunks) {
       cuda::select_in_chunks({.g = what.x, .e = what.e, .k = kept_elements(spec().density, kChunk)},
                              out, stream);
       return;
     }
-    if (choice_ == Choice::kLargestOfSegments) {
+    if (choice_ == Selection::kLargestOfParameters) {
       cuda::select_in_segments({.g = what.x, .e = what.e},
                                {.ends = ends_.as<const uint64_t>(),
                                 .density = spec().density,
@@ -217,13 +207,13 @@ class CudaSelecting final : public CudaCompressor {
                                out, stream);
       return;
     }
-    if (choice_ == Choice::kLargestInStages) {
+    if (choice_ == Selection::kLargestVelocities) {
       select_in_stage(what, out, stream);
       return;
     }
     const cuda::SelectInput input{
         .g = what.x, .e = what.e, .k = kept_elements(spec().density, what.region.numel())};
-    if (choice_ == Choice::kAboveThreshold && !what.merging) {
+    if (choice_ == Selection::kAboveThreshold && !what.merging) {
       cuda::select_above(input,
                          {.slots = thresholds_.as<cuda::ThresholdSlot>().data(),
                           .parity = &step_words()->parity,
@@ -254,7 +244,7 @@ class CudaSelecting final : public CudaCompressor {
                          out, stream);
   }
 
-  const Choice choice_;
+  const Selection choice_;
   const Buffer blocks_;  // where they end, if indices say blocks
   const cuda::SparseFormat format_;
   const Buffer segments_;  // of stochastic rounding
@@ -267,14 +257,7 @@ class CudaSelecting final : public CudaCompressor {
 
 std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> on_cpu,
                                              CompressorShape shape) {
-  const std::string& name = on_cpu->spec().name;
-  const Choice choice = name == "chunktopk"    ? Choice::kLargestOfChunks
-                        : name == "tensortopk" ? Choice::kLargestOfSegments
-                        : name == "blocktopk"  ? Choice::kLargestBlocks
-                        : name == "threshold"  ? Choice::kAboveThreshold
-                        : name == "dgc"        ? Choice::kLargestInStages
-                                               : Choice::kLargest;
-  return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape), choice);
+  return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape));
 }
 
 }  // namespace gradwire

@@ -16,7 +16,7 @@ constexpr size_t kSourceBytes = (sizeof(cuda::PayloadSource) + 63) / 64 * 64;
 
 const CudaCompressor* gpu_form(const Compressor& compressor) {
   const auto* const on_gpu = dynamic_cast<const CudaCompressor*>(&compressor);
-  const bool low_rank = find_compressor(compressor.spec().name).low_rank;
+  const bool low_rank = find_compressor(compressor.spec().name).low_rank();
   check(!low_rank && (on_gpu == nullptr || on_gpu->read_format()),
         "payload_sum: the compressor is '", to_string(compressor.spec()),
         on_gpu == nullptr ? "'" : "' in GPU memory",

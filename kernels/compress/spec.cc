@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,7 +23,7 @@ constexpr std::array<std::string_view, 27> kOptions = {
     "rounds=N", "momentum=M", "eta=H",   "clip=NORM", "warmup=STEPS", "start=STEPS"};
 constexpr uint32_t kDefaultWidth = 64;  // divides the rows of most embeddings
 
-double default_momentum(const CompressorRow& row) { return row.keeps_velocity ? 0.9 : 0; }
+double default_momentum(const CompressorRow& row) { return row.keeps_velocity() ? 0.9 : 0; }
 
 /// Of those that selectors take.
 std::optional<ValueCodec> find_codec(std::string_view text) {
@@ -36,10 +37,11 @@ std::optional<ValueCodec> find_codec(std::string_view text) {
 }
 
 /// "a, b and c": the rows for which `which` holds.
-std::string names_of_rows(bool CompressorRow::*which) {
+template <class Which>
+std::string names_of_rows(Which which) {
   std::vector<std::string_view> names;
   for (const CompressorRow& row : compressor_registry()) {
-    if (row.*which) {
+    if (std::invoke(which, row)) {
       names.push_back(row.name);
     }
   }
@@ -185,20 +187,20 @@ Aspect apply_option(CompressorSpec& spec, std::string_view option) {
 }
 
 void check_fits_row(const CompressorRow& row, Aspect aspect, std::string_view option) {
-  check(aspect > Aspect::kUnbiasedValues || row.selector, row.name, ": option is '", option,
+  check(aspect > Aspect::kUnbiasedValues || row.selector(), row.name, ": option is '", option,
         "', but its values have one fixed type; only selectors take a value codec");
-  check(aspect != Aspect::kRounding || row.takes_rounding || row.selector, row.name,
+  check(aspect != Aspect::kRounding || row.takes_rounding || row.selector(), row.name,
         ": option is '", option, "', but it has one way to round; ",
         names_of_rows(&CompressorRow::takes_rounding), " have two");
-  check(aspect != Aspect::kBlock || row.takes_block, row.name, ": option is '", option,
+  check(aspect != Aspect::kBlock || row.takes_block(), row.name, ": option is '", option,
         "', but it has no blocks; ", names_of_rows(&CompressorRow::takes_block), " have");
-  check(aspect != Aspect::kWidth || row.takes_width, row.name, ": option is '", option,
+  check(aspect != Aspect::kWidth || row.takes_width(), row.name, ": option is '", option,
         "', but it does not send blocks; ", names_of_rows(&CompressorRow::takes_width), " does");
-  check(aspect != Aspect::kRounds || row.low_rank, row.name, ": option is '", option,
+  check(aspect != Aspect::kRounds || row.low_rank(), row.name, ": option is '", option,
         "', but it has one round; powersgd has one or two");
-  check(aspect != Aspect::kClip || row.keeps_velocity, row.name, ": option is '", option,
+  check(aspect != Aspect::kClip || row.keeps_velocity(), row.name, ": option is '", option,
         "', but only ", names_of_rows(&CompressorRow::keeps_velocity), " takes it");
-  check(aspect != Aspect::kWarmup || row.selector, row.name, ": option is '", option,
+  check(aspect != Aspect::kWarmup || row.selector(), row.name, ": option is '", option,
         "', but it has no density that could fall; ", names_of_rows(&CompressorRow::selector),
         " have one");
 }
@@ -216,27 +218,27 @@ CompressorSpec parse_parts(std::string_view text) {
   spec.rounding = row.rounding;
   spec.error_feedback = row.default_error_feedback;
   spec.momentum = default_momentum(row);
-  spec.width = row.takes_width ? kDefaultWidth : 0;
+  spec.width = row.takes_width() ? kDefaultWidth : 0;
   if (row.takes_levels) {
     check(colon != std::string_view::npos, row.name, ": number of levels is missing, expected for "
           "example ", row.example);
     spec.levels = parse_number<uint32_t>(row.name, "number of levels", head.substr(colon + 1));
     spec.values = codec_of_levels(spec.levels);
   }
-  if (row.low_rank) {
+  if (row.low_rank()) {
     check(colon != std::string_view::npos, row.name, ": rank is missing, expected for example ",
           row.example);
     spec.rank = parse_number<uint32_t>(row.name, "rank", head.substr(colon + 1));
   }
-  check(row.selector || row.takes_levels || row.low_rank || colon == std::string_view::npos,
+  check(row.selector() || row.takes_levels || row.low_rank() || colon == std::string_view::npos,
         row.name, ": density is '",
         colon == std::string_view::npos ? "" : head.substr(colon + 1),
         "', but only selectors take one");
-  check(!row.selector || colon != std::string_view::npos, row.name,
+  check(!row.selector() || colon != std::string_view::npos, row.name,
         ": density is missing, expected for example ", row.example);
-  if (row.selector) {
+  if (row.selector()) {
     spec.density = parse_density(row.name, head.substr(colon + 1));
-    if (row.per_chunk && spec.density > 0 && spec.density <= 1) {
+    if (row.per_chunk() && spec.density > 0 && spec.density <= 1) {
       spec.density = chunk_density(spec.density);
     }
   }
@@ -296,8 +298,8 @@ std::string to_string(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
   const CompressorSpec defaults;
   std::string text = spec.name;
-  if (row.selector) {
-    text.append(":").append(row.per_chunk ? print_chunk_density(spec.density)
+  if (row.selector()) {
+    text.append(":").append(row.per_chunk() ? print_chunk_density(spec.density)
                                           : print_density(spec.density));
   }
   if (spec.levels > 0) {
@@ -305,7 +307,7 @@ std::string to_string(const CompressorSpec& spec) {
   } else if (spec.values != row.default_values) {
     text.append(",").append(to_string(spec.values));
   }
-  if (row.low_rank) {
+  if (row.low_rank()) {
     text.append(":").append(std::to_string(spec.rank));
   }
   if (spec.rounds != defaults.rounds) {
@@ -318,7 +320,7 @@ std::string to_string(const CompressorSpec& spec) {
   if (spec.block != defaults.block) {
     text.append(",block=").append(std::to_string(spec.block));
   }
-  if (row.takes_width && spec.width != kDefaultWidth) {
+  if (row.takes_width() && spec.width != kDefaultWidth) {
     text.append(",width=").append(std::to_string(spec.width));
   }
   if (spec.ef21) {

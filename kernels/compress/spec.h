@@ -53,6 +53,11 @@ enum class ValueCodec : uint8_t {
   kE5M2 = 9,
   kPowerOfTwo = 10,
 };
+/// Whether values are codes, which a scale per block multiplies.
+constexpr bool has_scales(ValueCodec codec) {
+  return codec != ValueCodec::kRaw && codec != ValueCodec::kFloat32 &&
+         codec != ValueCodec::kFloat16 && codec != ValueCodec::kBFloat16;
+}
 enum class Rounding : uint8_t { kNearest = 0, kStochastic = 1 };
 
 /// Nearest-even bits per value on the wire, scales not counted (kRaw: those of `dtype`).
@@ -104,6 +109,9 @@ CompressorSpec parse_spec(std::string_view text);
 
 /// Whether compress() takes a velocity in the place of the gradient, one float per element more.
 bool keeps_velocity(const CompressorSpec& spec);
+
+/// Whether every element is sent in a dtype of gradients, and nothing is remembered of it: none, fp16, bf16.
+bool only_casts(const CompressorSpec& spec);
 
 /// @throws InvalidArgument when a field is out of range or does not fit the row.
 void validate(const CompressorSpec& spec);

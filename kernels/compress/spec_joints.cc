@@ -26,7 +26,7 @@ std::string joined_by_commas(std::string_view text) {
   const auto row =
       std::ranges::find(compressor_registry(), text.substr(0, name), &CompressorRow::name);
   const bool has_number =
-      row != compressor_registry().end() && (row->selector || row->takes_levels || row->low_rank);
+      row != compressor_registry().end() && (row->selector() || row->takes_levels || row->low_rank());
   for (size_t at = name + (has_number ? 1 : 0); at < joined.size(); ++at) {
     const size_t begin = joined.rfind(',', at - 1) + 1;  // of the option; 0: of the name
     const std::string_view option = std::string_view(joined).substr(begin, at - begin);

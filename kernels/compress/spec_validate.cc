@@ -53,7 +53,7 @@ void validate_feedback(const CompressorSpec& spec, const CompressorRow& row) {
         ": ef21 is on and error feedback is off, must be on for both or off");
   check(!spec.ef21 || spec.decay == 1, spec.name, ": decay is ", spec.decay,
         ", must be 1 with ef21, which keeps what was sent");
-  check(!spec.ef21 || !row.keeps_velocity, spec.name,
+  check(!spec.ef21 || !row.keeps_velocity(), spec.name,
         ": ef21 is on, must be off: it keeps a velocity of which it clears what was sent");
 }
 
@@ -62,12 +62,12 @@ void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
   check(spec.ef21 || spec.eta == 1, spec.name, ": eta is ", spec.eta, ", must be 1 without ef21");
   check(spec.momentum >= 0 && spec.momentum < 1, spec.name, ": momentum is ", spec.momentum,
         ", must be in [0, 1)");
-  check(spec.momentum == 0 || spec.error_feedback || row.keeps_velocity, spec.name,
+  check(spec.momentum == 0 || spec.error_feedback || row.keeps_velocity(), spec.name,
         ": momentum is ", spec.momentum,
         ", must be 0 without error feedback: there is no residual that accumulates a velocity");
   check(spec.momentum == 0 || !spec.ef21, spec.name, ": momentum is ", spec.momentum,
         ", must be 0 with ef21, whose velocity has an eta");
-  if (!row.keeps_velocity) {
+  if (!row.keeps_velocity()) {
     check(spec.clip == 0, spec.name, ": clip is ", spec.clip, ", must be 0: only dgc has one");
     return;
   }
@@ -76,7 +76,7 @@ void validate_velocity(const CompressorSpec& spec, const CompressorRow& row) {
 }
 
 void validate_first_steps(const CompressorSpec& spec, const CompressorRow& row) {
-  check(spec.warmup == 0 || row.selector, spec.name, ": warmup is ", spec.warmup,
+  check(spec.warmup == 0 || row.selector(), spec.name, ": warmup is ", spec.warmup,
         ", must be 0: only selectors have a density that could fall");
   check(spec.start_values == ValueCodec::kRaw || spec.start_values == ValueCodec::kBFloat16,
         spec.name, ": start_values is ", static_cast<int>(spec.start_values),
@@ -114,21 +114,26 @@ void validate_values(const CompressorSpec& spec) {
 
 }  // namespace
 
+bool only_casts(const CompressorSpec& spec) {
+  return find_compressor(spec.name).select == Selection::kAll && !has_scales(spec.values) &&
+         !spec.error_feedback;
+}
+
 bool keeps_velocity(const CompressorSpec& spec) {
-  return spec.momentum > 0 || spec.eta < 1 || find_compressor(spec.name).keeps_velocity;
+  return spec.momentum > 0 || spec.eta < 1 || find_compressor(spec.name).keeps_velocity();
 }
 
 void validate(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
-  check(row.low_rank ? spec.rank >= 1 && spec.rank <= kMaxRank : spec.rank == 0, spec.name,
+  check(row.low_rank() ? spec.rank >= 1 && spec.rank <= kMaxRank : spec.rank == 0, spec.name,
         ": rank is ", spec.rank, ", must be ",
-        row.low_rank ? "1 to 128" : "0: only powersgd has one");
-  check(spec.rounds == 1 || (row.low_rank && spec.rounds == 2), spec.name, ": rounds is ",
-        spec.rounds, row.low_rank ? ", must be 1 or 2" : ", must be 1: only powersgd has two");
-  if (row.selector) {
+        row.low_rank() ? "1 to 128" : "0: only powersgd has one");
+  check(spec.rounds == 1 || (row.low_rank() && spec.rounds == 2), spec.name, ": rounds is ",
+        spec.rounds, row.low_rank() ? ", must be 1 or 2" : ", must be 1: only powersgd has two");
+  if (row.selector()) {
     check(spec.density > 0 && spec.density <= 1, spec.name, ": density is ", spec.density,
           ", must be in (0, 1]");
-    check(!row.per_chunk || spec.density == chunk_density(spec.density), spec.name,
+    check(!row.per_chunk() || spec.density == chunk_density(spec.density), spec.name,
           ": density is ", spec.density, ", must be K/4096 with K from 1 to 4096");
     validate_values(spec);
   } else {
@@ -142,12 +147,12 @@ void validate(const CompressorSpec& spec) {
   if (row.takes_rounding) {
     check(spec.rounding == Rounding::kNearest || spec.rounding == Rounding::kStochastic, spec.name,
           ": rounding is ", static_cast<int>(spec.rounding), ", must be nearest or stochastic");
-  } else if (!row.selector) {
+  } else if (!row.selector()) {
     const bool nearest = row.rounding == Rounding::kNearest;
     check(spec.rounding == row.rounding, spec.name, ": rounding is ",
           nearest ? "stochastic, must be nearest" : "nearest, must be stochastic");
   }
-  if (row.takes_block) {
+  if (row.takes_block()) {
     check(spec.block >= kMinBlock && spec.block <= kChunk && (spec.block & (spec.block - 1)) == 0,
           spec.name, ": block is ", spec.block, ", must be a power of two from ", kMinBlock, " to ",
           kChunk);
@@ -155,9 +160,9 @@ void validate(const CompressorSpec& spec) {
     check(spec.block == defaults.block, spec.name, ": block is ", spec.block, ", must stay ",
           defaults.block, ": it has no blocks");
   }
-  check(row.takes_width ? spec.width >= 1 && spec.width <= kChunk : spec.width == 0, spec.name,
+  check(row.takes_width() ? spec.width >= 1 && spec.width <= kChunk : spec.width == 0, spec.name,
         ": width is ", spec.width, ", must be ",
-        row.takes_width ? "1 to 4096" : "0: it does not send blocks");
+        row.takes_width() ? "1 to 4096" : "0: it does not send blocks");
   validate_feedback(spec, row);
   validate_velocity(spec, row);
   validate_first_steps(spec, row);

@@ -15,7 +15,7 @@ constexpr double kQuarter = 0.25;
 /// as it is leaves no residual, unless a velocity or an estimate needs its place.
 CompressorSpec dense_spec(const CompressorSpec& spec) {
   const bool narrow = spec.start_values == ValueCodec::kBFloat16;
-  const bool averages = keeps_velocity(spec) && !find_compressor(spec.name).selector;
+  const bool averages = keeps_velocity(spec) && !find_compressor(spec.name).selector();
   CompressorSpec dense;
   dense.name = narrow ? "bf16" : "none";
   dense.values = spec.start_values;
@@ -45,7 +45,7 @@ uint32_t warmup_stage(const CompressorSpec& spec, uint32_t step) {
 }
 
 bool changes_by_step(const CompressorSpec& spec) {
-  return spec.start > 0 || (spec.warmup > 0 && !find_compressor(spec.name).keeps_velocity);
+  return spec.start > 0 || (spec.warmup > 0 && !find_compressor(spec.name).keeps_velocity());
 }
 
 CompressorSpec lasting_spec(const CompressorSpec& spec) {

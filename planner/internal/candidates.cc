@@ -189,13 +189,16 @@ BucketPlan in_one_bucket(std::span<const ReadyGradient> gradients,
 
 }  // namespace
 
-bool is_wide(const std::string& spec) { return spec == "none" || spec == "fp16" || spec == "bf16"; }
+bool is_wide(const std::string& text) {
+  const CompressorSpec spec = parse_spec(text);
+  return only_casts(spec) && spec.start == 0;
+}
 
 bool may_lose(const std::string& text) {
   const CompressorSpec spec = parse_spec(text);
   const CompressorRow& row = find_compressor(spec.name);
   // Levels are of the norm of a block, which is several times its largest element.
-  if (row.selector || row.low_rank || row.takes_levels || spec.ef21 || keeps_velocity(spec)) {
+  if (row.selector() || row.low_rank() || row.takes_levels || spec.ef21 || keeps_velocity(spec)) {
     return true;
   }
   const int bits = value_bits(spec.values, DType::kFloat32);
@@ -203,7 +206,7 @@ bool may_lose(const std::string& text) {
 }
 
 bool chooses_by_size(const std::string& spec) {
-  return parse_spec(spec).name != "randomk" && !depends_on_shapes(spec);
+  return !find_compressor(parse_spec(spec).name).shared_choice() && !depends_on_shapes(spec);
 }
 
 size_t numel_of(std::span<const ParamInfo> parameters) {

@@ -141,10 +141,6 @@ double squared_difference(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-bool sends_all(const CompressorSpec& spec) {
-  return spec.name == "none" || spec.name == "fp16" || spec.name == "bf16";
-}
-
 }  // namespace
 
 std::vector<std::vector<double>> gather_doubles(std::span<const double> mine, Transport& transport,
@@ -257,7 +253,7 @@ void NormMeter::behind(ParamId p, std::span<const float> mean, ConstResidual res
   if (!residual.empty()) {
     norms.sent += squared_difference(a, residual);
     norms.residual += squared(residual);
-  } else if (sends_all(spec)) {
+  } else if (only_casts(spec)) {
     norms.sent += to_send;
   } else {
     // Nobody keeps what a spec without feedback leaves out: it is encoded once more.

@@ -87,7 +87,7 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
   // One rank's factors are added to another's before they are multiplied; the rest is decoded each.
   double encode_s = 0, decode_s = 0, decode_each_s = 0;
   const PlanGroup& largest = *std::ranges::max_element(bucket.groups, {}, &PlanGroup::numel);
-  if (find_compressor(largest.spec.name).selector) {
+  if (find_compressor(largest.spec.name).selector()) {
     load.density = largest.spec.density;
   }
   for (const PlanGroup& group : bucket.groups) {

@@ -38,7 +38,7 @@ inline size_t owned_elements(size_t numel, int world_size, int r) {
 /// Whether a rank chooses elements for itself, so that lengths depend on its gradient.
 inline bool chooses_alone(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
-  return row.selector && !row.shared_choice;
+  return row.selector() && !row.shared_choice();
 }
 
 /// A run of `count` values of a selector.
@@ -57,13 +57,13 @@ inline size_t share_of(const CompressorSpec& spec, size_t length) {
 inline size_t payload_bytes(const CompressorSpec& spec, DType dtype, size_t numel) {
   const CompressorRow& row = find_compressor(spec.name);
   const auto bits = static_cast<size_t>(value_bits(spec.values, dtype));
-  if (bits >= 16 && !row.selector) {
+  if (bits >= 16 && !row.selector()) {
     return 32 + size_of(dtype_sent(spec, dtype)) * numel;
   }
   size_t bytes = 32;
   for (size_t begin = 0; begin < numel; begin += 4096) {
     const size_t length = std::min<size_t>(4096, numel - begin);
-    bytes += row.shared_choice
+    bytes += row.shared_choice()
                  ? (bits < 16 ? 2 : 0) + run_bytes(spec, share_of(spec, length))
                  : 4 * ((length + spec.block - 1) / spec.block) + (length * bits + 7) / 8;
   }
@@ -73,7 +73,7 @@ inline size_t payload_bytes(const CompressorSpec& spec, DType dtype, size_t nume
 /// The most entries of a payload: k, K of every chunk, or what threshold has room for.
 inline size_t most_entries(const CompressorSpec& spec, size_t numel) {
   const auto of = [&](size_t n) { return share_of(spec, n); };
-  if (!find_compressor(spec.name).per_chunk) {
+  if (!find_compressor(spec.name).per_chunk()) {
     return spec.name == "threshold" ? std::min(numel, of(numel) + (of(numel) + 3) / 4) : of(numel);
   }
   size_t entries = 0;

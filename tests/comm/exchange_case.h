@@ -231,11 +231,11 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
   std::vector<CompressorSpec> specs;
   for (const CompressorRow& row : compressor_registry()) {
     std::vector<CompressorSpec> variants{parse_spec(row.example)};
-    if (row.shared_choice) {  // those that add up, and those with a scale
+    if (row.shared_choice()) {  // those that add up, and those with a scale
       variants.push_back(variants[0]);
       variants.back().values = ValueCodec::kInt8;
-    } else if (row.selector && !row.keeps_velocity && row.name != "tensortopk" &&
-               !row.takes_width) {
+    } else if (row.selector() && !row.keeps_velocity() && row.name != "tensortopk" &&
+               !row.takes_width()) {
       // else its payloads are those of topk
       for (const ValueCodec codec : {ValueCodec::kFloat32, ValueCodec::kFloat16,
                                      ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4,
@@ -268,7 +268,7 @@ inline double quantum(const CompressorSpec& spec, std::span<const double> means,
   if (bits >= 16) {
     return 0;
   }
-  const bool selects = find_compressor(spec.name).selector;
+  const bool selects = find_compressor(spec.name).selector();
   const size_t block = selects ? kChunk : spec.block;
   const size_t begin = i / block * block;
   double largest = 0, squares = 0;

@@ -155,7 +155,7 @@ TEST_P(SumsThatOverflow, AreRefusedWhereTheyAreHandedOnAsPayloads) {
   const ExchangeRow row = flat_exchanges()[GetParam()];
   for (const CompressorSpec& spec : accepted_specs(row, DType::kFloat32)) {
     for (const Place& place : kPlaces) {
-      if (!find_compressor(spec.name).low_rank) {
+      if (!find_compressor(spec.name).low_rank()) {
         expect_refused_where_it_overflows({row.name, spec, DType::kFloat32, place, 2, true});
       }
       if (HasFailure()) {

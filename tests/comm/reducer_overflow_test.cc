@@ -92,7 +92,7 @@ void expect_no_trace(const Setting& setting) {
   for (size_t r = 0; r < clean.size(); ++r) {
     EXPECT_TRUE(contains(raised[r].message, bucket)) << raised[r].message;
     // Factors are sums over a row, which overflow on each rank already.
-    const bool own = find_compressor(parse_spec(setting.spec).name).low_rank;
+    const bool own = find_compressor(parse_spec(setting.spec).name).low_rank();
     EXPECT_TRUE(contains(raised[r].message,
                          own ? "step 2: rank 0's gradient holds NaN or infinity, or overflows"
                              : "step 2: the sum of the ranks' finite gradients overflows float32"))
@@ -128,7 +128,7 @@ std::vector<std::string> specs() {
     const CompressorSpec spec = parse_spec(row.example);
     // Clipped gradients are small, and float16 saturates.
     if (spec.clip == 0 && spec.values != ValueCodec::kFloat16) {
-      specs.emplace_back(row.selector && row.shared_choice ? "randomk:50%" : row.example);
+      specs.emplace_back(row.selector() && row.shared_choice() ? "randomk:50%" : row.example);
     }
   }
   specs.push_back("dgc:5%");

@@ -170,15 +170,15 @@ TEST(ReducerFirstSteps, GiveEF21TheGradientItselfToBeginWith) {
 
 TEST(ReducerFirstSteps, LetTheDensityOfEverySelectorFall) {
   for (const CompressorRow& row : compressor_registry()) {
-    if (!row.selector) {
+    if (!row.selector()) {
       continue;
     }
     SCOPED_TRACE(row.name);
     const std::string name(row.name);
     const auto ends = run_ranks(2, [&](Transport& transport) {
       const int rank = transport.rank();
-      const char* const start = row.keeps_velocity ? ",start=1" : "";
-      const int first = row.keeps_velocity ? 1 : 0;
+      const char* const start = row.keeps_velocity() ? ",start=1" : "";
+      const int first = row.keeps_velocity() ? 1 : 0;
       Reducer reducer(plan_with(concat(name, ":5%,warmup=2", start), "gather"), transport);
       Reducer by_hand(plan_with(first == 1 ? "none" : name + ":25%", "gather"), transport);
       for (int number = 0; number < first + 6; ++number) {

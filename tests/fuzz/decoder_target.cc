@@ -126,13 +126,13 @@ const std::vector<std::string>& specs() {
     std::vector<std::string> list;
     for (const CompressorRow& row : compressor_registry()) {
       list.emplace_back(row.example);
-      if (row.selector) {
+      if (row.selector()) {
         for (const char* values : {"fp32", "fp16", "bf16", "int8", "int4", "e4m3", "e5m2", "2bit", "1bit",
                                    "natural", "qsgd:5"}) {
           list.push_back(std::string(row.example) + "," + values);
         }
       }
-      if (row.keeps_velocity) {
+      if (row.keeps_velocity()) {
         list.push_back(std::string(row.example) + ",warmup=1");
       }
       if (row.takes_rounding) {

@@ -176,13 +176,13 @@ TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
         EXPECT_EQ(error.what(), expected);
       }
     }
-    if (!row.keeps_velocity) {
+    if (!row.keeps_velocity()) {
       Rig with(with_feedback(row) + ",momentum=0.5", {.numel = 100});
       EXPECT_TRUE(refuses(with, x));
     }
     if (row.default_error_feedback) {
       Rig with(std::string(row.example), {.numel = 100});
-      EXPECT_EQ(refuses(with, x), row.keeps_velocity);
+      EXPECT_EQ(refuses(with, x), row.keeps_velocity());
       EXPECT_THROW(with.compress_accumulated(std::span(x).first(99)), InvalidArgument);
       EXPECT_THROW(with.compress_accumulated({}), InvalidArgument);
     }

@@ -37,7 +37,7 @@ double drawn_variance(double q, double n) {
 /// Of n values that share a scale.
 double rounding_bound(const CompressorSpec& spec, double n) {
   const bool drawn = spec.rounding == Rounding::kStochastic;
-  const double rounded_up = find_compressor(spec.name).selector ? 1.008 : 1;  // their scales, to bf16
+  const double rounded_up = find_compressor(spec.name).selector() ? 1.008 : 1;  // their scales, to bf16
   const double q = std::pow(2.0, value_bits(spec.values, DType::kFloat32) - 1) - 1;
   if (spec.levels > 0) {  // Alistarh et al., arXiv:1610.02132, lemma 3.1
     return std::min(n / std::pow(spec.levels, 2), std::sqrt(n) / spec.levels);
@@ -70,7 +70,7 @@ double rounding_bound(const CompressorSpec& spec, double n) {
 /// Of |x|^2, for a payload with `entries` of `numel` elements.
 double loss_bound(const CompressorSpec& spec, size_t numel, size_t entries) {
   const CompressorRow& row = find_compressor(spec.name);
-  if (!row.selector) {
+  if (!row.selector()) {
     return rounding_bound(spec, spec.block);
   }
   // Stich et al., arXiv:1809.07599, lemma A.1: 1 - k / n, of the largest as of random ones in the mean.
@@ -147,7 +147,7 @@ TEST(Bounds, NoCompressorLosesMoreThanTheoryAllows) {
   for (const std::string& text : all_specs()) {
     SCOPED_TRACE(text);
     const CompressorSpec spec = parse_spec(text);
-    if (keeps_velocity(text) && !find_compressor(spec.name).keeps_velocity) {
+    if (keeps_velocity(text) && !find_compressor(spec.name).keeps_velocity()) {
       continue;  // what is sent is of the velocity
     }
     double closest = 0;
@@ -158,7 +158,7 @@ TEST(Bounds, NoCompressorLosesMoreThanTheoryAllows) {
       EXPECT_LE(loss.mean, bound * (1 + 1e-4) + 5 * loss.error + 1e-12);
       closest = std::max(closest, loss.mean / bound);
     }
-    const bool both = find_compressor(spec.name).selector && is_stochastic(text);
+    const bool both = find_compressor(spec.name).selector() && is_stochastic(text);
     if (loss_bound(spec, kNumel, 1) > 0 && !both) {  // no input is the worst for choice and rounding
       EXPECT_GT(closest, 0.2) << "the bound says nothing";
     }

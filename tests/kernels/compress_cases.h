@@ -32,15 +32,15 @@ inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
   for (const CompressorRow& row : compressor_registry()) {
     const std::string name(row.name);
-    if (row.shared_choice) {  // beside compress_randomk_test.cc, which takes every codec
+    if (row.shared_choice()) {  // beside compress_randomk_test.cc, which takes every codec
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int4"});
-    } else if (row.takes_width) {
+    } else if (row.takes_width()) {
       for (const char* rest : {":1%,fp32", ":30%,int8", ":5%,width=16,2bit", ":10%,width=1000,bf16"}) {
         specs.push_back(name + rest);
       }
-    } else if (row.keeps_velocity || name == "tensortopk") {  // their payloads are those of topk
+    } else if (row.keeps_velocity() || name == "tensortopk") {  // their payloads are those of topk
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int8"});
-    } else if (row.selector) {
+    } else if (row.selector()) {
       for (const char* density : {":1%", ":30%"}) {
         for (const char* values : {"fp32", "fp16", "bf16", "int8", "int4"}) {
           specs.push_back(name + density + "," + values);
@@ -70,10 +70,10 @@ inline std::vector<std::string> all_specs() {
       for (const char* options : {":1,block=8,ef", ":5,ef", ":100,block=4096,ef"}) {
         specs.push_back(name + options);
       }
-    } else if (row.low_rank) {  // beside compress_low_rank_test.cc: here no group has a matrix
+    } else if (row.low_rank()) {  // beside compress_low_rank_test.cc: here no group has a matrix
       specs.push_back(name + ":2");
       specs.push_back(name + ":2,rounds=2");
-    } else if (row.takes_block) {
+    } else if (row.takes_block()) {
       for (const char* options : {",ef", ",block=8,ef", ",block=4096,ef"}) {
         specs.push_back(name + options);
       }
@@ -81,7 +81,7 @@ inline std::vector<std::string> all_specs() {
       specs.push_back(name + ",ef");
     }
     specs.push_back(with_feedback(row) + ",decay=0.9");
-    if (!row.keeps_velocity) {
+    if (!row.keeps_velocity()) {
       specs.push_back(std::string(row.example) + ",ef21");
       specs.push_back(std::string(row.example) + ",ef21,eta=0.3");
       specs.push_back(with_feedback(row) + ",momentum=0.8");
@@ -178,12 +178,12 @@ inline std::vector<std::string> accumulating_specs() {
 
 /// Whether a step sends something else than the one before it, of the same gradient.
 inline bool alternates(const std::string& spec) {
-  return find_compressor(parse_spec(spec).name).low_rank && parse_spec(spec).rounds == 1;
+  return find_compressor(parse_spec(spec).name).low_rank() && parse_spec(spec).rounds == 1;
 }
 
 /// Whether which elements are sent is drawn, by all ranks alike.
 inline bool draws_elements(const std::string& spec) {
-  return find_compressor(parse_spec(spec).name).shared_choice;
+  return find_compressor(parse_spec(spec).name).shared_choice();
 }
 
 }  // namespace gradwire::testing

@@ -122,7 +122,7 @@ TEST(FeedbackLaws, Ef21FlagsASumOfWhatWasSentThatOverflows) {
   constexpr double kTooLarge = 0x1.ffffffp127;  // rounds to infinity
   size_t overflows = 0;
   for (const CompressorRow& row : compressor_registry()) {
-    if (row.keeps_velocity) {
+    if (row.keeps_velocity()) {
       continue;  // which no ef21 is for
     }
     for (const std::string options : {",ef21", ",ef21,eta=0.9999"}) {

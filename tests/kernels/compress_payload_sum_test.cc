@@ -13,7 +13,7 @@ constexpr uint64_t kSeed = kLawSeed;
 constexpr float kScale = 1.0f / 3;
 
 bool decodes_by_chunk(const std::string& spec) {
-  return !find_compressor(parse_spec(spec).name).low_rank;
+  return !find_compressor(parse_spec(spec).name).low_rank();
 }
 
 void open(PayloadSum& sum, const std::vector<std::vector<std::byte>>& payloads, float scale,

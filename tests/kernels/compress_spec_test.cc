@@ -78,7 +78,7 @@ TEST(Spec, RoundTripsThroughText) {
   }
   for (const CompressorRow& row : compressor_registry()) {
     specs.push_back(concat(row.example, ",start=7"));
-    specs.push_back(concat(row.example, ",start=7:bf16", row.selector ? ",warmup=2" : ""));
+    specs.push_back(concat(row.example, ",start=7:bf16", row.selector() ? ",warmup=2" : ""));
   }
   for (const std::string& text : specs) {
     const CompressorSpec spec = parse_spec(text);

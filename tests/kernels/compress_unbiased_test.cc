@@ -76,7 +76,7 @@ std::vector<std::string> rounding_specs() {
 std::vector<std::string> unbiased_specs() {
   std::vector<std::string> specs = rounding_specs();
   for (const CompressorRow& row : compressor_registry()) {
-    if (row.shared_choice) {
+    if (row.shared_choice()) {
       specs.push_back(concat(row.name, ":30%,noef"));
     }
   }

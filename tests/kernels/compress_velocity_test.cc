@@ -19,14 +19,14 @@ constexpr uint64_t kSeed = 230515155;
 std::vector<std::string> rows_with(const std::string& options) {
   std::vector<std::string> specs;
   for (const CompressorRow& row : compressor_registry()) {
-    if (!row.keeps_velocity) {
+    if (!row.keeps_velocity()) {
       specs.push_back(with_feedback(row) + options);
     }
   }
   return specs;
 }
 
-bool selects(const std::string& spec) { return find_compressor(parse_spec(spec).name).selector; }
+bool selects(const std::string& spec) { return find_compressor(parse_spec(spec).name).selector(); }
 
 std::vector<std::byte> body_of(const std::vector<std::byte>& payload) {
   return {payload.begin() + sizeof(PayloadHeader), payload.end()};
@@ -105,7 +105,7 @@ TEST(VelocityLaws, AVelocityTakesTheGradientsPlace) {
   for (const auto& [with, without, kept, taken] :
        {std::tuple{",momentum=0.7", "", 0.7f, 1.0f}, {",ef21,eta=0.25", ",ef21", 0.75f, 0.25f}}) {
     for (const CompressorRow& row : compressor_registry()) {
-      if (row.keeps_velocity) {
+      if (row.keeps_velocity()) {
         continue;
       }
       const std::string base =

@@ -201,7 +201,7 @@ void SelectingCompressor::write_slice(const Part& part, Region region, Payload o
 void SelectingCompressor::write_merged(std::span<const Part> parts, const MergeInput& input,
                                        Residual e_next, Payload out, const Work& work) const {
   if (input.most_entries > 0) {
-    check(find_compressor(spec().name).among_all, spec().name, ": most_entries is ",
+    check(find_compressor(spec().name).among_all(), spec().name, ": most_entries is ",
           input.most_entries, ", must be 0: it does not choose among all elements");
     write_merged_at_most(parts, input, e_next, out, work);
     return;

@@ -37,7 +37,7 @@ void SelectingCompressor::slice_at_most(const SliceInput& input, Residual e_next
                                         Context& context) {
   check_room(*this, out, capacity_for_entries(input.region, input.most_entries));
   check(input.most_entries > 0, spec().name, ": most_entries is 0, must be positive");
-  check(find_compressor(spec().name).among_all, spec().name,
+  check(find_compressor(spec().name).among_all(), spec().name,
         ": its slices cannot be cut by entries: it does not choose among all elements");
   check_residual(*this, "residual e_next", e_next);
   check(!e_next.empty(), spec().name,
