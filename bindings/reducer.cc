@@ -288,7 +288,7 @@ void bind_reducer(py::module_& module) {
   bind_step(type);
   bind_options(type);
   bind_handing_over(module, type);
-  bind_memory(type);
+  bind_memory(module, type);
   bind_between_steps(module, type);
   bind_facts(type);
 }

@@ -138,6 +138,6 @@ void bind_between_steps(py::module_& module, ReducerClass& type);
 void bind_handing_over(py::module_& module, ReducerClass& type);
 
 /// Gradients and means in memory of a framework, by address.
-void bind_memory(ReducerClass& type);
+void bind_memory(py::module_& module, ReducerClass& type);
 
 }  // namespace gradwire::bindings

@@ -2,7 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -131,9 +133,95 @@ void bucket_ready_at(BoundReducer& self, BucketId bucket, uintptr_t address, siz
   });
 }
 
+// Runs of elements one behind another in memory, and where each goes.
+struct Move {
+  size_t from, to, bytes;
+  bool slides;  // its order among the other large ones stays: it moves where it lies
+};
+
+// The i-th run is then the one that was at order[i]. Of two runs whose order changes the smaller one is
+// taken out and put back.
+std::vector<Move> moves_of(size_t item_bytes, const std::vector<size_t>& numels,
+                           const std::vector<size_t>& order) {
+  const size_t count = numels.size();
+  std::vector<Move> moves(count, Move{0, 0, 0, true});
+  std::vector<bool> known(count, false);
+  check(order.size() == count, "order: has ", order.size(), " places, must have ", count);
+  for (size_t i = 0, from = 0, to = 0; i < count; ++i) {
+    const size_t run = order[i];
+    check(run < count && !known[run], "order: place ", i, " is ", run,
+          ", must be each number below ", count, " once");
+    known[run] = true;
+    moves[i].from = from;
+    moves[i].bytes = numels[i] * item_bytes;
+    from += moves[i].bytes;
+    moves[run].to = to;
+    to += numels[run] * item_bytes;
+  }
+  std::vector<size_t> by_size(order);
+  std::ranges::stable_sort(by_size, std::greater<>(), [&](size_t run) { return numels[run]; });
+  std::vector<size_t> sliding;
+  for (const size_t run : by_size) {
+    moves[run].slides = std::ranges::all_of(sliding, [&](size_t other) {
+      return (moves[run].from < moves[other].from) == (moves[run].to < moves[other].to);
+    });
+    if (moves[run].slides) {
+      sliding.push_back(run);
+    }
+  }
+  return moves;
+}
+
+void move_elements(uintptr_t address, size_t item_bytes, const std::vector<size_t>& numels,
+                   const std::vector<size_t>& order) {
+  check(address != 0, "address: is 0, must be that of the first element");
+  const std::vector<Move> moves = moves_of(item_bytes, numels, order);
+  auto* const memory = reinterpret_cast<std::byte*>(address);
+  size_t taken_bytes = 0;
+  for (const Move& move : moves) {
+    taken_bytes += move.slides ? 0 : move.bytes;
+  }
+  std::vector<std::byte> taken(taken_bytes);
+  const auto each_taken = [&](const auto& body) {
+    std::byte* place = taken.data();
+    for (const Move& move : moves) {
+      if (!move.slides) {
+        body(move, place);
+        place += move.bytes;
+      }
+    }
+  };
+  const auto slide = [&](const Move& move, bool wanted) {
+    if (move.slides && wanted) {
+      std::memmove(memory + move.to, memory + move.from, move.bytes);
+    }
+  };
+  each_taken([&](const Move& move, std::byte* place) {
+    std::memcpy(place, memory + move.from, move.bytes);
+  });
+  // No run moves over one that is still to move: those that go back begin with the last.
+  for (size_t i = moves.size(); i-- > 0;) {
+    slide(moves[i], moves[i].to > moves[i].from);
+  }
+  for (const Move& move : moves) {
+    slide(move, move.to < move.from);
+  }
+  each_taken([&](const Move& move, const std::byte* place) {
+    std::memcpy(memory + move.to, place, move.bytes);
+  });
+}
+
 }  // namespace
 
-void bind_memory(ReducerClass& type) {
+void bind_memory(py::module_& module, ReducerClass& type) {
+  module.def("move_elements", &move_elements, py::arg("address"), py::arg("item_bytes"),
+             py::arg("numels"), py::arg("order"), py::call_guard<py::gil_scoped_release>(),
+             "Changes the order of runs of elements that lie one behind another in CPU memory, with "
+             "room beside it for those alone whose order among the large ones changes.\n\n"
+             "Args:\n    address: of the first element.\n    item_bytes: of an element.\n"
+             "    numels: of each run.\n    order: the i-th run is then the one that was at "
+             "order[i].\n\nRaises:\n    InvalidArgument: the order is no permutation; nothing has "
+             "moved.");
   type.def("give_from", &give_from, py::arg("parameters"), py::arg("address"), py::arg("dtype"),
            py::arg("factor") = 1.0F, py::arg("scale") = 0,
            "Copies the gradients of these parameters, one after another in memory of `dtype` from "

@@ -5,7 +5,7 @@
 import logging
 import time
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,9 +15,9 @@ from .._core import Plan, parse_spec
 from ..errors import InvalidArgument, NonFiniteGradient
 from .backward import after_backward, in_backward
 from .checks import HOW_TO_BE_DENSE, refuse_sparse_layers
+from .ddp_buckets import Mapped, ReadyOrder, cut, slices_like
 from .exchange import DTYPES, GradientExchange, RefusedByAll
 from .memory_order import (
-    Part,
     parts_now,
     parts_of,
     right_views,
@@ -26,7 +26,7 @@ from .memory_order import (
     to_memory_order,
 )
 from .norms import specs_of
-from .slot import Slot, closed_slot, forget_lost, reduced_by
+from .slot import Slot, buckets_of, closed_slot, forget_lost, refuse_other_hooks
 
 __all__ = ["DDPHook", "register"]
 
@@ -94,7 +94,7 @@ def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -
     forget_lost(ddp)
     slot = closed_slot(ddp)
     if slot is None:
-        _refuse_other_hooks(ddp)
+        refuse_other_hooks(ddp)
     options.setdefault("process_group", ddp.process_group)
     options.setdefault("bucket_bytes", ddp.bucket_bytes_cap)
     hook = DDPHook(ddp, spec, **options)
@@ -107,19 +107,6 @@ def register(ddp: DistributedDataParallel, spec: str = "auto", **options: Any) -
     return hook
 
 
-
-
-def _refuse_other_hooks(ddp: DistributedDataParallel) -> None:
-    # DDP keeps no list of those that are built in, but their name for its log.
-    logged: Any = ddp
-    name = logged._get_ddp_logging_data().get("comm_hook", "")
-    if getattr(ddp, "_comm_hooks", None) or name:
-        raise InvalidArgument(
-            f"ddp: has a communication hook already{name and ', '}{name}, must have none; the "
-            "compressor of gradwire's is changed by set_spec(), and close() makes room for another"
-        )
-
-
 def _hook(  # torch exports GradBucket without a type
     state: Any, bucket: dist.GradBucket  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
@@ -127,23 +114,13 @@ def _hook(  # torch exports GradBucket without a type
     return done
 
 
-class _Mapped(NamedTuple):
-    """A bucket of DDP, and where its parameters are in the plan."""
-
-    buffer: Callable[[], Optional[torch.Tensor]]  # weak: DDP makes another with other buckets
-    parameters: List[int]
-    bucket: Optional[int]  # of the plan, when that is laid out like it: then nothing is copied
-    parts: List[Part]  # of the parameters
-    dense: bool = False  # of a dtype that no compressor takes, and not in the plan
-
-
-_NOWHERE = _Mapped(lambda: None, [], None, [])
+_NOWHERE = Mapped(lambda: None, [], [], [])
 
 
 class _Waiting(NamedTuple):
     future: "torch.futures.Future[torch.Tensor]"
     buffer: torch.Tensor
-    mapped: _Mapped
+    mapped: Mapped
 
 
 class DDPHook(GradientExchange):
@@ -155,21 +132,42 @@ class DDPHook(GradientExchange):
 
     _settled_by = "DistributedDataParallel was made"
 
+    _ready_order: Optional[ReadyOrder] = None  # until DDP's first step has ended
+
     def __init__(self, ddp: DistributedDataParallel, spec: str, **options: Any) -> None:
         self._ddp: Any = weakref.ref(ddp)
         # Those that DDP has, of which some may be frozen by now and train later.
         ignored = set(ddp.parameters_to_ignore)
         named = [(name, p) for name, p in ddp.module.named_parameters() if name not in ignored]
         refuse_sparse_layers(ddp.module, named)
-        self._reduced = reduced_by(ddp, named)
+        self._made_buckets = buckets_of(ddp, named)
+        self._reduced = {id(p) for bucket in self._made_buckets for p in bucket}
         super().__init__(named, spec, **options)
-        self._mapped: Dict[int, _Mapped] = {}  # by DDP's index
+        self._mapped: Dict[int, Mapped] = {}  # by DDP's index
         self._mapped_anew = False  # what travels together may have to follow
+        if self._reducer is not None:
+            self._ready_order = ReadyOrder(ddp, self._made_buckets, self._ids)
         self._waiting: List[_Waiting] = []
         self._error: Optional[BaseException] = None
 
+    def close(self) -> None:
+        super().close()
+        if self._ready_order is not None:
+            self._ready_order.stop()
+
+    close.__doc__ = GradientExchange.close.__doc__
+
     def _takes(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._reduced
+
+    def _first_buckets(self) -> Optional[List[List[int]]]:
+        pieces = [piece for b in self._made_buckets for piece in cut(b, self._bucket_bytes)]
+        return self._in_plan(pieces)
+
+    def _in_plan(self, buckets: Sequence[Sequence[torch.Tensor]]) -> List[List[int]]:
+        """Numbers of the parameters that compressors take, and the flag of the others."""
+        rows = [[self._ids[id(p)] for p in bucket if id(p) in self._ids] for bucket in buckets]
+        return [row for row in rows if row] + ([] if self._uncompressed is None else [[0]])
 
     def _may_leave_out(self) -> bool:
         ddp = self._ddp()  # asked anew: a static graph may be declared later
@@ -206,7 +204,7 @@ class DDPHook(GradientExchange):
                 self._finish()
         return future
 
-    def _give(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
+    def _give(self, bucket: Any, buffer: torch.Tensor) -> Mapped:
         if bucket.index() == 0:
             if self._waiting:
                 raise InvalidArgument(
@@ -230,7 +228,7 @@ class DDPHook(GradientExchange):
             return mapped
         if self._auto is not None:
             self._auto.sees(mapped.parameters, buffer)
-        if mapped.bucket is None:
+        if not mapped.slices:
             self._reducer.give_from(
                 mapped.parameters,
                 buffer.data_ptr(),
@@ -239,32 +237,30 @@ class DDPHook(GradientExchange):
                 self._scale.address,
             )
             return mapped
-        self._reducer.bucket_ready_at(mapped.bucket, buffer.data_ptr(), buffer.numel())
+        for part in mapped.slices:
+            part.to_plan_order(buffer)
+            self._reducer.bucket_ready_at(part.bucket, part.address(buffer), sum(part.numels))
         return mapped
 
     def _forget_places(self) -> None:
         self._mapped.clear()
 
-    def _map(self, bucket: Any, buffer: torch.Tensor) -> _Mapped:
+    def _map(self, bucket: Any, buffer: torch.Tensor) -> Mapped:
         parameters = [p for p in bucket.parameters() if p.numel() > 0]
         if buffer.layout != torch.strided:
             names = ", ".join(self._names.get(id(p), "?") for p in parameters)
             raise InvalidArgument(f"parameter '{names}': its gradient is {buffer.layout}, {HOW_TO_BE_DENSE}")
         if any(p.dtype not in DTYPES for p in parameters):  # one dtype; complex ones are in real buffers
-            return _Mapped(weakref.ref(buffer), [], None, [], dense=True)
+            return Mapped(weakref.ref(buffer), [], [], [], dense=True)
+        assert self._reducer is not None
         ids = [self._ids[id(p)] for p in parameters]
         parts = parts_of(buffer, parameters)
-        return _Mapped(weakref.ref(buffer), ids, self._bucket_like(ids, buffer), parts)
-
-    def _bucket_like(self, ids: List[int], buffer: torch.Tensor) -> Optional[int]:
-        assert self._reducer is not None
+        slices = []
         # Under a scaler means are kept apart from what it will unscale.
-        if DTYPES[buffer.dtype] != self._dtype or self._scaler is not None:
-            return None
-        for b, row in enumerate(self._reducer.plan.layout):
-            if [p for group in row["groups"] for p in group["parameters"]] == ids:
-                return b
-        return None
+        if DTYPES[buffer.dtype] == self._dtype and self._scaler is None:
+            numels = [p.numel() for p in parameters]
+            slices = slices_like(self._reducer.plan, ids, numels, may_move=self._work.waits)
+        return Mapped(weakref.ref(buffer), ids, slices, parts)
 
     def _finish(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -311,7 +307,10 @@ class DDPHook(GradientExchange):
             elif each.mapped.dense:
                 assert self._uncompressed is not None
                 self._uncompressed.average([each.buffer])
-            elif each.mapped.bucket is None:
+            elif each.mapped.slices:
+                for part in each.mapped.slices:
+                    part.to_ddp_order(each.buffer)
+            else:
                 self._reducer.write_means(
                     each.mapped.parameters,
                     each.buffer.data_ptr(),
@@ -326,12 +325,7 @@ class DDPHook(GradientExchange):
             after_backward(lambda: self._right_views(means))
         if means and in_backward() and self._may_leave_out():
             after_backward(lambda: self._give_to_unused(means))
-        if self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
-            self._mapped_anew = False
-            travelled = [each.mapped.parameters for each in waiting if each.mapped.parameters]
-            if self._uncompressed is not None:
-                travelled.append([0])  # its flag
-            self._travel_in(travelled)
+        self._follow_buckets(waiting)
         self.seconds += time.perf_counter() - started
         if self._auto is not None:
             for each in (each for each in waiting if not each.mapped.dense):
@@ -340,20 +334,32 @@ class DDPHook(GradientExchange):
         for buffer, mapped in means:
             to_memory_order(buffer, mapped.parts)
 
+    def _follow_buckets(self, waiting: List[_Waiting]) -> None:
+        """DDP's, from the next step on."""
+        if self._ready_order is not None:
+            order, self._ready_order = self._ready_order, None
+            buckets = order.next_buckets(self._process_group, self._work.device)
+            if buckets:
+                self._travel_in(self._in_plan(buckets))
+        elif self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
+            self._mapped_anew = False
+            numbers = [each.mapped.parameters for each in waiting]
+            self._travel_in(self._in_plan([[self._named[i][1] for i in row] for row in numbers]))
+
     def _gradients_are_views(self) -> bool:
         return bool(getattr(self._ddp(), "gradient_as_bucket_view", False))
 
-    def _parameters_of(self, mapped: _Mapped) -> List[torch.Tensor]:
+    def _parameters_of(self, mapped: Mapped) -> List[torch.Tensor]:
         return [self._named[i][1] for i in mapped.parameters]
 
-    def _as_read(self, each: _Waiting) -> Tuple[torch.Tensor, _Mapped]:
+    def _as_read(self, each: _Waiting) -> Tuple[torch.Tensor, Mapped]:
         """A buffer, and its parts as DDP reads means from it."""
         if self._gradients_are_views():
             return each.buffer, each.mapped
         parts = parts_now(each.mapped.parts, self._parameters_of(each.mapped))
         return each.buffer, each.mapped._replace(parts=parts)
 
-    def _right_views(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
+    def _right_views(self, means: List[Tuple[torch.Tensor, Mapped]]) -> None:
         for buffer, mapped in means:
             right_views(buffer, mapped.parts, self._parameters_of(mapped))
 
@@ -367,7 +373,7 @@ class DDPHook(GradientExchange):
         for each in waiting:
             each.buffer.mul_(self._world_size / active.to(each.buffer.dtype))
 
-    def _give_to_unused(self, means: List[Tuple[torch.Tensor, _Mapped]]) -> None:
+    def _give_to_unused(self, means: List[Tuple[torch.Tensor, Mapped]]) -> None:
         # DDP leaves a parameter alone that no rank has reached. But what ranks still owed it has been
         # sent, and must not be lost.
         assert self._reducer is not None

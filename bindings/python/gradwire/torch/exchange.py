@@ -103,7 +103,7 @@ class GradientExchange(Shown):
         self._unused = unused
         self._threads = torch.get_num_threads() if threads is None else threads
         self._bucket_bytes = bucket_bytes
-        self._buckets: Optional[List[List[int]]] = None  # None: filled to bucket_bytes
+        self._buckets = self._first_buckets()  # None: filled to bucket_bytes
         self._plan_to_set: Optional[_core.Plan] = None
         # One that is not enabled scales nothing, and skips nothing.
         self._scaler: Any = scaler if is_enabled(scaler) else None
@@ -276,6 +276,10 @@ class GradientExchange(Shown):
     def _takes(self, parameter: torch.Tensor) -> bool:
         """Whether its gradients are exchanged; settled when the exchange is made."""
         return parameter.requires_grad
+
+    def _first_buckets(self) -> Optional[List[List[int]]]:
+        """Which parameters travel together at first, by their numbers."""
+        return None
 
     def _wanted(self) -> Tuple[Any, ...]:
         return self._spec, self._options, self._buckets

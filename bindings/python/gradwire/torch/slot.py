@@ -1,17 +1,18 @@
 """The place of an exchange in a DDP model, what becomes of it in copies of the model, and what DDP has."""
 
 import logging
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import InvalidArgument
 from .checks import refuse_sparse_layers
 
 if TYPE_CHECKING:
     from .ddp import DDPHook
 
-__all__ = ["Slot", "closed_slot", "forget_lost", "reduced_by"]
+__all__ = ["Slot", "buckets_of", "closed_slot", "forget_lost", "refuse_other_hooks"]
 
 _log = logging.getLogger("gradwire")
 
@@ -62,12 +63,26 @@ def forget_lost(ddp: DistributedDataParallel) -> None:
         del before[key]
 
 
-def reduced_by(ddp: DistributedDataParallel, named: List[Tuple[str, torch.Tensor]]) -> Set[int]:
-    """id() of the parameters in its buckets: those that required gradients when it was made."""
+def buckets_of(
+    ddp: DistributedDataParallel, named: List[Tuple[str, torch.Tensor]]
+) -> List[List[torch.Tensor]]:
+    """The parameters in each of its buckets: those that required gradients when it was made."""
     reducer: Any = ddp.reducer
     try:
         buckets = reducer._get_zeros_like_grad_buckets()
     except RuntimeError:  # one of sparse gradients has none
         refuse_sparse_layers(ddp.module, named, frozen_too=True)
         raise
-    return {id(p) for bucket in buckets for p in bucket.parameters()}
+    return [list(bucket.parameters()) for bucket in buckets]
+
+
+def refuse_other_hooks(ddp: DistributedDataParallel) -> None:
+    """Raises InvalidArgument for a DDP that has one."""
+    # DDP keeps no list of those that are built in, but their name for its log.
+    logged: Any = ddp
+    name = logged._get_ddp_logging_data().get("comm_hook", "")
+    if getattr(ddp, "_comm_hooks", None) or name:
+        raise InvalidArgument(
+            f"ddp: has a communication hook already{name and ', '}{name}, must have none; the "
+            "compressor of gradwire's is changed by set_spec(), and close() makes room for another"
+        )
