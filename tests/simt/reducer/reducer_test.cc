@@ -169,7 +169,8 @@ TEST_F(DeviceReducers, RefuseToBeCapturedBeforeTheirSpecsAreWhatTheyStay) {
     rank.enqueue(1);
     rank.enqueue(2);
     EXPECT_EQ(captured(), "");
-    rank.reducer->synchronize();  // nobody leaves while the other still works
+    self.barrier();  // nobody leaves while the other still captures
+    rank.reducer->synchronize();
   });
 }
 
