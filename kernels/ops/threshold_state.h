@@ -4,6 +4,7 @@
 // where it lets too much or too little pass. Li and Hoefler, Near-Optimal Sparse Allreduce
 // (Ok-Topk), PPoPP 2022.
 
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,12 +42,14 @@ GRADWIRE_HOST_DEVICE constexpr ThresholdState after_exact_search(float smallest,
   return {chosen == 0 || chosen < k ? 0.0f : smallest, 1};
 }
 
-/// After a step in which `count` elements reached tau, those that found no room included.
+/// After a step in which `count` elements reached tau, those that found no room included. tau stays
+/// finite, and positive: the smallest positive float, divided, rounds to itself.
 GRADWIRE_HOST_DEVICE constexpr ThresholdState after_reuse(const ThresholdState& state, size_t count,
                                                           size_t k) {
   const uint64_t c = count;
   const uint64_t wanted = k;
-  const float tau = 4 * c > 5 * wanted   ? state.tau * kThresholdFactor
+  const float larger = state.tau * kThresholdFactor;
+  const float tau = 4 * c > 5 * wanted   ? (larger <= FLT_MAX ? larger : FLT_MAX)
                     : 5 * c < 4 * wanted ? state.tau / kThresholdFactor
                                          : state.tau;
   return {tau, c > 2 * wanted || 2 * c < wanted ? kThresholdMaxAge : state.age + 1};

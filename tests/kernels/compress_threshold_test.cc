@@ -55,7 +55,7 @@ class NaiveThreshold {
     }
     overflow = count > most_;
     if (4 * count > 5 * k_) {
-      next_tau_ = tau_ * 1.025f;
+      next_tau_ = std::min(tau_ * 1.025f, std::numeric_limits<float>::max());
     } else if (5 * count < 4 * k_) {
       next_tau_ = tau_ / 1.025f;
     }
@@ -184,6 +184,29 @@ TEST(Threshold, IsForgottenWhenTheStepIsSet) {
   EXPECT_EQ(searched, fresh.compress(larger, {}, {}));
 }
 
+// One element of 100 is wanted, and there is room for both that reach tau.
+TEST(Threshold, WhatItLearnsOfTheLargestGradientsIsFinite) {
+  const size_t numel = 100;
+  const auto largest = [&](int step) {
+    std::vector<float> g(numel);
+    g[7] = step % 2 == 0 ? 3.4e38f : -std::numeric_limits<float>::max();
+    g[93] = step == 0 ? 0.0f : std::numeric_limits<float>::max();
+    return g;
+  };
+  const Seen seen = expect_as_ruled("1%", numel, 6, largest);
+  EXPECT_EQ(seen.exact, 1);
+  Rig rig("threshold:1%", {.numel = numel}), other("threshold:1%", {.numel = numel});
+  for (const int step : {0, 1}) {
+    rig.compress(tensor_of(largest(step), DType::kFloat32), {}, {});
+    rig.compressor().commit();
+  }
+  EXPECT_EQ(rig.compressor().state(), (std::vector<uint64_t>{0x7F7FFFFF, 2}));
+  other.compressor().set_step(2);
+  other.compressor().set_state(rig.compressor().state());
+  const OwnedTensor g = tensor_of(largest(2), DType::kFloat32);
+  EXPECT_EQ(other.compress(g, {}, {}), rig.compress(g, {}, {}));
+}
+
 TEST(Threshold, AGroupWithoutElementsHasNoChunkToBeginAt) {
   Rig rig("threshold:1%", {.numel = 0});
   rig.compressor().set_state(std::vector<uint64_t>{0x3F800000, 5});
@@ -278,6 +301,11 @@ TEST(ThresholdState, MovesAndAges) {
   EXPECT_EQ(after_reuse(known, 201, 100).age, 32u);
   EXPECT_EQ(after_reuse(known, 50, 100).age, 6u);
   EXPECT_EQ(after_reuse(known, 49, 100).age, 32u);
+  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+  EXPECT_EQ(after_reuse({kMost, 5}, 126, 100), (ThresholdState{kMost, 6}));
+  EXPECT_EQ(after_reuse({kMost / 1.025f, 5}, 126, 100).tau, kMost / 1.025f * 1.025f);
+  EXPECT_EQ(after_reuse({kLeast, 5}, 79, 100), (ThresholdState{kLeast, 6}));
   EXPECT_TRUE(searches_exactly({}));
   EXPECT_TRUE(searches_exactly({1.0f, 32}));
   EXPECT_FALSE(searches_exactly({1.0f, 31}));

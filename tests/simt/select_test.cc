@@ -287,6 +287,20 @@ TEST_P(SelectKernels, CarryAThreshold) {
   }
 }
 
+TEST_P(SelectKernels, CarryNoThresholdAboveTheLargestFloat) {
+  Pattern pattern{"largest", std::vector<float>(100)};
+  pattern.values[7] = pattern.values[93] = std::numeric_limits<float>::max();
+  DeviceArray<cuda::ThresholdSlot> slots = {{{3.4e38f, 1}, 0}, {{0.0f, 0}, 0}};
+  DeviceValue<uint32_t> parity, step, epoch;
+  stream_.wait();
+  Summed x(pattern, DType::kFloat32, 0);
+  Choice choice(100);
+  cuda::select_above(x.input(1), {slots.data(), parity.data(), step.data(), epoch.data()},
+                     choice.output(), stream_);
+  stream_.wait();
+  EXPECT_EQ(slots[1].state, (ThresholdState{std::numeric_limits<float>::max(), 2}));
+}
+
 TEST_P(SelectKernels, CarryNoThresholdWhereFewerAreNotZero) {
   Pattern pattern{"sparse", std::vector<float>(9000)};
   pattern.values[17] = 3.0f;
