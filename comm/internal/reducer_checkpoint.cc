@@ -8,6 +8,7 @@
 
 #include "gradwire/comm/internal/checkpoint.h"
 #include "gradwire/comm/internal/reducer_state.h"
+#include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
 namespace {
@@ -103,6 +104,20 @@ Kept next_kept(Sources& sources, size_t numel, double scale) {
     }
   }
   return {residual.times(scale), std::move(estimate), velocity.times(scale)};
+}
+
+// Steps commit finite values alone: with another one no later step would be committed. What is taken over
+// of several old ranks may be beyond float32 too.
+std::string fault_of(const Kept& kept, std::string_view parameter) {
+  for (const auto& [what, values] : {std::pair{"residual", &kept.residual},
+                                     std::pair{"estimate", &kept.estimate},
+                                     std::pair{"velocity", &kept.velocity}}) {
+    if (!cpu::all_finite(*values)) {
+      return concat("checkpoint: the ", what, " of parameter '", parameter,
+                    "' holds NaN or infinity, expected finite values, the only ones that are saved");
+    }
+  }
+  return {};
 }
 
 // With another number of ranks what each has sent is lost: all start from the estimate, which the
@@ -203,9 +218,11 @@ void Reducer::load(const OpenCheckpoint& open) {
     buckets = s.make_buckets(s.plan, s.lanes, header.committed, shared);
     const bool same_size = header.world_size == static_cast<uint32_t>(s.transport->world_size());
     const double scale = same_size ? 1.0 : double(s.transport->world_size()) / header.world_size;
+    std::string fault;
     for (size_t p = 0; p < s.plan.places.size(); ++p) {
       const auto [bucket, offset] = s.plan.places[p];
       const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
+      fault = fault.empty() ? fault_of(kept, s.plan.parameters[p].name) : fault;
       if (kept.estimate.empty()) {
         buckets[bucket].memory().set_kept(offset, kept.residual);
         buckets[bucket].memory().set_velocity(offset, kept.velocity);
@@ -222,6 +239,7 @@ void Reducer::load(const OpenCheckpoint& open) {
                 same_size && header.plan == s.plan.fingerprint() ? StatesOf::kBuckets
                 : all_have_one                                   ? StatesOf::kParameters
                                                                  : StatesOf::kNobody);
+    check(fault.empty(), fault);  // of bytes that fit their checksum
   } catch (const std::exception&) {
     error = std::current_exception();
   }

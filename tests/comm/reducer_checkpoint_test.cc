@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <sstream>
 
 #include "gradwire/comm/reducer.h"
@@ -295,6 +297,44 @@ TEST(ReducerCheckpoint, IsRefusedByAllRanksWhenOneFindsItSpoilt) {
   for (const std::string& each : said) {
     EXPECT_EQ(each, "rank 1's checkpoint differs from rank 0's at line 1: 'step 4 with 0 skipped, "
                     "of 2 ranks' expected 'step 3 with 0 skipped, of 2 ranks'");
+  }
+}
+
+/// A float of the file and the checksum behind it.
+void forge(std::string& file, size_t at, float value) {
+  std::memcpy(file.data() + at, &value, sizeof value);
+  const uint64_t sum = fnv(file.substr(0, file.size() - sizeof(uint64_t)));
+  std::memcpy(file.data() + file.size() - sizeof sum, &sum, sizeof sum);
+}
+
+TEST(ReducerCheckpoint, IsRefusedWhereWhatIsKeptIsNotFinite) {
+  const size_t numel = model()[0].numel(), first = 64 + 2 * sizeof(uint64_t);  // of the first parameter
+  struct Forged {
+    const char *spec, *what;
+    size_t at;
+  };
+  for (const Forged& forged :
+       {Forged{"topk:5%", "residual", first}, Forged{"topk:5%", "residual", first + 4 * (numel - 1)},
+        Forged{"topk:5%,residual=bf16", "residual", first},
+        Forged{"int8,ef21", "residual", first}, Forged{"int8,ef21", "estimate", first + 4 * numel},
+        Forged{"topk:5%,momentum=0.9", "velocity", first + 4 * numel + sizeof(uint64_t)},
+        Forged{"topk:5%,ef21,eta=0.2", "velocity", first + 8 * numel + sizeof(uint64_t)}}) {
+    const Plan plan = plan_of(forged.spec);
+    const Files good = files_after(2, 3, plan);
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+      SCOPED_TRACE(concat(forged.spec, " ", forged.what, " ", value));
+      const auto said = refusals(plan, good, [&](Files& f) { forge(f[1], forged.at, value); });
+      EXPECT_EQ(said[1], concat("checkpoint: the ", forged.what, " of parameter 'embed.weight' holds NaN or "
+                                "infinity, expected finite values, the only ones that are saved"));
+    }
+    Files largest = good;
+    forge(largest[1], forged.at, 3e38f);
+    const auto ends = run_ranks(2, [&](Transport& transport) {
+      Reducer(plan, transport).load(opens(largest));
+    });
+    EXPECT_EQ(first_message(ends), "");
   }
 }
 
