@@ -253,6 +253,20 @@ std::optional<std::string> list_of_objects(std::string_view text) {
   return objects > 1 ? std::optional(list + "]") : std::nullopt;
 }
 
+// What torch.profiler's ExecutionTraceObserver writes, and chakra_trace_link after it: "nodes" is Chakra's
+// word too, but these have no type.
+void refuse_pytorchs(const JsonNode& whole, const JsonNode& nodes, std::string_view name) {
+  const auto schema = whole.find("schema");
+  if (!schema || nodes.size() == 0 || field(nodes[0], {"type", "NodeType", "node_type"})) {
+    return;
+  }
+  throw InvalidArgument(concat(
+      name, ": is PyTorch's execution trace (ExecutionTraceObserver, schema ", schema->value().dump(),
+      "), expected a Chakra trace in JSON: chakra_trace_link joins this file and the Kineto trace of the "
+      "same step, chakra_converter makes a Chakra trace of both, chakra_jsonizer writes it as JSON; or "
+      "give the Kineto trace itself (--format kineto)"));
+}
+
 // What the trace does not say, whoever reads it has to.
 void fill_sizes(std::span<ChakraNode* const> exchanges, std::span<const size_t> elements,
                 std::string_view name) {
@@ -286,6 +300,9 @@ Profile import_chakra(std::string_view json, size_t batch, std::string_view name
   check(parsed.is_array() || inside, name,
         ": no list of nodes, expected an array, objects one behind another, or an object with "
         "'nodes' or 'workload_graph'");
+  if (inside) {
+    refuse_pytorchs(whole, *inside, name);
+  }
   std::vector<ChakraNode> nodes = nodes_of(inside ? *inside : whole, listed.has_value());
   const bool has_device = std::ranges::any_of(
       nodes, [](const ChakraNode& n) { return n.kind == Kind::kComputes && !n.on_host; });

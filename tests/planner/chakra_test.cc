@@ -69,6 +69,13 @@ TEST(Chakra, WhatCannotBeNamesThePlace) {
       "t: [0].comm_size: 6, must be bytes of gradient, 4 an element: a multiple of it above 0");
   EXPECT_EQ(message(R"([{"id": 1, "type": 4}, {"id": 1, "type": 4}])"),
             "t: [1].id: 1 is another node's too, expected each once");
+  EXPECT_EQ(
+      message(R"({"schema": "1.1.1-chakra.0.0.4", "pid": 3, "nodes": [{"id": 2, "name": "aten::mm",
+                  "ctrl_deps": 1, "attr": [{"name": "tid", "type": "uint64", "value": 1}]}]})"),
+      "t: is PyTorch's execution trace (ExecutionTraceObserver, schema \"1.1.1-chakra.0.0.4\"), expected "
+      "a Chakra trace in JSON: chakra_trace_link joins this file and the Kineto trace of the same step, "
+      "chakra_converter makes a Chakra trace of both, chakra_jsonizer writes it as JSON; or give the "
+      "Kineto trace itself (--format kineto)");
   EXPECT_EQ(message("{}"),
             "t: no list of nodes, expected an array, objects one behind another, or an object with "
             "'nodes' or 'workload_graph'");

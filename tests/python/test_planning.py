@@ -5,11 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gradwire
 from gradwire import planner
+
+ROOT = Path(__file__).resolve().parents[2]
 
 if not gradwire.build_info()["features"]["planner"]:
     pytest.skip("this build has no planner", allow_module_level=True)
@@ -200,6 +203,15 @@ def test_a_file_of_another_format_is_answered_by_the_format_that_reads_it(text, 
     with pytest.raises(gradwire.InvalidArgument) as refused:
         planner.read_profile(str(path), format)
     assert str(path) in str(refused.value) and str(refused.value).endswith(says)
+
+
+@pytest.mark.parametrize("format", ["profile", "kineto", "chakra"])
+def test_pytorchs_own_execution_trace_is_answered_by_how_to_convert_it(format):
+    path = ROOT / "tests/planner/data/pytorch/execution_trace.json"
+    with pytest.raises(gradwire.InvalidArgument, match="chakra_converter makes a Chakra trace") as refused:
+        planner.read_profile(str(path), format)
+    assert str(refused.value).startswith(f"{path}: is PyTorch's execution trace (ExecutionTraceObserver, ")
+    assert "looks like" not in str(refused.value)
 
 
 def test_what_is_wrong_with_a_profile_of_the_format_that_was_said_is_not_answered_so(tmp_path):

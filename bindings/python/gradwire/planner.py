@@ -25,6 +25,7 @@ Quantities: parse_rate, parse_seconds, parse_bytes, seconds_text.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
@@ -148,7 +149,9 @@ def read_profile(
         return _core.planner_profile(format, text, json_input.plain(path), options)
     except InvalidArgument as error:
         other, what = _looks_like(text)
-        if other in ("", format):
+        if other == "pytorch":  # which chakra refuses too, and says what to do
+            _core.planner_profile("chakra", text, json_input.plain(path), options)
+        if other in ("", "pytorch", format):
             raise
         raise InvalidArgument(
             f"{error}; it looks like {what}, which the format {other} reads (--format {other})"
@@ -163,6 +166,8 @@ def _looks_like(text: str) -> Tuple[str, str]:
         ("profile", "a profile of gradwire's", begin == "{" and '"gradwire.profile"' in text),
         ("kineto", "a Chrome trace, as torch.profiler writes it",
          begin in ("{", "[") and '"traceEvents"' in text),
+        ("pytorch", "PyTorch's execution trace",
+         re.match(r'\s*\{\s*"schema"\s*:', text) is not None and '"nodes"' in text),
         ("chakra", "an execution trace of Chakra's",
          begin in ("{", "[") and any(word in text for word in _OF_CHAKRA)),
         ("columns", "a table of layers",

@@ -117,7 +117,7 @@ def _check(args: argparse.Namespace) -> Link:
     if args.what not in BUILT_IN and ":" not in args.what:
         raise UsageError(
             f"'{args.what}', expected one of {', '.join(BUILT_IN)}, script.py:function or "
-            "module:function")
+            "module:function; traces are read by gradwire simulate and plan (--profile FILE)")
     if args.what in BUILT_IN and args.data:
         raise UsageError(f"--data {args.data[0]}: {args.what} reads files of its own, expected none")
     if args.what not in BUILT_IN and args.spec != "none":
