@@ -60,9 +60,16 @@ def _alone(world):
         train(one, sgd(one), 0, 5)
     assert torch.equal(parameters(model), parameters(plain))
     assert exchange.stats() == {} and exchange.transport is None
+    state = exchange.state_dict()
+    assert state["world_size"] == 1 and state["reducer"].numel() == 0
+    for own in (state, [state], {0: state}, lambda rank: state if rank == 0 else None):
+        exchange.load_state_dict(own)  # of which there is nothing to take over
+    several = dict(state, world_size=2)
+    for bad, said in ((None, "is a NoneType"), ([], "holds a NoneType"), ({"w": 1}, "is no state of an"),
+                      (several, "has 1 rank, which keeps nothing"), ([several] * 2, "is of 2 ranks")):
+        with pytest.raises(gradwire.InvalidArgument, match=said):
+            exchange.load_state_dict(bad)
     exchange.set_spec("int8"), exchange.close()
-    with pytest.raises(gradwire.InvalidArgument, match="has 1 rank"):
-        exchange.load_state_dict(exchange.state_dict())
     for options, said in (({"carrier": "tcp"}, "one of auto, gloo, torch, nccl"),
                           ({"carrier": "nccl"}, "GPU memory"),
                           ({"timeout": -1.0}, "positive number of seconds")):

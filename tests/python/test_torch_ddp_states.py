@@ -332,6 +332,9 @@ def _refused_states(world):
         with pytest.raises(gradwire.InvalidArgument):
             exchange.load_state_dict(bad if world.rank == 0 or bad is cut else state)
         assert str(exchange.plan) == plan
+    alone = dict(state, rank=0, world_size=1, reducer=state["reducer"][:0])
+    with pytest.raises(gradwire.InvalidArgument, match="is of a group of one rank, which keeps nothing"):
+        exchange.load_state_dict([alone])
     exchange.load_state_dict(state)
     train(model, sgd(model), 4, 6)
     assert_ranks_agree(parameters(model))

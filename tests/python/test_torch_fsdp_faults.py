@@ -267,8 +267,10 @@ def _alone(world):
     train(plain, 0, 3), train(model, 0, 3)
     assert torch.equal(weights(plain), weights(model))
     assert exchange.stats() == {} and exchange.transport is None and exchange.step == 0
-    with pytest.raises(gradwire.InvalidArgument, match="has 1 rank"):
-        exchange.load_state_dict(exchange.state_dict())
+    state = exchange.state_dict()
+    exchange.load_state_dict(state)
+    with pytest.raises(gradwire.InvalidArgument, match=r"state\['world_size'\]: is 2, must be 1"):
+        exchange.load_state_dict(dict(state, world_size=2))
     with pytest.raises(gradwire.InvalidArgument, match="one of auto, gloo, torch, nccl"):
         gradwire.torch.register_fsdp(sharded(), SPEC, carrier="tcp")
 

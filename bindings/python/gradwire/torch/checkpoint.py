@@ -10,7 +10,9 @@ from ..errors import InvalidArgument
 from ..reducer import Reducer
 from .agreement import agree
 
-__all__ = ["States", "agreed_buckets", "agreed_words", "bytes_of", "lookup_of", "state_of"]
+__all__ = [
+    "States", "agreed_buckets", "agreed_words", "bytes_of", "check_alone", "lookup_of", "state_of"
+]  # fmt: skip
 
 State = Mapping[str, Any]
 States = Union[State, Sequence[State], Mapping[int, State], Callable[[int], Optional[State]]]
@@ -41,7 +43,23 @@ def state_of(
     }
 
 
-def lookup_of(states: States, transport: _core.Transport) -> Lookup:
+def check_alone(states: States) -> None:
+    """What a group of one rank loads: its own state, which holds nothing.
+
+    Raises:
+        InvalidArgument: it is no state, or one of several ranks.
+    """
+    own = isinstance(states, Mapping) and "reducer" in states
+    state: Any = states if own else lookup_of(states, 1)(0)
+    _check(state)
+    if state["world_size"] != 1:
+        raise InvalidArgument(
+            f"states: is of {state['world_size']} ranks, must be of one: the group has 1 rank, which keeps "
+            "nothing, and what they kept would be lost"
+        )
+
+
+def lookup_of(states: States, world_size: int) -> Lookup:
     """The state of each old rank; of one state, where there are as many ranks as there were.
 
     What is wrong with them is said when one is asked for.
@@ -51,7 +69,7 @@ def lookup_of(states: States, transport: _core.Transport) -> Lookup:
     if isinstance(states, Mapping):
         known: Dict[Any, Any] = dict(states)
         if "reducer" in known:
-            return lambda rank: _own(known, transport)
+            return lambda rank: _own(known, world_size)
         if any(not isinstance(rank, int) for rank in known):
             return lambda rank: _none_of(known)
         return lambda rank: known.get(rank)
@@ -112,6 +130,11 @@ def bytes_of(state: Optional[State], rank: int) -> Optional[bytes]:
         raise InvalidArgument(
             f"states: that of rank {rank} was written by rank {state['rank']}, must be its own"
         )
+    if state["reducer"].numel() == 0:
+        raise InvalidArgument(
+            "states: is of a group of one rank, which keeps nothing, must be of one that exchanged: begin "
+            "without it"
+        )
     kept: bytes = state["reducer"].cpu().numpy().tobytes()
     return kept
 
@@ -131,12 +154,12 @@ def _none_of(state: Mapping[Any, Any]) -> State:
     )
 
 
-def _own(state: State, transport: _core.Transport) -> State:
+def _own(state: State, world_size: int) -> State:
     _check(state)
-    if state["world_size"] != transport.world_size:
+    if state["world_size"] != world_size:
         raise InvalidArgument(
             f"states: is that of one of {state['world_size']} ranks, must be those of all of them "
-            f"now that there are {transport.world_size}"
+            f"now that there are {world_size}"
         )
     return state
 

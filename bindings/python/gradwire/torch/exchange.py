@@ -246,13 +246,12 @@ class GradientExchange(Shown):
             states: what this rank's state_dict() returned, where the world size is the same;
                 else those of all ranks that there were: a list by rank, a dict, or a function of
                 the rank, called for the ranks this one takes over (None: there was no such rank).
+                A group of one rank keeps nothing, and loads the state of such a group alone.
 
         Raises:
             InvalidArgument: on every rank, when one finds a state missing, damaged, of other
                 parameters or of another step; nothing has changed then.
         """
-        if self._reducer is None:
-            raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
         load_states(self, states)
 
     def close(self) -> None:

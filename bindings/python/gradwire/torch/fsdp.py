@@ -180,17 +180,17 @@ class FSDPExchange:
             InvalidArgument: on every rank, when one finds its state missing something, or of another
                 rank, number of ranks, spec, module or step; nothing has changed then.
         """
-        if self._transport is None:
-            raise InvalidArgument("load_state_dict: the group has 1 rank, which keeps nothing")
         rank, size = self._place()
+        transport = self._transport
         fresh = {
-            g.name: [] if g.uncompressed else self._make_slices(g, rank, size) for g in self._groups
+            g.name: [] if transport is None or g.uncompressed else self._make_slices(g, rank, size)
+            for g in self._groups
         }
-        agree(
-            self._transport,
-            lambda: load_slices(state, fresh, self._spec, rank, size),
-            "state",
-        )
+
+        def load() -> List[int]:
+            return load_slices(state, fresh, self._spec, rank, size)
+
+        load() if transport is None else agree(transport, load, "state")
         for group in self._groups:
             group.slices = fresh[group.name]
 

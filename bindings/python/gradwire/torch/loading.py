@@ -4,7 +4,7 @@ import copy
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument
-from .checkpoint import States, agreed_buckets, agreed_words, bytes_of, lookup_of
+from .checkpoint import States, agreed_buckets, agreed_words, bytes_of, check_alone, lookup_of
 from .refused import RefusedByAll
 
 if TYPE_CHECKING:
@@ -14,10 +14,12 @@ __all__ = ["load_states"]
 
 
 def load_states(exchange: "GradientExchange", states: States) -> None:
-    """Collective, between steps, among more ranks than one."""
+    """Collective, between steps."""
     transport, reducer = exchange._transport, exchange._reducer
-    assert transport is not None and reducer is not None
-    lookup = lookup_of(states, transport)
+    if transport is None or reducer is None:
+        check_alone(states)
+        return
+    lookup = lookup_of(states, transport.world_size)
     before, auto, spec = exchange._buckets, copy.copy(exchange._auto), exchange._spec
     # The same buckets, so that what compressors learned of them is of use.
     exchange._travel_in(agreed_buckets(lookup, transport, len(exchange._named)))
