@@ -2,7 +2,6 @@
 // What verbs send and receive as arrays of NumPy.
 
 #include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/kernels/core/extents.h"

@@ -347,7 +347,9 @@ void bind_comm(py::module_& module) {
       .def("counters", &counters,
            "Since construction: 'bytes_sent' and 'bytes_received', frame headers included, and "
            "'frames_sent'.")
-      .def("abort", &abort, py::arg("reason"),
+      .def("abort",  // an error's text is told whatever it holds
+           [](BoundTransport& self, const py::str& reason) { abort(self, utf8_of(reason)); },
+           py::arg("reason"),
            "Ends the group for everyone, from any thread: pending and later calls raise it. "
            "Nothing once closed.")
       .def("close", &close,

@@ -1,7 +1,7 @@
 #pragma once
 // One function per layer adds that layer's types to the module.
 
-#include <pybind11/pybind11.h>
+#include "gradwire/bindings/python_text.h"
 
 namespace gradwire::bindings {
 

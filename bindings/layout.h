@@ -2,12 +2,12 @@
 // What an object says about its memory, whichever interface it speaks. For tensor.cc and dlpack.cc.
 
 #include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/kernels/core/extents.h"
 

@@ -1,7 +1,6 @@
 #pragma once
 // An optimizer as Python holds it.
 
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
@@ -15,6 +14,7 @@
 
 #include "gradwire/bindings/optimizer_state.h"
 #include "gradwire/bindings/payload_groups.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/bindings/worker.h"

@@ -2,7 +2,6 @@
 // An optimizer's state as Python has it: {parameter: {name: int}} and {parameter: {name: array}}.
 
 #include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
 #include <deque>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "gradwire/bindings/device_array.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/optimizers/optimizer.h"
 #include "gradwire/optimizers/saved_state.h"

@@ -45,6 +45,8 @@ SpecRule rule_of(const RuleFields& fields, size_t index) {
     } catch (const py::cast_error&) {
       throw InvalidArgument(concat(what, "['", name, "']: is ", py::repr(value).cast<std::string>(),
                                    ", must be ", count == nullptr ? "a string" : "an integer from 0"));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(concat(what, "['", name, "']: ", error.what()));
     }
   }
   return rule;
@@ -64,6 +66,8 @@ std::vector<ParamInfo> parameters_of(const NamedShapes& named) {
       throw InvalidArgument(concat("parameters[", parameters.size(), "]: is ", head,
                                    head.size() < text.size() ? "..." : "",
                                    ", must be a name and a shape, such as ('weight', (20, 10))"));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(concat("parameters[", parameters.size(), "]: ", error.what()));
     }
   }
   return parameters;

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/comm/plan.h"
 
 namespace gradwire::bindings {

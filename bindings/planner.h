@@ -1,7 +1,7 @@
 #pragma once
 // The planner's functions; in a build without it only why they are not there.
 
-#include <pybind11/pybind11.h>
+#include "gradwire/bindings/python_text.h"
 
 namespace gradwire::bindings {
 

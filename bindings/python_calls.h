@@ -1,8 +1,6 @@
 #pragma once
 // Calls into Python from threads that Python does not know.
 
-#include <pybind11/pybind11.h>
-
 #include <atomic>
 #include <memory>
 #include <stdexcept>

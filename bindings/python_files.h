@@ -1,11 +1,11 @@
 #pragma once
 // Python objects that read or write bytes, as streams for use without the GIL.
 
-#include <pybind11/pybind11.h>
-
 #include <istream>
 #include <memory>
 #include <ostream>
+
+#include "gradwire/bindings/python_text.h"
 
 namespace gradwire::bindings {
 

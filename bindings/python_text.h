@@ -1,10 +1,14 @@
 #pragma once
-// Text between C++, where it is any bytes, and Python, where it is Unicode.
+// Text between C++, where it is any bytes, and Python, where it is Unicode. The headers of this folder
+// include pybind11 through this one, so that all of its files convert text in the same way.
 
 #include <pybind11/pybind11.h>
 
 #include <string>
 #include <string_view>
+#include <type_traits>
+
+#include "gradwire/kernels/core/error.h"
 
 namespace gradwire::bindings {
 
@@ -38,4 +42,38 @@ inline std::string utf8_of(pybind11::handle object) {
   return pybind11::reinterpret_steal<pybind11::bytes>(made);
 }
 
+/// Text from Python that the library cannot take, quoted.
+[[noreturn]] inline void refuse_text(pybind11::handle text) {
+  constexpr size_t kMostShown = 80;
+  const std::string quoted = utf8_of(pybind11::repr(text));
+  throw InvalidArgument(concat(
+      "text: ", quoted.substr(0, kMostShown), quoted.size() > kMostShown ? "..." : "",
+      PyUnicode_Check(text.ptr()) ? " holds half of a surrogate pair, which UTF-8 has no bytes for"
+                                  : " holds bytes that are no UTF-8",
+      ", expected a str of whole characters"));
+}
+
 }  // namespace gradwire::bindings
+
+namespace pybind11::detail {
+
+/// pybind11's own takes any bytes, and answers text without UTF-8 by a list of all signatures.
+template <class Text>
+class utf8_caster : public string_caster<Text, std::is_same_v<Text, std::string_view>> {
+ public:
+  bool load(handle text, bool convert) {
+    const bool loaded = utf8_caster::string_caster::load(text, convert);
+    const bool is_str = text && PyUnicode_Check(text.ptr());
+    if (loaded ? !is_str && !gradwire::bindings::is_utf8(this->value) : is_str) {
+      gradwire::bindings::refuse_text(text);
+    }
+    return loaded;
+  }
+};
+
+template <>
+class type_caster<std::string> : public utf8_caster<std::string> {};
+template <>
+class type_caster<std::string_view> : public utf8_caster<std::string_view> {};
+
+}  // namespace pybind11::detail

@@ -1,8 +1,6 @@
 #pragma once
 // A Reducer as Python holds it.
 
-#include <pybind11/pybind11.h>
-
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +8,7 @@
 
 #include "gradwire/bindings/interruptible.h"
 #include "gradwire/bindings/one_at_a_time.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/comm/reducer.h"

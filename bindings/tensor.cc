@@ -226,12 +226,9 @@ void check_disjoint(const Array& a, std::string_view a_name, const Array& b,
 }
 
 DType parse_dtype(py::handle dtype) {
-  const std::string name =
-      py::isinstance<py::str>(dtype)
-          ? std::string(py::str(dtype))
-          : std::string(py::str(
-                py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype)).attr("name")));
-  return parse_dtype_name(name);
+  const auto given = py::reinterpret_borrow<py::object>(dtype);
+  return parse_dtype_name(utf8_of(
+      py::isinstance<py::str>(given) ? given : py::object(py::dtype::from_args(given).attr("name"))));
 }
 
 DType parse_dtype_name(std::string_view name) {

@@ -3,7 +3,6 @@
 // viewed in place is refused with a message that says what to pass instead.
 
 #include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
 
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/kernels/core/tensor.h"
 
 namespace gradwire::bindings {

@@ -1,13 +1,12 @@
 #pragma once
 // A transport as Python objects hold it.
 
-#include <pybind11/pybind11.h>
-
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "gradwire/bindings/interruptible.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/worker.h"
 #include "gradwire/comm/transport.h"
 #include "gradwire/kernels/core/device_name.h"

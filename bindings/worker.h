@@ -2,13 +2,12 @@
 // Where the work of one Python object runs: in the calling thread, or on a GPU's stream, without
 // the GIL.
 
-#include <pybind11/pybind11.h>
-
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "gradwire/bindings/one_at_a_time.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/stream_order.h"
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/of_process.h"

@@ -33,6 +33,8 @@ def _refuses(world):
         (lambda: gradwire.torch.register(model, "none"), "has a communication hook already"),
         (lambda: gradwire.torch.register(Net(), "none"), "must be a DistributedDataParallel"),
         (lambda: gradwire.torch.register(ddp(), "nonsense"), "nonsense"),
+        (lambda: gradwire.torch.register(ddp(), "topk:1%\udcff"), "holds half of a surrogate pair"),
+        (lambda: gradwire.torch.register(ddp(), "auto:specs=int8\udcff"), "holds half of a surrogate pair"),
         (lambda: gradwire.torch.register(ddp(), "none", carrier="pigeon"), "carrier: is 'pigeon'"),
         (lambda: gradwire.torch.register(ddp(), "none", scaler=True), "scaler: is True"),
         (lambda: gradwire.torch.register(ddp(Net(torch.float16)), "none",
