@@ -16,6 +16,7 @@ void bind_plan(pybind11::module_& module);
 void bind_reducer(pybind11::module_& module);
 void bind_registries(pybind11::module_& module);
 void bind_schedules(pybind11::module_& module);
+void bind_sharded_reducer(pybind11::module_& module);
 void bind_spec(pybind11::module_& module);
 
 }  // namespace gradwire::bindings

@@ -118,6 +118,7 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_addresses(module);
   bindings::bind_plan(module);
   bindings::bind_reducer(module);
+  bindings::bind_sharded_reducer(module);
   bindings::bind_optimizer_specs(module);
   bindings::bind_optimizers(module);  // which step from what a reducer hands on
   bindings::bind_schedules(module);

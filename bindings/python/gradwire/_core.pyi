@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Pilot', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'StepDemand', 'Transport', 'address_offer', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'chosen_address', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'move_elements', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'socket_interface_from_environment', 'spec_traffic', 'transports', 'warmup', 'what_if']
+__all__: list[str] = ['BucketPlan', 'Compressor', 'CompressorSpec', 'Configuration', 'CosineSchedule', 'DeviceArray', 'GroupPayloads', 'Hardware', 'Instance', 'LargeBatch', 'LinkCosts', 'NoSync', 'NoiseScale', 'Optimizer', 'Pilot', 'Plan', 'PlannedLink', 'PolynomialSchedule', 'Rebuilt', 'Recommendation', 'Reducer', 'ShardedReducer', 'StepDemand', 'Transport', 'address_offer', 'break_down', 'build_info', 'canonical_optimizer', 'check_optimizer_groups', 'chosen_address', 'codes_of_floats', 'compressors', 'default_instances', 'device_copy', 'epoch_seconds', 'exchange_seconds', 'exchanges', 'extrapolate_ring_stall', 'find_stalls', 'fit_line', 'fit_stalls', 'floats_of_codes', 'from_environment', 'gradients_of_profile', 'large_batch', 'link_presets', 'make_carrier_transport', 'make_in_process_group', 'make_plan', 'make_transport', 'measured_straggler_factor', 'move_elements', 'moves_from', 'optimizer_settings', 'optimizers', 'parse_bytes', 'parse_rate', 'parse_seconds', 'parse_spec', 'payload_info', 'plan_buckets', 'planner_beside_measured', 'planner_calibrated', 'planner_exchanges', 'planner_profile', 'planner_scaling', 'planner_schedules', 'planner_sensitivities', 'planner_simulate', 'planner_trace', 'planner_unavailable_reason', 'probe_link', 'read_instances', 'recommend', 'sampled_straggler_factor', 'scale_by_root', 'scale_linearly', 'seconds_text', 'socket_interface_from_environment', 'spec_traffic', 'transports', 'warmup', 'what_if']
 class DeviceArray:
     """
     Memory of a GPU that gradwire keeps or has made: states, payloads, residuals. Other libraries take it without a copy by DLPack: cupy.from_dlpack(a), torch.from_dlpack(a), jax.dlpack.from_dlpack(a).
@@ -903,6 +903,66 @@ class Rebuilt:
     def source(self) -> int | None:
         """
         The rank of the new group that gives parameters and optimizer state to those behind; None when no rank is.
+        """
+class ShardedReducer:
+    """
+    Gradients of which each rank keeps its shard of the mean: a rank compresses the slice of each other one and keeps what it leaves out, owners add up. Works on a thread of its own while backward goes on; commit() ends a step. One thread at a time; nothing else may use the transport during a step.
+    """
+    def __init__(self, groups: collections.abc.Sequence[tuple[str, str | None, collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], typing.SupportsInt | typing.SupportsIndex]], transport: Transport, spec: str, *, on_nonfinite: str = 'error', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        """
+        Args:
+            groups: of each, the same on all ranks, its name, the dtype of its gradients (None: reduced() instead of reduce()), the shapes of its parameters' parts in a slice, one behind another, and the seed that its first slice draws with.
+            spec: of all slices; not powersgd and not ef21.
+        """
+    def abandon(self) -> None:
+        """
+        Drops the step in progress, on all ranks.
+        """
+    def commit(self) -> bool:
+        """
+        wait(), and the end of the step: collective. Returns whether the residuals of its groups are those of the step now: False with on_nonfinite='skip'.
+        
+        Raises:
+            NonFiniteGradient: naming the group; nothing was committed on any rank.
+        """
+    def load(self, group: typing.SupportsInt | typing.SupportsIndex, state: collections.abc.Sequence[dict[str, typing.Any]]) -> None:
+        """
+        Takes over 'step', 'learned', 'residual' and 'velocity' of what state() returned.
+        
+        Raises:
+            InvalidArgument: they are not of this group; nothing has changed.
+        """
+    def reduce(self, group: typing.SupportsInt | typing.SupportsIndex, gradient: typing.Any, shard: typing.Any, scale: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Enqueues shard = scale * (sum of all ranks' slices for this one), once per group and step, in the same order on all ranks. gradient: the slices, by rank. Both are kept while they are used. The shard becomes NaN where a gradient or the sum is not finite.
+        """
+    def reduced(self, group: typing.SupportsInt | typing.SupportsIndex, finite: bool, overflows: bool) -> None:
+        """
+        The same of a group that is not compressed, behind the call that reduced it: whether this rank's gradient was finite, and whether its shard overflowed all the same.
+        """
+    def residuals(self, group: typing.SupportsInt | typing.SupportsIndex) -> list[numpy.ndarray | None]:
+        """
+        Copies of the committed residuals of a group's slices, by rank; None without feedback.
+        """
+    def state(self, group: typing.SupportsInt | typing.SupportsIndex) -> list[dict[str, typing.Any]]:
+        """
+        What a checkpoint needs of a group's slices, by rank: their identity ('spec', 'numel', 'dtype', 'seed', 'rank', 'shapes'), 'step', 'learned', and copies of 'residual' (None without feedback) and 'velocity'.
+        """
+    def step(self, group: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Committed steps of a group.
+        """
+    def wait(self) -> None:
+        """
+        Blocks until the shards so far are written.
+        
+        Raises:
+            TransportError: the group is finished.
+        """
+    @property
+    def pending(self) -> int:
+        """
+        Groups of the step in progress.
         """
 class Optimizer:
     """
