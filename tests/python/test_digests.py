@@ -35,7 +35,7 @@ BEFORE, BEHIND = 6, 4
 
 
 def _carries(path, spec):
-    # Slices of FSDP2 are decoded by one rank alone, and keep float32 residuals.
+    # Slices of FSDP2 are decoded by one rank alone; those of residual=bf16 are newer than the record.
     return path != "fsdp" or not any(part in spec for part in ("powersgd", "ef21", "residual="))
 
 

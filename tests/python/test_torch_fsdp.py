@@ -1,6 +1,8 @@
 """gradwire.torch.register_fsdp(): what gradients under fully_shard become, on ranks that are processes."""
 
 import io
+import time
+from datetime import timedelta
 
 import pytest
 import rank_processes
@@ -13,7 +15,7 @@ pytestmark = needs_torch
 if rank_processes.HAS_TORCH:
     import torch
     import torch.distributed as dist
-    from ddp_case import assert_ranks_agree
+    from ddp_case import assert_ranks_agree, loss_of
     from fsdp_case import (
         gradients,
         local_gradients,
@@ -106,6 +108,82 @@ def _keeps_the_law(world):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_arrived_and_what_is_owed_is_what_there_was(tmp_path, ranks):
     check(ranks, _keeps_the_law, tmp_path)
+
+
+def _with_hook(model, step, layer, seen):
+    hook = layer.register_forward_hook(lambda module, inputs, output: output.register_hook(seen) and None)
+    loss = loss_of(model, dist.get_rank(), step)
+    hook.remove()
+    model.zero_grad()
+    loss.backward()
+
+
+def _goes_on_beside_the_exchange(world):
+    model, exchange = registered(SPEC, fsdp={"reshard_after_forward": False})
+    calm, _ = registered(SPEC)
+    store = dist.distributed_c10d._get_default_store()
+    # Rank 1 has not reduced anything when rank 0's backward is past a group that it has.
+    if world.rank == 0:
+        _with_hook(model, 0, model.first, lambda gradient: store.set("went on", "yes"))
+    else:
+        _with_hook(model, 0, model.last, lambda gradient: store.wait(["went on"], timedelta(seconds=20)))
+    step_on(calm, 0)
+    for name, gradient in gradients(calm).items():
+        assert torch.equal(gradients(model)[name], gradient)
+    assert exchange.step == 1
+
+
+def _exchanges_before_backward_ends(world):
+    model, exchange = registered(SPEC, fsdp={"reshard_after_forward": False})
+    arrived = []
+
+    def comes_before_the_first_layer(gradient):
+        until = time.monotonic() + 20
+        while not exchange.transport.counters()["bytes_received"] > before and time.monotonic() < until:
+            time.sleep(0.001)
+        arrived.append(exchange.transport.counters()["bytes_received"] - before)
+
+    before = exchange.transport.counters()["bytes_received"]
+    _with_hook(model, 0, model.first, comes_before_the_first_layer)
+    # That of `maybe`; those of the first layer and the root came behind it.
+    assert 0 < arrived[0] < exchange.stats()["bytes_received"]
+
+
+def test_backward_goes_on_beside_the_exchange(tmp_path):
+    check(2, _goes_on_beside_the_exchange, tmp_path)
+
+
+def test_what_is_reduced_first_arrives_before_backward_ends(tmp_path):
+    check(2, _exchanges_before_backward_ends, tmp_path)
+
+
+def _over_torch(world):
+    models = [registered("topk:10%,int4", carrier=carrier)[0] for carrier in ("torch", "auto")]
+    for model in models:
+        train(model, 0, 10)
+    assert torch.equal(weights(models[0]), weights(models[1]))
+
+
+def test_collectives_of_torch_carry_the_slices_as_well(tmp_path):
+    check(2, _over_torch, tmp_path)
+
+
+def _hooks(world):
+    model, _ = registered(SPEC)
+    calm, _ = registered(SPEC)
+    seen = {}
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p, name=name: seen.update({name: p.grad.to_local().clone()}))
+    for each in (model, calm):
+        for step in range(2):  # the second adds to what is there
+            step_on(each, step)
+    for name, parameter in calm.named_parameters():
+        assert torch.equal(seen[name], parameter.grad.to_local()), name
+
+
+def test_hooks_and_sums_find_gradients_that_have_come(tmp_path):
+    check(2, _hooks, tmp_path)
 
 
 def _sends_less(world):

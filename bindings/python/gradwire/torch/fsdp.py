@@ -9,24 +9,21 @@ import torch
 import torch.distributed as dist
 
 from .. import _core
-from .._core import parse_spec, payload_info
+from .._core import parse_spec
 from ..errors import InvalidArgument, NonFiniteGradient
-from ..feedback import Feedback
 from .agreement import agree
 from .backward import after_backward
 from .checks import DTYPES, refuse_sparse_layers, refuse_unfrozen
 from .joining import check_joining, join
 from .meeting import check_group
 from .scaling import Scaler, check_scaler, find_scaler, is_enabled, own_scaler
-from .sharded_checkpoint import compare, load_slices, state_of
+from .sharded_checkpoint import load_slices, state_of
 from .sharded_groups import Group, checked_mesh, groups_of, share_of, viewed
 from .updates import warns_of_two_momenta
 from .writers import write_scalars
 
 __all__ = ["FSDPExchange", "register_fsdp"]
 
-_WORDS = 256  # bytes a rank may say about what was not finite
-_OVERFLOW = b"+"  # before the name of a group whose gradients were finite and their sum was not
 _LOOK_FOR_SCALERS = 2  # steps at whose begin other GradScalers are looked for
 
 _log = logging.getLogger("gradwire")
@@ -41,16 +38,17 @@ def register_fsdp(module: torch.nn.Module, spec: str, **options: Any) -> "FSDPEx
         exchange = gradwire.torch.register_fsdp(model, "topk:1%,int4")
 
     Each rank compresses its unsharded gradients in slices, one for each rank, and sends slice d to
-    rank d alone, which adds up those of all ranks in rank order. What a slice leaves out is kept
-    here and sent later. A backward that reduces gradients is one commit of the residuals; where some
-    rank's gradient holds NaN or infinity, or a sum overflows, nothing is committed on any.
+    rank d alone, which adds up those of all ranks in rank order, while backward goes on. What a slice
+    leaves out is kept here and sent later. A backward that reduces gradients is one commit of the
+    residuals; where some rank's gradient holds NaN or infinity, or a sum overflows, nothing is
+    committed on any.
 
     Args:
         module: fully_shard has been applied to it, or to modules in it, over one mesh of one
             dimension on the CPU; no other custom reduce-scatter. Gradients that are reduced in another
             dtype than float32, float16 and bfloat16 (MixedPrecisionPolicy.reduce_dtype) travel as they are.
         spec: a compressor, such as 'topk:1%,int4', 'int8' or 'none', of all parameters; not powersgd
-            and not ef21, whose ranks must see all payloads, and with float32 residuals.
+            and not ef21, whose ranks must see all payloads.
         carrier, timeout, scaler, on_nonfinite, threads: as of register().
         seed: of what compressors draw, the same on all ranks.
 
@@ -89,7 +87,10 @@ class FSDPExchange:
         self._skip = (on_nonfinite or ("skip" if self._scaler else "error")) == "skip"
         found = groups_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
-        self._groups = [Group(self._reduce, name, group, names) for name, (_, group) in found.items()]
+        self._groups = [
+            Group(self._reduce, place, name, group, names)
+            for place, (name, (_, group)) in enumerate(found.items())
+        ]
         process_group = checked_mesh(self._groups)
         check_scaler(scaler, [p.sharded_param for g in self._groups for p in g.group.fsdp_params])
         self._check_dtypes(self._scaler is not None)
@@ -97,7 +98,6 @@ class FSDPExchange:
         self._sharded = {id(p.sharded_param) for g in self._groups for p in g.group.fsdp_params}
         self._warned = False  # of two momenta
         self._scale = 1.0  # of the gradients of the step in progress
-        self._pending: List[Group] = []  # reduced in this backward
         self._backward: Optional[int] = None  # torch's number of that at whose end _end() is called
         self._begun_steps = 0
         self._seed = seed
@@ -106,6 +106,7 @@ class FSDPExchange:
         self._stats: Dict[str, float] = {}
         self._counted = (0.0, 0.0)  # when the step began
         self._transport: Optional[_core.Transport] = None
+        self._reducer: Optional[_core.ShardedReducer] = None
         check_joining(carrier, timeout)
         if dist.get_world_size(process_group) == 1:
             _log.warning("world size 1, gradwire exchanges nothing: gradients stay as they are")
@@ -113,14 +114,12 @@ class FSDPExchange:
         for group in self._groups:
             if group.uncompressed:
                 group.say()
-                continue
-            rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
-            group.slices = self._make_slices(group, rank, size)
         self._transport = join(process_group, carrier, timeout)
         try:
-            same = [self._spec, seed, self._scaler is not None, self._skip]
-            groups = [[g.name, str(g.dtype), [p[:2] for p in g.parameters]] for g in self._groups]
-            compare(self._transport, [same, groups])
+            same = [f"spec={spec!r} seed={seed} scaler={self._scaler is not None} skip={self._skip}"]
+            same += [f"{g.name!r} {g.dtype} {[p[:2] for p in g.parameters]}" for g in self._groups]
+            self._transport.agree("module, spec, seed, scaler or on_nonfinite", "\n".join(same))
+            self._reducer = self._make_reducer(self._transport)
         except BaseException:
             self._transport.close()
             raise
@@ -141,7 +140,8 @@ class FSDPExchange:
     @property
     def step(self) -> int:
         """Commits so far."""
-        return next((each.step for group in self._groups for each in group.slices), 0)
+        compressed = [g.place for g in self._groups if not g.uncompressed]
+        return self._reducer.step(compressed[0]) if self._reducer and compressed else 0
 
     def residual(self, name: str) -> Optional[torch.Tensor]:
         """A copy of what an unsharded parameter's gradients on this rank still owe to all ranks.
@@ -155,12 +155,10 @@ class FSDPExchange:
         for group in self._groups:
             begin = 0
             for parameter in group.parameters:
-                end = begin + parameter.slice_numel
-                if parameter.name == name and group.uncompressed:
-                    return None
                 if parameter.name == name:
-                    return parameter.whole([each.residual for each in group.slices], begin)
-                begin = end
+                    kept = self._reducer.residuals(group.place) if self._reducer else []
+                    return parameter.whole(kept, begin)
+                begin += parameter.slice_numel
         raise InvalidArgument(f"name: '{name}' is no parameter that is exchanged")
 
     def state_dict(self) -> Dict[str, Any]:
@@ -169,9 +167,7 @@ class FSDPExchange:
         Plain tensors and numbers, for torch.save() and weights_only loading. Between steps. Every
         rank has its own, of the size of the unsharded gradients.
         """
-        rank, size = self._place()
-        slices = {group.name: group.slices for group in self._groups}
-        return state_of(slices, self._spec, rank, size)
+        return state_of(self._reducer, self._places(), self._spec, *self._place())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Continues bit for bit where state_dict() was called on this rank. Collective, between steps.
@@ -180,27 +176,25 @@ class FSDPExchange:
             InvalidArgument: on every rank, when one finds its state missing something, or of another
                 rank, number of ranks, spec, module or step; nothing has changed then.
         """
-        rank, size = self._place()
-        transport = self._transport
-        fresh = {
-            g.name: [] if transport is None or g.uncompressed else self._make_slices(g, rank, size)
-            for g in self._groups
-        }
+        transport, fresh = self._transport, None
+        if transport is not None:
+            assert self._reducer is not None
+            self._reducer.abandon()  # what a backward that broke off has left behind
+            fresh = self._make_reducer(transport)
 
         def load() -> List[int]:
-            return load_slices(state, fresh, self._spec, rank, size)
+            return load_slices(state, fresh, self._places(), self._spec, *self._place())
 
         load() if transport is None else agree(transport, load, "state")
-        for group in self._groups:
-            group.slices = fresh[group.name]
+        self._reducer = fresh
 
     def stats(self) -> Dict[str, float]:
         """Of the last step: what it sent, and what it cost.
 
         Returns:
             'step', 'committed' (0 or 1), 'bytes_sent', 'bytes_received', 'dense_bytes' (of the
-            unsharded gradients) and 'exposed_us' (compression and exchange, for which backward
-            waits). Empty before the first step.
+            unsharded gradients) and 'exposed_us' (for which backward waits: what of compression and
+            exchange it does not hide). Empty before the first step.
         """
         return dict(self._stats)
 
@@ -219,35 +213,26 @@ class FSDPExchange:
     def _reduce(self, group: Group, output: torch.Tensor, input: torch.Tensor, op: Any) -> None:
         if self._closed:
             raise InvalidArgument("gradwire: the exchange has been closed, must be open")
-        assert self._transport is not None
+        assert self._transport is not None and self._reducer is not None
         started = time.perf_counter()
         try:
             self._begin(group)
             if group.uncompressed:
-                self._pending.append(group)
-                group.reduce_dense(output, input, op)
+                self._reducer.reduced(group.place, *group.reduce_dense(output, input, op))
                 return
-            share = share_of(op, len(group.slices))
-            if input.numel() != group.numel * len(group.slices) or input.dtype != group.dtype:
+            size = self._transport.world_size
+            share = share_of(op, size)
+            if input.numel() != group.numel * size or input.dtype != group.dtype:
                 raise InvalidArgument(
                     f"gradients of '{group.name}': are {input.numel()} of {input.dtype}, must be "
-                    f"{group.numel * len(group.slices)} of {group.dtype}: parameters that a backward "
+                    f"{group.numel * size} of {group.dtype}: parameters that a backward "
                     "does not reach need set_reduce_scatter_unused_params(True)"
                 )
             if self._scale != 1.0:
                 input.mul_(1.0 / self._scale)
-            parts = input.view(len(group.slices), -1)
-            sent = [each.compress(viewed(part)) for each, part in zip(group.slices, parts)]
-            group.finite = all(payload_info(payload)["finite"] for payload in sent)
-            self._pending.append(group)
-            capacity = group.slices[0].compressor.capacity_bytes
-            what = f"slices of '{group.name}'"
-            got = self._transport.all_to_all(sent, capacity=capacity, what=what)
-            mine = group.slices[self._transport.rank]
-            finite = all(payload_info(payload)["finite"] for payload in got)
-            group.overflows = finite and not _decoded(mine, got, share * self._scale, output)
-            if not finite or group.overflows:
-                output.fill_(float("nan"))
+            self._reducer.reduce(group.place, viewed(input), viewed(output), share * self._scale)
+            if group.is_read_at_once(op):
+                self._reducer.wait()
         except Exception as error:
             self._transport.abort(f"{type(error).__name__}: {error}")
             raise
@@ -255,18 +240,14 @@ class FSDPExchange:
         self._stats["dense_bytes"] += float(input.numel() * input.element_size())
 
     def _begin(self, group: Group) -> None:
-        if group in self._pending:
-            raise InvalidArgument(
-                f"gradients of '{group.name}': are reduced twice in one backward, must be once; after "
-                "a backward that broke off a forward pass must come first"
-            )
+        assert self._reducer is not None
         refuse_unfrozen(group.left_out, "register_fsdp() was called")
         # Checkpointing with use_reentrant has backward passes within one, each with an end.
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
             after_backward(self._end)
             self._backward = backward
-        if self._pending:
+        if self._reducer.pending > 0:
             return
         self._begun_steps += 1
         own_scaler(self._scaler)
@@ -280,43 +261,30 @@ class FSDPExchange:
 
     def _before_forward(self, *_: Any) -> None:
         # A backward that broke off has left groups behind. Not one that is just computing again.
-        if torch._C._current_graph_task_id() == -1:
-            self._pending, self._backward = [], None
+        if self._reducer is not None and torch._C._current_graph_task_id() == -1:
+            self._reducer.abandon()
+            self._backward = None
 
     def _end(self) -> None:
-        assert self._transport is not None
+        assert self._reducer is not None
         started = time.perf_counter()
-        pending, self._pending, self._backward = self._pending, [], None
-        if not pending:
+        self._backward = None
+        if self._reducer.pending == 0:
             return
-        told = self._transport.all_gather(
-            _words(pending), capacity=_WORDS, what="end of backward")  # fmt: skip
-        wrong = [(rank, bytes(said)) for rank, said in enumerate(told) if len(said) > 0]
-        for group in pending if not wrong else []:
-            for each in group.slices:
-                each.commit()
+        committed, problem = False, None
+        try:
+            committed = self._reducer.commit()
+        except NonFiniteGradient as error:
+            problem = error
         sent, received = self._counters()
-        self._stats["committed"] = float(not wrong)
+        self._stats["committed"] = float(committed)
         self._stats["bytes_sent"] = sent - self._counted[0]
         self._stats["bytes_received"] = received - self._counted[1]
         self._stats["exposed_us"] += (time.perf_counter() - started) * 1e6
-        if wrong:
+        if not committed:
             self._fill_with_nan()
-            if not self._skip:
-                # A rank that is to blame comes before owners of sums.
-                rank, said = min(wrong, key=lambda each: each[1].startswith(_OVERFLOW))
-                name = said.removeprefix(_OVERFLOW).decode(errors="replace")
-                raise NonFiniteGradient(
-                    f"backward: {self._what_is_wrong(rank, name, said.startswith(_OVERFLOW))}, expected "
-                    "finite values; nothing was committed on any rank"
-                )
-
-    def _what_is_wrong(self, rank: int, name: str, overflows: bool) -> str:
-        if overflows:
-            return f"the sum of the ranks' finite gradients of {name} overflows"
-        kept = parse_spec(self._spec).error_feedback
-        with_residual = ", or overflow with their residuals" if kept else ""
-        return f"rank {rank}'s gradients of {name} hold NaN or infinity{with_residual}"
+        if problem is not None:
+            raise problem
 
     def _fill_with_nan(self) -> None:
         for group in self._groups:
@@ -333,17 +301,26 @@ class FSDPExchange:
         counted = self._transport.counters()
         return float(counted["bytes_sent"]), float(counted["bytes_received"])
 
-    def _make_slices(self, group: Group, rank: int, size: int) -> List[Feedback]:
+    def _places(self) -> Dict[str, int]:
+        return {group.name: group.place for group in self._groups}
+
+    def _make_reducer(self, transport: _core.Transport) -> _core.ShardedReducer:
         # Seeds differ by group and by slice: the ranks' draws for one slice differ by rank.
-        first = self._seed + self._groups.index(group) * size
-        shapes = [parameter.slice_shape for parameter in group.parameters]
-        return [
-            Feedback(
-                self._spec, group.numel, DTYPES[group.dtype], first + d, rank, self._threads, size,
-                shapes=shapes,
-            )
-            for d in range(size)
-        ]
+        return _core.ShardedReducer(
+            [
+                (
+                    group.name,
+                    DTYPES.get(group.dtype),
+                    [parameter.slice_shape for parameter in group.parameters],
+                    self._seed + group.place * transport.world_size,
+                )
+                for group in self._groups
+            ],
+            transport,
+            self._spec,
+            on_nonfinite="skip" if self._skip else "error",
+            threads=self._threads,
+        )
 
     def _check_dtypes(self, scaled: bool) -> None:
         for group in self._groups:
@@ -352,26 +329,6 @@ class FSDPExchange:
                     f"scaler: gradients of '{group.name}' are reduced in torch.float16, which cannot "
                     "hold them unscaled; use MixedPrecisionPolicy(reduce_dtype=torch.float32)"
                 )
-
-
-def _decoded(mine: Feedback, got: List[Any], scale: float, output: torch.Tensor) -> bool:
-    """Writes the sum of the payloads, all of finite gradients; False: it overflows."""
-    try:
-        mine.decompress(got, scale, viewed(output))
-    except NonFiniteGradient:
-        return False
-    return True
-
-
-def _words(pending: List[Group]) -> bytes:
-    """What this rank says of a backward: nothing, or the name of a group that is not finite."""
-    for group in pending:
-        if not group.finite:
-            return f"'{group.name}'".encode()[-_WORDS:]
-    for group in pending:  # known to the owner of these sums alone
-        if group.overflows:
-            return _OVERFLOW + f"'{group.name}'".encode()[1 - _WORDS :]
-    return b""
 
 
 def _checked_spec(spec: str) -> str:

@@ -11,7 +11,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 from ..errors import InvalidArgument
-from ..feedback import Feedback
 from .checks import DTYPES
 
 _log = logging.getLogger("gradwire")
@@ -30,8 +29,9 @@ class Parameter(NamedTuple):
         return math.prod(self.slice_shape)
 
     def whole(self, slices: Sequence[Any], begin: int) -> Optional[torch.Tensor]:
-        """Of NumPy arrays of a group's slices, in which it begins there; None where one is None."""
-        if any(each is None for each in slices):
+        """Of NumPy arrays of a group's slices, in which it begins there; None where one is None, or where
+        there is none."""
+        if not slices or any(each is None for each in slices):
             return None
         end = begin + self.slice_numel
         parts = [torch.tensor(each[begin:end]).view(self.slice_shape) for each in slices]
@@ -44,8 +44,8 @@ Reduce = Callable[["Group", torch.Tensor, torch.Tensor, Any], None]  # output, i
 class Group(ReduceScatter):
     """The reduce-scatter of one FSDP parameter group."""
 
-    def __init__(self, reduce: Reduce, name: str, group: Any, names: Dict[int, str]):
-        self.reduce, self.name, self.group = reduce, name, group
+    def __init__(self, reduce: Reduce, place: int, name: str, group: Any, names: Dict[int, str]):
+        self.reduce, self.place, self.name, self.group = reduce, place, name, group
         policy = group.mp_policy
         trained = [p for p in group.fsdp_params if p.sharded_param.requires_grad]
         frozen = [p for p in group.fsdp_params if not p.sharded_param.requires_grad]
@@ -62,10 +62,7 @@ class Group(ReduceScatter):
             for p in trained
         ]
         self.numel = sum(p.slice_numel for p in self.parameters)
-        self.slices: List[Feedback] = []  # by the rank they are sent to
-        self.finite = True  # all of what this rank sent last
         self.uncompressed = self.dtype not in DTYPES
-        self.overflows = False  # the sum of what it got last, all of it finite
 
     def allocate(self, size: Sequence[Any], *, dtype: Any, device: Any) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -77,12 +74,26 @@ class Group(ReduceScatter):
             "compressors take float32, float16 and bfloat16"
         )
 
-    def reduce_dense(self, output: torch.Tensor, input: torch.Tensor, op: Any) -> None:
-        """As FSDP does it by itself."""
-        self.finite = bool(input.isfinite().all())
+    def reduce_dense(self, output: torch.Tensor, input: torch.Tensor, op: Any) -> Tuple[bool, bool]:
+        """As FSDP does it by itself. Whether the input was finite, and the output overflows all the same."""
+        finite = bool(input.isfinite().all())
         group = self.group._reduce_scatter_process_group
         dist.reduce_scatter_tensor(output, input, op=op, group=group)
-        self.overflows = self.finite and not bool(output.isfinite().all())
+        return finite, finite and not bool(output.isfinite().all())
+
+    def is_read_at_once(self, op: Any) -> bool:
+        """Whether FSDP does more with the output than to make it .grad: it divides, casts or adds it, or
+        hands it to a hook."""
+        return (
+            op != dist.ReduceOp.AVG
+            or getattr(self.group, "_all_reduce_hook", None) is not None
+            or any(
+                p.sharded_param.dtype != self.dtype
+                or p.sharded_param.grad is not None
+                or getattr(p.sharded_param, "_post_accumulate_grad_hooks", None)
+                for p in self.group.fsdp_params
+            )
+        )
 
     def __call__(
         self,
@@ -92,7 +103,7 @@ class Group(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Called by FSDP; done when it returns, which FSDP does not tell from a Work that is."""
+        """Called by FSDP, which waits for no Work on a CPU: what it reads has come when this returns."""
         self.reduce(self, output_tensor, input_tensor, op)
 
 
