@@ -160,31 +160,6 @@ std::unique_ptr<Exchange> make_exchange(std::string_view name, ExchangeContext c
 /// What the exchange by node runs between its nodes for these compressors of the shares.
 std::string_view exchange_between_nodes(std::span<Compressor* const> compressors, int nodes);
 
-/// The first half of two_shot alone, for optimizers whose ranks each step their own shard: the sum
-/// of all ranks over the elements a rank owns. Bytes sent: (P-1)/P of the payload and its headers,
-/// then 65 to each rank, which say whether a sum overflows; two latencies; the bits of the
-/// rank-order sum; nothing is encoded twice, so nothing is put back.
-class CompressedReduceScatter {
- public:
-  /// Takes any compressor of one round but powersgd, with or without feedback.
-  /// @throws InvalidArgument for another, or without a transport.
-  explicit CompressedReduceScatter(const ExchangeContext& context);
-  ~CompressedReduceScatter();
-
-  /// What this rank owns of a group: whole chunks of 4096 elements, as even as these allow, the same
-  /// in every run. May be empty where there are fewer chunks than ranks.
-  Region region(size_t group) const;
-  Region region(size_t group, int rank) const;
-
-  /// Enqueues. Each group's `mean` has the region's elements and becomes their mean; e_next is not
-  /// touched. Errors as of Exchange::run(); whichever it is, it ends the group with its words.
-  void run(std::span<const GroupSlot> groups, ExchangeReport& report, Context& context);
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
 /// "dense" for 16 bits or wider of elements that all ranks send, else "gather".
 std::string_view default_exchange(const CompressorSpec& spec);
 

@@ -29,16 +29,14 @@ bool rounds_the_mean(const Compressor& c) {
          (values != ValueCodec::kRaw && values != ValueCodec::kFloat32 && !as_gradient);
 }
 
-std::vector<SliceExchange::Group> SliceExchange::make_groups(const ExchangeContext& made_from,
-                                                             Cut cut) {
+std::vector<SliceExchange::Group> SliceExchange::make_groups(const ExchangeContext& made_from) {
   const int world_size = made_from.transport->world_size();
   const auto ranks = static_cast<size_t>(world_size);
   std::vector<Group> groups;
   size_t counts = 0;
   for (Compressor* compressor : made_from.compressors) {
     Group group{.compressor = compressor,
-                .balanced = cut == Cut::kBalanced && chooses_among_all(*compressor) &&
-                            compressor->shape().numel > 0,
+                .balanced = chooses_among_all(*compressor) && compressor->shape().numel > 0,
                 .regions = {},
                 .first_count = counts,
                 .slices = std::vector<ConstPayload>(ranks)};
@@ -54,12 +52,12 @@ std::vector<SliceExchange::Group> SliceExchange::make_groups(const ExchangeConte
   return groups;
 }
 
-SliceExchange::SliceExchange(const ExchangeContext& made_from, Cut cut)
+SliceExchange::SliceExchange(const ExchangeContext& made_from)
     : transport_(*made_from.transport),
       tag_(made_from.tag),
       ranks_(static_cast<size_t>(transport_.world_size())),
       own_(static_cast<size_t>(transport_.rank())),
-      groups_(make_groups(made_from, cut)),
+      groups_(make_groups(made_from)),
       outgoing_(made_from, [this](size_t g, size_t r) { return room(g, r, most_kept(g)); }),
       incoming_(made_from, [this](size_t g, size_t r) { return room(g, r, most_kept(g)); }) {
   size_t counts = 0;

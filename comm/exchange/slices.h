@@ -29,12 +29,7 @@ class SliceExchange {
   /// with the sender.
   static constexpr size_t kSliceShares = 2;
 
-  enum class Cut : uint8_t {
-    kBalanced,  ///< by entries where that helps
-    kEven,      ///< by elements, so that ownership never changes
-  };
-
-  SliceExchange(const ExchangeContext& made_from, Cut cut);
+  explicit SliceExchange(const ExchangeContext& made_from);
 
   /// To be called where StreamExchange::run_now() is. Flags found in slices go to the report; all
   /// ranks see all ranks' flags.
@@ -81,7 +76,7 @@ class SliceExchange {
   }
   /// Bytes that a slice of rank r's region has room for, when its sender keeps `kept`.
   size_t room(size_t g, size_t r, size_t kept) const;
-  static std::vector<Group> make_groups(const ExchangeContext& made_from, Cut cut);
+  static std::vector<Group> make_groups(const ExchangeContext& made_from);
   bool must_cut() const;
   /// Whether the last cut is of a step that is not committed: that was refused, or is in progress.
   bool cut_is_open() const { return cut_in_ && *cut_in_ == groups_[0].compressor->step(); }

@@ -24,7 +24,7 @@ class TwoShotExchange final : public StreamExchange {
         compressors_(made_from.compressors),
         transport_(*made_from.transport),
         tag_(made_from.tag),
-        slices_(made_from, SliceExchange::Cut::kBalanced),
+        slices_(made_from),
         merged_(made_from, [this](size_t g, size_t r) { return merged_room(g, r); }),
         payloads_(compressors_.size(), std::vector<ConstPayload>(slices_.ranks())),
         tiles_(compressors_.size()) {}
