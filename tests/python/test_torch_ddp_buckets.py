@@ -97,6 +97,26 @@ def test_the_plan_of_a_ddp_that_has_trained_before_never_changes(tmp_path):
     check(2, _a_ddp_that_has_trained, tmp_path)
 
 
+def _freezes(world):
+    """A layer is frozen between DDP and register(), on rank 1 or on all, and thaws before the first step."""
+    for ranks in ((1,), (0, 1)):
+        for way in ({}, {"static_graph": True}):
+            model, plain = ddp(**way), ddp(**way)
+            layer = list(model.parameters())[0]
+            layer.requires_grad_(world.rank not in ranks)
+            exchange = gradwire.torch.register(model, "none", timeout=30.0)
+            layer.requires_grad_(True)
+            for each in (model, plain):
+                train(each, sgd(each), 0, 4)
+            assert torch.equal(parameters(model), parameters(plain)), (ranks, way)
+            assert all(row.slices for row in exchange._mapped.values()), (ranks, way)
+            exchange.close()
+
+
+def test_a_layer_that_is_frozen_when_the_exchange_is_made_trains_later(tmp_path):
+    check(2, _freezes, tmp_path)
+
+
 def _closed_early(world):
     model = ddp()
     gradwire.torch.register(model, "int8", timeout=30.0).close()

@@ -337,9 +337,9 @@ class DDPHook(GradientExchange):
     def _follow_buckets(self, waiting: List[_Waiting]) -> None:
         """DDP's, from the next step on."""
         if self._ready_order is not None:
+            assert self._transport is not None
             order, self._ready_order = self._ready_order, None
-            buckets = order.next_buckets(self._process_group, self._work.device)
-            if buckets:
+            if buckets := order.next_buckets(self._transport):
                 self._travel_in(self._in_plan(buckets))
         elif self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
             self._mapped_anew = False

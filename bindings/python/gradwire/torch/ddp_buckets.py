@@ -1,11 +1,12 @@
 """DDP's buckets: which parameters travel together in them, and where those are in the plan."""
 
+from array import array
 from typing import Any, Callable, Container, List, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed as dist
 
-from .._core import Plan, move_elements
+from .._core import Plan, Transport, move_elements
 from .memory_order import Part
 
 __all__ = ["Mapped", "ReadyOrder", "Slice", "cut", "slices_like"]
@@ -97,17 +98,19 @@ class ReadyOrder:
         self._limits = _later_limits(ddp)
         self._order: List[torch.Tensor] = []
         # DDP begins with a bucket for each dtype; where there are more it has made them anew already.
-        known = bool(self._limits) and len(buckets) == len({p.dtype for p in every})
-        watched: List[Any] = self._parameters if known else []  # torch types no hook
+        one_each = len(buckets) == len({p.dtype for p in every})
+        self._known = bool(self._limits and self._parameters) and one_each  # the same on all ranks
+        # One that is frozen takes no hook: then the order is known where it stays incomplete.
+        watched: List[Any] = [p for p in self._parameters if self._known and p.requires_grad]
         self._hooks = [p.register_post_accumulate_grad_hook(self._order.append) for p in watched]
 
     def stop(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
-    def next_buckets(self, group: Any, device: torch.device) -> List[List[torch.Tensor]]:
+    def next_buckets(self, transport: Transport) -> List[List[torch.Tensor]]:
         """At the end of DDP's first step. Collective. Empty where they are not known."""
-        if not self._hooks:  # the same on all ranks
+        if not self._known:
             return []
         self.stop()
         places = {id(p): i for i, p in enumerate(self._parameters)}
@@ -115,9 +118,10 @@ class ReadyOrder:
         self._order.clear()
         if sorted(last) != list(range(len(places))):
             last = [-1] * len(places)
-        told = torch.tensor(last, device=device)
-        dist.broadcast(told, dist.get_global_rank(group, 0), group=group)
-        ready = [self._parameters[i] for i in told.tolist() if i >= 0]
+        words = array("i", last).tobytes()
+        own = words if transport.rank == 0 else b""
+        told = transport.all_gather(own, capacity=len(words), what="order of gradients")[0]
+        ready = [self._parameters[i] for i in array("i", bytes(told)) if i >= 0]
         if not ready:
             return []
         # In the order they are given in, because they have numbers.
