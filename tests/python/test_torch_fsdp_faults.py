@@ -266,6 +266,24 @@ def test_a_rank_that_is_gone_ends_the_backward_of_the_others(tmp_path):
     assert ends[0].value < 10, ends[0].trace
 
 
+def _fails_under_way(world):
+    """Rank 1 ends the group in the middle of backward, when groups are under way."""
+    model, exchange = registered(SPEC)
+    if world.rank == 1:
+        model.first.register_full_backward_pre_hook(lambda *_: exchange.transport.abort("enough"))
+    loss = loss_of(model, world.rank, 2)
+    with pytest.raises(gradwire.TransportError, match="enough"):
+        loss.backward()
+    parameters = [p.sharded_param for g in exchange._groups for p in g.group.fsdp_params]
+    made = [p.grad.to_local() for p in parameters if p.grad is not None]
+    assert all(bool(each.isnan().all()) for each in made), made
+    return len(made)
+
+
+def test_what_nobody_has_written_is_no_gradient(tmp_path):
+    assert any(check(2, _fails_under_way, tmp_path))
+
+
 def _alone(world):
     plain, (model, exchange) = sharded(), registered(SPEC)
     train(plain, 0, 3), train(model, 0, 3)
@@ -275,6 +293,10 @@ def _alone(world):
     exchange.load_state_dict(state)
     with pytest.raises(gradwire.InvalidArgument, match=r"state\['world_size'\]: is 2, must be 1"):
         exchange.load_state_dict(dict(state, world_size=2))
+    emptied = dict(state, slices=dict.fromkeys(state["slices"]))
+    for wrong, said in ((None, "state: is a NoneType"), (emptied, "a list of 0")):
+        with pytest.raises(gradwire.InvalidArgument, match=said):
+            exchange.load_state_dict(wrong)
     with pytest.raises(gradwire.InvalidArgument, match="one of auto, gloo, torch, nccl"):
         gradwire.torch.register_fsdp(sharded(), SPEC, carrier="tcp")
 

@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 
 from .. import _core
 from .._core import parse_spec
-from ..errors import InvalidArgument, NonFiniteGradient
+from ..errors import InvalidArgument, NonFiniteGradient, TransportError
 from .agreement import agree
 from .backward import after_backward
 from .checks import DTYPES, refuse_sparse_layers, refuse_unfrozen
@@ -235,6 +236,9 @@ class FSDPExchange:
                 self._reducer.wait()
         except Exception as error:
             self._transport.abort(f"{type(error).__name__}: {error}")
+            with suppress(TransportError):
+                self._reducer.abandon()
+            self._fill_with_nan()
             raise
         self._stats["exposed_us"] += (time.perf_counter() - started) * 1e6
         self._stats["dense_bytes"] += float(input.numel() * input.element_size())
@@ -276,6 +280,9 @@ class FSDPExchange:
             committed = self._reducer.commit()
         except NonFiniteGradient as error:
             problem = error
+        except BaseException:  # what nobody has written is no gradient
+            self._fill_with_nan()
+            raise
         sent, received = self._counters()
         self._stats["committed"] = float(committed)
         self._stats["bytes_sent"] = sent - self._counted[0]

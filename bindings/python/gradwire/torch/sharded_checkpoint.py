@@ -47,9 +47,9 @@ def load_slices(
         )
     for name, g in places.items():
         own = [] if into is None else into.state(g)
-        if len(kept[name]) != len(own):
+        if not isinstance(kept[name], list) or len(kept[name]) != len(own):
             raise InvalidArgument(
-                f"state['slices']['{name}']: holds {len(kept[name])}, must hold {len(own)}"
+                f"state['slices']['{name}']: holds {kept[name]!r:.80}, must hold a list of {len(own)}"
             )
         for saved, mine in zip(kept[name], own):
             _compare(saved, {key: mine[key] for key in _IDENTITY})
@@ -59,6 +59,8 @@ def load_slices(
 
 
 def _compare(state: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(f"state: is a {type(state).__name__}, must be what state_dict() returned")
     for key, mine in wanted.items():
         if key not in state:
             raise InvalidArgument(f"state['{key}']: is missing, must be there")
