@@ -339,7 +339,7 @@ def test_the_hook_of_ddp_has_the_bits_of_the_cpu(groups, group_of_one, script):
     seen, waited = hooked(groups, script, "gpu")
     assert seen == wanted
     # DDP's buffers are looked at while they are new, which they are twice: it orders them anew behind the
-    # first step. Its buckets are followed from the third step on.
+    # first step, when the plan follows.
     assert {i for i, n in enumerate(waited) if n > 0} <= {0, 1, 2, 6, 7, 10, 11, 14, 15, 18, 19}
 
 
