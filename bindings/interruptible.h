@@ -6,7 +6,10 @@
 #include <memory>
 #include <utility>
 
+#include "gradwire/bindings/one_at_a_time.h"
+#include "gradwire/bindings/python_text.h"
 #include "gradwire/comm/transport.h"
+#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire::bindings {
 
@@ -47,6 +50,37 @@ auto interruptible(Call&& call) {
     throw;
   }
 }
+
+/// The calls of a reducer, which wait for the ranks of its transport.
+class ReducerCalls {
+ public:
+  const OfProcess& process() const { return process_; }
+
+  /// Runs body() without the GIL, and not while another thread is in here. Ctrl-C ends a wait for other
+  /// ranks, and their group with it. @throws InvalidArgument in a forked process.
+  template <class Body>
+  auto over(const std::shared_ptr<Transport>& transport, const Body& body) {
+    return interruptible([&](Interruptible& guard) {
+      return at_once([&] {
+        guard.over(transport);
+        return body();
+      });
+    });
+  }
+
+  /// The same of what waits for no rank: to listen to Ctrl-C would cost as much again.
+  template <class Body>
+  auto at_once(const Body& body) {
+    process_.check_here("reducer");
+    const pybind11::gil_scoped_release release;
+    const OneAtATime::Inside inside(door_);
+    return body();
+  }
+
+ private:
+  const OfProcess process_;
+  OneAtATime door_;
+};
 
 /// What make() returns, from a thread of its own where expects_interrupts(): then Ctrl-C leaves it
 /// behind, to its own deadline. With the GIL. @throws KeyboardInterrupt, and what make() throws.

@@ -7,14 +7,12 @@
 #include <vector>
 
 #include "gradwire/bindings/interruptible.h"
-#include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/bindings/python_text.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
 #include "gradwire/comm/reducer.h"
 #include "gradwire/kernels/core/device_name.h"
 #include "gradwire/kernels/core/external_stream.h"
-#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire::bindings {
 
@@ -46,38 +44,23 @@ class BoundReducer {
     });
   }
   ~BoundReducer() {
-    process_.let_go(reducer_);
-    process_.let_go(stream_);
-    process_.let_go(transport_);
+    calls_.process().let_go(reducer_);
+    calls_.process().let_go(stream_);
+    calls_.process().let_go(transport_);
   }
   BoundReducer(const BoundReducer&) = delete;
   BoundReducer& operator=(const BoundReducer&) = delete;
 
-  /// Runs body(reducer) without the GIL, and not while another thread is in here. Ctrl-C ends a
-  /// wait for other ranks, and the group with it.
-  /// @throws InvalidArgument in a forked process.
+  /// body(reducer), as ReducerCalls has it.
   template <class Body>
   auto run(const Body& body) {
-    process_.check_here("reducer");
-    return interruptible([&](Interruptible& guard) {
-      const py::gil_scoped_release release;
-      const OneAtATime::Inside inside(door_);
-      guard.over(transport_);
-      return body(*reducer_);
-    });
+    return calls_.over(transport_, [&] { return body(*reducer_); });
   }
 
-  /// run() of what hands over and returns. On the CPU that waits for no rank, and Ctrl-C need not
-  /// end it: to listen would cost as much again.
+  /// run() of what hands over and returns. On the CPU that waits for no rank.
   template <class Body>
   auto run_at_once(const Body& body) {
-    if (on_gpu()) {
-      return run(body);
-    }
-    process_.check_here("reducer");
-    const py::gil_scoped_release release;
-    const OneAtATime::Inside inside(door_);
-    return body(*reducer_);
+    return on_gpu() ? run(body) : calls_.at_once([&] { return body(*reducer_); });
   }
 
   /// To be taken before gradient() is asked where its memory is.
@@ -109,14 +92,13 @@ class BoundReducer {
   void stand_on(std::shared_ptr<Transport> transport) { transport_ = std::move(transport); }
 
  private:
-  const OfProcess process_;
+  ReducerCalls calls_;
   const View view_ = std::make_shared<char>();
   std::shared_ptr<Transport> transport_;
   const Device device_;
   const OnNonFinite on_nonfinite_;
   const MeansLeftOut left_out_;
   std::unique_ptr<Stream> stream_;
-  OneAtATime door_;
   std::vector<std::shared_ptr<Array>> held_;
   std::unique_ptr<Reducer> reducer_;  // last: it uses the others to its end
 };

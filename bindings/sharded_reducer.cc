@@ -18,13 +18,11 @@
 
 #include "gradwire/bindings/interruptible.h"
 #include "gradwire/bindings/layers.h"
-#include "gradwire/bindings/one_at_a_time.h"
 #include "gradwire/bindings/parameter_shapes.h"
 #include "gradwire/bindings/plan.h"
 #include "gradwire/bindings/python_calls.h"
 #include "gradwire/bindings/tensor.h"
 #include "gradwire/bindings/transport.h"
-#include "gradwire/kernels/core/of_process.h"
 
 namespace gradwire::bindings {
 namespace {
@@ -71,16 +69,9 @@ Value integers_of(const py::dict& state, const char* name, const char* expected)
 
 /// A reducer and what it stands on.
 class BoundShardedReducer {
-  /// As BoundReducer::run().
   template <class Body>
   auto run(const Body& body) {
-    process_.check_here("reducer");
-    return interruptible([&](Interruptible& guard) {
-      const py::gil_scoped_release release;
-      const OneAtATime::Inside inside(door_);
-      guard.over(transport_);
-      return body(*reducer_);
-    });
+    return calls_.over(transport_, [&] { return body(*reducer_); });
   }
 
   /// What tasks of a step may use. A gradient, many times its shard, goes before the step ends.
@@ -122,8 +113,8 @@ class BoundShardedReducer {
     reducer_ = std::make_unique<ShardedReducer>(std::move(made), *transport_, std::move(options));
   }
   ~BoundShardedReducer() {
-    process_.let_go(reducer_);
-    process_.let_go(transport_);
+    calls_.process().let_go(reducer_);
+    calls_.process().let_go(transport_);
   }
   BoundShardedReducer(const BoundShardedReducer&) = delete;
   BoundShardedReducer& operator=(const BoundShardedReducer&) = delete;
@@ -220,9 +211,8 @@ class BoundShardedReducer {
   }
 
  private:
-  const OfProcess process_;
+  ReducerCalls calls_;
   std::shared_ptr<Transport> transport_;
-  OneAtATime door_;
   std::string spec_;
   std::vector<Shapes> shapes_;  // of each group
   Held held_;
@@ -236,8 +226,7 @@ void bind_sharded_reducer(py::module_& module) {
   py::class_<Self>(
       module, "ShardedReducer",
       "Gradients of which each rank keeps its shard of the mean: a rank compresses the slice of "
-      "each "
-      "other one and keeps what it leaves out, owners add up. Works on a thread of its own while "
+      "each other one and keeps what it leaves out, owners add up. Works on a thread of its own while "
       "backward goes on; commit() ends a step. One thread at a time; nothing else may use the "
       "transport during a step.",
       py::release_gil_before_calling_cpp_dtor())
@@ -264,8 +253,7 @@ void bind_sharded_reducer(py::module_& module) {
            "is finished.")
       .def("commit", &Self::commit,
            "wait(), and the end of the step: collective. Returns whether the residuals of its "
-           "groups "
-           "are those of the step now: False with on_nonfinite='skip'.\n\n"
+           "groups are those of the step now: False with on_nonfinite='skip'.\n\n"
            "Raises:\n    NonFiniteGradient: naming the group; nothing was committed on any rank.")
       .def("abandon", &Self::abandon, "Drops the step in progress, on all ranks.")
       .def("step", &Self::step, py::arg("group"), "Committed steps of a group.")

@@ -8,23 +8,13 @@
 
 #include "gradwire/comm/exchange/message.h"
 #include "tests/comm/reducer_case.h"
+#include "tests/kernels/process_memory.h"
 
 namespace gradwire::test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kLayers = 12;
-
-/// Bytes, of a line of /proc/self/status.
-size_t status(const std::string& field) {
-  std::ifstream lines("/proc/self/status");
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(field + ":")) {
-      return 1024 * std::stoul(line.substr(field.size() + 1));
-    }
-  }
-  return 0;
-}
 
 /// False where the kernel does not let a process forget its peak.
 bool forget_peak() {
@@ -63,14 +53,14 @@ void run_step(Reducer& reducer) {
 TEST(ReducerBudget, MessagesTakeRoomForOneBucketAtATime) {
   SKIP_UNDER_SANITIZERS();
   constexpr size_t kRanks = 2, kGradients = 48 * kMiB, kPayloads = 24 * kMiB;
-  const size_t before = status("VmRSS");
+  const size_t before = testing::status_bytes("VmRSS");
   std::vector<size_t> taken(kRanks);
   const auto ends = run_ranks(kRanks, [&](Transport& transport) {
     Reducer reducer(plan_of_layers("fp16", 4 * kMiB), transport);
     check(reducer.plan().buckets.size() == kLayers, "the plan has other buckets");
     run_step(reducer);
     run_step(reducer);
-    taken[static_cast<size_t>(transport.rank())] = status("VmRSS") - before;
+    taken[static_cast<size_t>(transport.rank())] = testing::status_bytes("VmRSS") - before;
     run_step(reducer);  // nobody leaves before all have looked
   });
   EXPECT_EQ(first_message(ends), "");
@@ -91,9 +81,9 @@ TEST(ReducerBudget, APlanThatGivesWayLeavesItsRoomToTheNext) {
     run_step(reducer);
     const std::vector<float> kept(reducer.residual(3).begin(), reducer.residual(3).end());
     static_cast<void>(forget_peak());
-    const size_t before = status("VmRSS");
+    const size_t before = testing::status_bytes("VmRSS");
     reducer.set_plan(plan_of_layers("int8", 8 * kMiB));
-    const size_t peak = status("VmHWM");
+    const size_t peak = testing::status_bytes("VmHWM");
     // The new plan's residuals, 48 MiB, lie where the old gradients and the old scratch were.
     check(peak < before + 24 * kMiB, "set_plan() takes ", (peak - before) / kMiB, " MiB more");
     check(std::ranges::equal(kept, reducer.residual(3)), "the residual is another one");

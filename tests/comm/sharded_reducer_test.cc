@@ -11,6 +11,7 @@
 
 #include "gradwire/kernels/compress/warmup.h"
 #include "tests/comm/exchange_case.h"
+#include "tests/comm/reducer_case.h"
 
 namespace gradwire::test {
 namespace {
@@ -252,16 +253,6 @@ TEST(ShardedReducer, GoesOnFromItsStateToTheBit) {
   }
 }
 
-template <class Call>
-std::string refused(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing";
-}
-
 TEST(ShardedReducer, RefusesWhatDoesNotFitAndChangesNothing) {
   const auto ends = run_ranks(2, [](Transport& transport) {
     Rank rank("topk:10%", transport);
@@ -270,7 +261,7 @@ TEST(ShardedReducer, RefusesWhatDoesNotFitAndChangesNothing) {
     const auto loads = [&](auto change, std::string_view expected) {
       auto state = before;
       change(state);
-      const std::string said = refused([&] { rank.reducer.set_state(0, 1, state); });
+      const std::string said = message_of<InvalidArgument>([&] { rank.reducer.set_state(0, 1, state); });
       check(said.find(expected) != std::string::npos, said);
       check(same(before, rank.reducer.state(0)), "changed");
     };
@@ -280,7 +271,7 @@ TEST(ShardedReducer, RefusesWhatDoesNotFitAndChangesNothing) {
     loads([](State& state) { state[1].residual[7] = NAN; }, "['residual']: holds NaN or infinity");
     std::vector<float> gradient(2 * kNumels[1]), shard(kNumels[1]);
     const auto reduces = [&](size_t g, std::string_view expected) {
-      const std::string said = refused([&] {
+      const std::string said = message_of<InvalidArgument>([&] {
         rank.reducer.reduce(g, view_of(std::span<const float>(gradient)), view_of(std::span(shard)),
                             1.0f);
       });
@@ -296,7 +287,7 @@ TEST(ShardedReducer, RefusesWhatDoesNotFitAndChangesNothing) {
     check(rank.reducer.pending() == 0 && same(before, rank.reducer.state(0)), "abandoned nothing");
     rank.step(1);
     for (const char* text : {"powersgd:2", "topk:1%,ef21"}) {
-      const std::string said = refused([&] { Rank(text, transport); });
+      const std::string said = message_of<InvalidArgument>([&] { Rank(text, transport); });
       check(said.find("payloads one rank decodes alone") != std::string::npos, said);
     }
   });

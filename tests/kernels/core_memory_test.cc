@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "gradwire/kernels/core/memory.h"
+#include "tests/kernels/process_memory.h"
 
 namespace gradwire {
 namespace {
@@ -70,29 +70,23 @@ TEST(Buffers, LargeOnesBeginAtDifferentPlacesOfAPage) {
   EXPECT_EQ(moved.bytes().back(), std::byte{0xFF});
 }
 
-size_t resident_bytes() {
-  size_t pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * 4096;
-}
-
 // A plan makes room for much that a job never uses.
 TEST(Buffers, TakeMemoryWhenTheyAreTouched) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers have allocators of their own, and memory beside the program's";
 #endif
   constexpr size_t kBytes = size_t{256} << 20;
-  const size_t before = resident_bytes();
+  const size_t before = testing::status_bytes("VmRSS");
   {
     const Buffer buffer(kBytes);
-    EXPECT_LT(resident_bytes(), before + kBytes / 8);
+    EXPECT_LT(testing::status_bytes("VmRSS"), before + kBytes / 8);
     for (size_t at = 0; at < kBytes; at += 4096 * 1021) {
       ASSERT_EQ(buffer.data()[at], std::byte{0});
     }
     std::memset(buffer.data(), 1, kBytes);
-    EXPECT_GT(resident_bytes(), before + kBytes / 8 * 7);
+    EXPECT_GT(testing::status_bytes("VmRSS"), before + kBytes / 8 * 7);
   }
-  EXPECT_LT(resident_bytes(), before + kBytes / 8);
+  EXPECT_LT(testing::status_bytes("VmRSS"), before + kBytes / 8);
 }
 
 TEST(Buffers, GiveTheirPagesBackAndAreZeroThen) {
@@ -103,10 +97,10 @@ TEST(Buffers, GiveTheirPagesBackAndAreZeroThen) {
   const Buffer buffer(kBytes), small(4096);
   std::memset(buffer.data(), 1, kBytes);
   std::memset(small.data(), 1, small.size_bytes());
-  const size_t before = resident_bytes();
+  const size_t before = testing::status_bytes("VmRSS");
   buffer.release_pages();
   small.release_pages();
-  EXPECT_LT(resident_bytes(), before - kBytes / 8 * 7);
+  EXPECT_LT(testing::status_bytes("VmRSS"), before - kBytes / 8 * 7);
   EXPECT_EQ(small.data()[0], std::byte{1});
   EXPECT_EQ(buffer.data()[0], std::byte{0});
   EXPECT_EQ(buffer.bytes().back(), std::byte{0});

@@ -5,7 +5,7 @@
 import logging
 import time
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -162,11 +162,10 @@ class DDPHook(GradientExchange):
 
     def _first_buckets(self) -> Optional[List[List[int]]]:
         pieces = [piece for b in self._made_buckets for piece in cut(b, self._bucket_bytes)]
-        return self._in_plan(pieces)
+        return self._in_plan([[self._ids[id(p)] for p in piece if id(p) in self._ids] for piece in pieces])
 
-    def _in_plan(self, buckets: Sequence[Sequence[torch.Tensor]]) -> List[List[int]]:
-        """Numbers of the parameters that compressors take, and the flag of the others."""
-        rows = [[self._ids[id(p)] for p in bucket if id(p) in self._ids] for bucket in buckets]
+    def _in_plan(self, rows: List[List[int]]) -> List[List[int]]:
+        """Buckets of parameters that compressors take, and the flag of the others."""
         return [row for row in rows if row] + ([] if self._uncompressed is None else [[0]])
 
     def _may_leave_out(self) -> bool:
@@ -343,8 +342,7 @@ class DDPHook(GradientExchange):
                 self._travel_in(self._in_plan(buckets))
         elif self._mapped_anew and self._begun_steps >= _STEPS_UNTIL_REBUILT:
             self._mapped_anew = False
-            numbers = [each.mapped.parameters for each in waiting]
-            self._travel_in(self._in_plan([[self._named[i][1] for i in row] for row in numbers]))
+            self._travel_in(self._in_plan([each.mapped.parameters for each in waiting]))
 
     def _gradients_are_views(self) -> bool:
         return bool(getattr(self._ddp(), "gradient_as_bucket_view", False))

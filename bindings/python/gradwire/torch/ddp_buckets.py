@@ -1,7 +1,7 @@
 """DDP's buckets: which parameters travel together in them, and where those are in the plan."""
 
 from array import array
-from typing import Any, Callable, Container, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -91,10 +91,11 @@ class ReadyOrder:
     the plan follows behind that step."""
 
     def __init__(
-        self, ddp: Any, buckets: Sequence[Sequence[torch.Tensor]], exchanged: Container[int]
+        self, ddp: Any, buckets: Sequence[Sequence[torch.Tensor]], numbers: Mapping[int, int]
     ) -> None:
         every = [p for bucket in buckets for p in bucket]
-        self._parameters = [p for p in every if id(p) in exchanged]
+        self._parameters = [p for p in every if id(p) in numbers]
+        self._numbers = numbers  # in the plan, by id()
         self._limits = _later_limits(ddp)
         self._order: List[torch.Tensor] = []
         # DDP begins with a bucket for each dtype; where there are more it has made them anew already.
@@ -108,8 +109,9 @@ class ReadyOrder:
         for hook in self._hooks:
             hook.remove()
 
-    def next_buckets(self, transport: Transport) -> List[List[torch.Tensor]]:
-        """At the end of DDP's first step. Collective. Empty where they are not known."""
+    def next_buckets(self, transport: Transport) -> List[List[int]]:
+        """At the end of DDP's first step, by numbers in the plan. Collective. Empty where they are not
+        known."""
         if not self._known:
             return []
         self.stop()
@@ -129,7 +131,7 @@ class ReadyOrder:
         buckets, _ = torch_own._compute_bucket_assignment_by_size(
             ready, self._limits, [False] * len(ready), list(range(len(ready)))
         )
-        return [[ready[i] for i in bucket] for bucket in buckets]
+        return [[self._numbers[id(ready[i])] for i in bucket] for bucket in buckets]
 
 
 def _later_limits(ddp: Any) -> List[int]:
