@@ -272,7 +272,8 @@ def _fails_under_way(world):
     if world.rank == 1:
         model.first.register_full_backward_pre_hook(lambda *_: exchange.transport.abort("enough"))
     loss = loss_of(model, world.rank, 2)
-    with pytest.raises(gradwire.TransportError, match="enough"):
+    # Rank 0 hears the word, or sees the connection end if that is there first.
+    with pytest.raises(gradwire.TransportError, match="enough" if world.rank == 1 else "enough|rank 1"):
         loss.backward()
     parameters = [p.sharded_param for g in exchange._groups for p in g.group.fsdp_params]
     made = [p.grad.to_local() for p in parameters if p.grad is not None]
