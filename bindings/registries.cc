@@ -32,6 +32,7 @@ Rows compressors() {
     fields["takes_block"] = row.takes_block();
     fields["takes_levels"] = row.takes_levels;
     fields["takes_width"] = row.takes_width();
+    fields["on_gpu"] = row.on_gpu != nullptr;
     fields["source"] = row.source;
     rows.append(fields);
   }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/ops/select_blocks.h"
 

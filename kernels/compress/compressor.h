@@ -12,6 +12,7 @@
 
 namespace gradwire {
 
+class ChunkedCompressor;
 class DeviceState;
 
 /// A run of a group's elements that belongs to one parameter. Segments follow one another.
@@ -283,8 +284,13 @@ struct CompressorRow {
   bool takes_rounding = false;             ///< "nearest" or "stochastic"
   Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
   bool takes_levels = false;               ///< ":S"
+  /// At most, of |x|^2, without feedback, where the payload's encoding is not that of
+  /// default_values. 0: it is, and the codec's rounding says what is lost.
+  double most_lost = 0;
   std::string_view source;  ///< paper or definition
   std::unique_ptr<Compressor> (*make)(const CompressorSpec&, CompressorShape);
+  /// What `make` gave, on the shape's GPU: the same bytes. Null: the row is refused there.
+  std::unique_ptr<Compressor> (*on_gpu)(std::unique_ptr<ChunkedCompressor>, CompressorShape) = nullptr;
 
   /// Takes a density and a value codec.
   constexpr bool selector() const {

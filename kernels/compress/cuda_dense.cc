@@ -1,7 +1,6 @@
 // none, fp16 and bf16 on a GPU. dense.cc says what they compute.
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/ops/cast_cuda.h"
 
 namespace gradwire {

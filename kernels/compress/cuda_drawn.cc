@@ -1,7 +1,6 @@
 // randomk on a GPU. randomk.cc says what it computes.
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/compress/internal/drawn_group.h"
 #include "gradwire/kernels/ops/drawn_cuda.h"

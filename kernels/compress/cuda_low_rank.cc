@@ -9,10 +9,8 @@
 
 #include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/factor_layout.h"
 #include "gradwire/kernels/compress/internal/factor_state.h"
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/core/thread_pool.h"
 #include "gradwire/kernels/ops/lowrank_cuda.h"
 
@@ -187,7 +185,7 @@ template <class Teach>
 void CudaLowRank::take(const Teach& teach) {
   CompressorShape shape_on_cpu = shape();
   shape_on_cpu.device = {};
-  const auto on_cpu = make_low_rank(spec(), shape_on_cpu);
+  const auto on_cpu = find_compressor(spec().name).make(spec(), shape_on_cpu);
   const cuda::StepWords words = read_words();
   on_cpu->set_step(words.step);
   on_cpu->set_state(state());

@@ -1,7 +1,6 @@
 // Block quantizers and signs on a GPU. quantized.cc and signs.cc say what they compute.
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/signs_cuda.h"

@@ -7,9 +7,7 @@
 #include <bit>
 
 #include "gradwire/kernels/compress/internal/cuda_compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/select_blocks_cuda.h"
@@ -87,7 +85,7 @@ class CudaSelecting final : public CudaCompressor {
     }
     CompressorShape shape_on_cpu = shape();
     shape_on_cpu.device = {};
-    make_threshold(spec(), shape_on_cpu)->set_state(state);  // refuses what is none
+    find_compressor(spec().name).make(spec(), shape_on_cpu)->set_state(state);  // refuses what is none
     const cuda::StepWords words = read_words();
     const cuda::ThresholdSlot slot{{std::bit_cast<float>(static_cast<uint32_t>(state[0])),
                                     static_cast<uint32_t>(state[1])},

@@ -3,7 +3,6 @@
 
 #include <bit>
 
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/elementwise.h"

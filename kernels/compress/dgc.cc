@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "gradwire/kernels/compress/internal/dgc.h"
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/ops/cast.h"

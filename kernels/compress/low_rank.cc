@@ -14,7 +14,6 @@
 #include <cstring>
 
 #include "gradwire/kernels/compress/internal/factor_state.h"
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/elementwise.h"

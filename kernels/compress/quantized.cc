@@ -2,7 +2,6 @@
 // (kernels/ops/quantize.h has the equations). A chunk's record is its scales, then its codes. ternary
 // is 2bit that always rounds by chance: the same kernels, the same bytes behind the header.
 
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/quantize.h"

@@ -12,7 +12,6 @@
 
 #include "gradwire/kernels/compress/internal/chunked.h"
 #include "gradwire/kernels/compress/internal/drawn_group.h"
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/compress/internal/value_run.h"
 #include "gradwire/kernels/ops/cast.h"

@@ -1,18 +1,27 @@
-// The one table of compressors. Adding one: a file with its class and a factory, a line in
-// internal/factories.h, and a row here.
+// The one table of compressors. Adding one: a file with its class and a factory; the factory's name
+// and a row here.
 
 #include <algorithm>
 #include <array>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
-#include "gradwire/kernels/compress/internal/factories.h"
+#include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/near_name.h"
 
 namespace gradwire {
+
+// Each in a file of its own: what the rows call. The spec is validated and the shape checked.
+using Make = std::remove_pointer_t<decltype(CompressorRow::make)>;
+Make make_block_topk, make_chunk_topk, make_dense, make_dgc, make_low_rank, make_quantized,
+    make_randomk, make_signs, make_tensor_topk, make_threshold, make_topk;
+// The same on a GPU.
+using OnGpu = std::remove_pointer_t<decltype(CompressorRow::on_gpu)>;
+OnGpu make_cuda_dense, make_cuda_drawn, make_cuda_low_rank, make_cuda_quantized, make_cuda_sparse;
+
 namespace {
 
 constexpr std::array kRows = {
@@ -21,19 +30,22 @@ constexpr std::array kRows = {
                   .example = "none",
                   .default_values = ValueCodec::kRaw,
                   .source = "identity",
-                  .make = make_dense},
+                  .make = make_dense,
+                  .on_gpu = make_cuda_dense},
     CompressorRow{.name = "fp16",
                   .summary = "IEEE half precision, saturating at 65504",
                   .example = "fp16",
                   .default_values = ValueCodec::kFloat16,
                   .source = "IEEE 754-2019 binary16",
-                  .make = make_dense},
+                  .make = make_dense,
+                  .on_gpu = make_cuda_dense},
     CompressorRow{.name = "bf16",
                   .summary = "the upper half of float32, rounded to nearest even",
                   .example = "bf16",
                   .default_values = ValueCodec::kBFloat16,
                   .source = "Kalamkar et al., arXiv:1905.12322",
-                  .make = make_dense},
+                  .make = make_dense,
+                  .on_gpu = make_cuda_dense},
     CompressorRow{.name = "int8",
                   .summary = "8-bit integers, one scale per block of 256",
                   .example = "int8",
@@ -41,7 +53,8 @@ constexpr std::array kRows = {
                   .default_error_feedback = true,
                   .takes_rounding = true,
                   .source = "Dettmers, arXiv:1511.04561; Alistarh et al., arXiv:1610.02132",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "int4",
                   .summary = "4-bit integers, one scale per block of 256",
                   .example = "int4",
@@ -49,7 +62,8 @@ constexpr std::array kRows = {
                   .default_error_feedback = true,
                   .takes_rounding = true,
                   .source = "Alistarh et al., arXiv:1610.02132",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "2bit",
                   .summary = "-1, 0 or 1 times the largest magnitude of a block of 256",
                   .example = "2bit",
@@ -57,14 +71,16 @@ constexpr std::array kRows = {
                   .default_error_feedback = true,
                   .takes_rounding = true,
                   .source = "Wen et al., arXiv:1705.07878; Alistarh et al., arXiv:1610.02132",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "1bit",
                   .summary = "signs, times the mean magnitude of a block of 256",
                   .example = "1bit",
                   .default_values = ValueCodec::kSign,
                   .default_error_feedback = true,
                   .source = "Karimireddy et al., arXiv:1901.09847; Seide et al., Interspeech 2014",
-                  .make = make_signs},
+                  .make = make_signs,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "e4m3",
                   .summary = "8-bit floats of 3 mantissa bits, one scale per block of 256",
                   .example = "e4m3",
@@ -72,7 +88,8 @@ constexpr std::array kRows = {
                   .default_error_feedback = true,
                   .takes_rounding = true,
                   .source = "Micikevicius et al., arXiv:2209.05433; Peng et al. (FP8-LM), arXiv:2310.18313",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "e5m2",
                   .summary = "8-bit floats of 2 mantissa bits, one scale per block of 256",
                   .example = "e5m2",
@@ -80,21 +97,24 @@ constexpr std::array kRows = {
                   .default_error_feedback = true,
                   .takes_rounding = true,
                   .source = "Micikevicius et al., arXiv:2209.05433",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "ternary",
                   .summary = "-1, 0 or 1 times the largest magnitude of a block of 256, unbiased",
                   .example = "ternary",
                   .default_values = ValueCodec::kInt2,
                   .rounding = Rounding::kStochastic,
                   .source = "Wen et al. (TernGrad), arXiv:1705.07878",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "natural",
                   .summary = "powers of two, of which 125 lie below the largest of a block of 256, unbiased",
                   .example = "natural",
                   .default_values = ValueCodec::kPowerOfTwo,
                   .rounding = Rounding::kStochastic,
                   .source = "Horvath et al., arXiv:1905.10988",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "qsgd",
                   .summary = "-S to S times 1/S of the Euclidean norm of a block of 256, unbiased",
                   .example = "qsgd:7",
@@ -102,7 +122,8 @@ constexpr std::array kRows = {
                   .rounding = Rounding::kStochastic,
                   .takes_levels = true,
                   .source = "Alistarh et al., arXiv:1610.02132",
-                  .make = make_quantized},
+                  .make = make_quantized,
+                  .on_gpu = make_cuda_quantized},
     CompressorRow{.name = "topk",
                   .summary = "the largest elements by magnitude, exactly",
                   .example = "topk:1%",
@@ -110,7 +131,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Aji and Heafield, arXiv:1704.05021",
-                  .make = make_topk},
+                  .make = make_topk,
+                  .on_gpu = make_cuda_sparse},
     CompressorRow{.name = "chunktopk",
                   .summary = "the largest elements of every chunk of 4096",
                   .example = "chunktopk:64/4096",
@@ -118,7 +140,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Sarfi et al. (SparseLoCo), arXiv:2508.15706",
-                  .make = make_chunk_topk},
+                  .make = make_chunk_topk,
+                  .on_gpu = make_cuda_sparse},
     CompressorRow{.name = "tensortopk",
                   .summary = "the largest elements of every parameter, exactly",
                   .example = "tensortopk:1%",
@@ -126,7 +149,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Lin et al. (Deep Gradient Compression), arXiv:1712.01887",
-                  .make = make_tensor_topk},
+                  .make = make_tensor_topk,
+                  .on_gpu = make_cuda_sparse},
     CompressorRow{.name = "blocktopk",
                   .summary = "the blocks of 64 elements with the largest norms, whole: rows of embeddings",
                   .example = "blocktopk:1%",
@@ -134,7 +158,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Fei et al. (OmniReduce), doi:10.1145/3452296.3472904",
-                  .make = make_block_topk},
+                  .make = make_block_topk,
+                  .on_gpu = make_cuda_sparse},
     CompressorRow{.name = "threshold",
                   .summary = "about the largest elements: a threshold found once serves many steps",
                   .example = "threshold:1%",
@@ -142,7 +167,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Li and Hoefler (Ok-Topk), arXiv:2201.07598",
-                  .make = make_threshold},
+                  .make = make_threshold,
+                  .on_gpu = make_cuda_sparse},
     CompressorRow{.name = "randomk",
                   .summary = "random elements of every chunk of 4096, the same on all ranks: no "
                              "indices; `noef` scales them up instead, unbiased",
@@ -151,7 +177,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Wangni et al., arXiv:1710.09854; Stich et al., arXiv:1809.07599",
-                  .make = make_randomk},
+                  .make = make_randomk,
+                  .on_gpu = make_cuda_drawn},
     CompressorRow{.name = "dgc",
                   .summary = "the largest sums of a velocity, which takes the place of the "
                              "optimizer's momentum; clipping and a warm-up as options",
@@ -160,7 +187,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Lin et al. (Deep Gradient Compression), arXiv:1712.01887",
-                  .make = make_dgc},
+                  .make = make_dgc,
+                  .on_gpu = make_cuda_sparse},
     CompressorRow{.name = "powersgd",
                   .summary = "factors of rank R of every matrix, its rows and its columns in turn or, "
                              "with `rounds=2`, both, which add up in flight; other parameters as they are",
@@ -169,7 +197,8 @@ constexpr std::array kRows = {
                   .default_values = ValueCodec::kFloat32,
                   .default_error_feedback = true,
                   .source = "Vogels et al., arXiv:1905.13727; Zhang et al. (ACP-SGD), arXiv:2306.08881",
-                  .make = make_low_rank},
+                  .make = make_low_rank,
+                  .on_gpu = make_cuda_low_rank},
 };
 
 void check_shape(const CompressorShape& shape) {

@@ -1,7 +1,6 @@
 // 1bit: the sign of every element, and the mean magnitude of its block (kernels/ops/signs.h has the
 // equations). A chunk's record is its scales, then its bits.
 
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/fixed.h"
 #include "gradwire/kernels/ops/elementwise.h"
 #include "gradwire/kernels/ops/signs.h"

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <limits>
 
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/ops/threshold_state.h"
 

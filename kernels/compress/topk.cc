@@ -9,7 +9,6 @@
 
 #include <algorithm>
 
-#include "gradwire/kernels/compress/internal/factories.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/ops/kept_in_chunk.h"
 

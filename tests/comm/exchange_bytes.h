@@ -1,6 +1,6 @@
 #pragma once
 // How many bytes payloads and exchanges take, from kernels/compress/WIRE_FORMAT.md and the
-// definition of each exchange. No length is asked of the library.
+// definition of each exchange. No length of an encoding that it names is asked of the library.
 
 #include <algorithm>
 #include <cmath>
@@ -53,9 +53,12 @@ inline size_t share_of(const CompressorSpec& spec, size_t length) {
 }
 
 /// A payload of `numel` elements that begin at a chunk, where its length follows from the spec:
-/// compressors that send every element, or drawn ones.
+/// compressors that send every element, or drawn ones. One with an encoding of its own is asked.
 inline size_t payload_bytes(const CompressorSpec& spec, DType dtype, size_t numel) {
   const CompressorRow& row = find_compressor(spec.name);
+  if (row.most_lost > 0) {
+    return make_compressor(spec, {.numel = numel, .dtype = dtype})->capacity_bytes();
+  }
   const auto bits = static_cast<size_t>(value_bits(spec.values, dtype));
   if (bits >= 16 && !row.selector()) {
     return 32 + size_of(dtype_sent(spec, dtype)) * numel;

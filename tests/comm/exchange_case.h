@@ -262,19 +262,23 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
 
 /// The most by which one re-encoding of the mean may be off where nothing puts it back: the distance of
 /// two codes beside the largest mean of its block, for signs twice that mean. The bf16 scale of a chunk
-/// of a selector may be rounded up by 2^-7.
+/// of a selector may be rounded up by 2^-7. In an encoding of its own all that its row lets a chunk lose.
 inline double quantum(const CompressorSpec& spec, std::span<const double> means, size_t i) {
   const int bits = value_bits(spec.values, DType::kFloat32);
-  if (bits >= 16) {
+  const double most_lost = find_compressor(spec.name).most_lost;
+  if (bits >= 16 && most_lost == 0) {
     return 0;
   }
   const bool selects = find_compressor(spec.name).selector();
-  const size_t block = selects ? kChunk : spec.block;
+  const size_t block = selects || most_lost > 0 ? kChunk : spec.block;
   const size_t begin = i / block * block;
   double largest = 0, squares = 0;
   for (size_t j = begin; j < std::min(begin + block, means.size()); ++j) {
     largest = std::max(largest, std::abs(means[j]));
     squares += means[j] * means[j];
+  }
+  if (most_lost > 0) {
+    return 1.001 * std::sqrt(most_lost * squares);
   }
   if (spec.levels > 0) {
     return 1.001 * std::sqrt(squares) / spec.levels;

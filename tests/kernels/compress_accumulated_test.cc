@@ -162,7 +162,7 @@ bool refuses(Rig& rig, std::span<float> x) {
 }
 
 TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
-  for (const CompressorRow& row : compressor_registry()) {
+  for (const CompressorRow& row : all_rows()) {
     Rig rig(std::string(row.example) + ",noef", {.numel = 100});
     std::vector<float> x(100);
     const std::string expected =

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_compressor.h"
 #include "tests/kernels/compress_cases.h"
 
 namespace gradwire::testing {
@@ -45,6 +46,18 @@ TEST(MakeCompressor, NeedsTheGpuThatTheShapeNames) {
     EXPECT_THROW(make_compressor(parse_spec(row.example),
                                  {.numel = 5, .device = {DeviceType::kCuda, 0}}),
                  DeviceError);
+  }
+}
+
+TEST(MakeCompressor, RefusesARowWithoutAFormForGpusByName) {
+  CompressorRow row = find_compressor("int8");
+  row.on_gpu = nullptr;
+  try {
+    make_cuda_compressor(row, parse_spec("int8"), {.numel = 5, .device = {DeviceType::kCuda, 0}});
+    ADD_FAILURE() << "no error";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "int8: the shape's device is a GPU, but its row names no form for GPUs "
+                               "(CompressorRow::on_gpu)");
   }
 }
 

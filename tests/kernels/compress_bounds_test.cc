@@ -1,6 +1,6 @@
 // How much of a gradient is lost at most: |x - C(x)|^2 <= bound |x|^2, for every row of the registry and
 // in the mean over draws where it draws. The bounds are written here, from the papers or from what
-// rounding can do; inputs are random ones and the worst there are.
+// rounding can do, or in the row; inputs are random ones and the worst there are.
 
 #include <gtest/gtest.h>
 
@@ -41,6 +41,9 @@ double rounding_bound(const CompressorSpec& spec, double n) {
   const double q = std::pow(2.0, value_bits(spec.values, DType::kFloat32) - 1) - 1;
   if (spec.levels > 0) {  // Alistarh et al., arXiv:1610.02132, lemma 3.1
     return std::min(n / std::pow(spec.levels, 2), std::sqrt(n) / spec.levels);
+  }
+  if (find_compressor(spec.name).most_lost > 0) {
+    return find_compressor(spec.name).most_lost;
   }
   switch (spec.values) {
     case ValueCodec::kRaw:

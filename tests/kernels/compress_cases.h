@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,20 @@ inline std::string with_feedback(const CompressorRow& row) {
   return std::string(row.example) + (row.default_error_feedback ? "" : ",ef");
 }
 
-/// Spec strings of all rows; each keeps error feedback.
+/// The rows that there are on the device of the tests.
+inline std::vector<CompressorRow> all_rows() {
+  const std::span<const CompressorRow> registry = compressor_registry();
+  std::vector<CompressorRow> rows(registry.begin(), registry.end());
+#if defined(GRADWIRE_LAWS_ON_DEVICE)
+  std::erase_if(rows, [](const CompressorRow& row) { return row.on_gpu == nullptr; });
+#endif
+  return rows;
+}
+
+/// Spec strings of all_rows(); each keeps error feedback.
 inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
-  for (const CompressorRow& row : compressor_registry()) {
+  for (const CompressorRow& row : all_rows()) {
     const std::string name(row.name);
     if (row.shared_choice()) {  // beside compress_randomk_test.cc, which takes every codec
       specs.insert(specs.end(), {name + ":1%,fp32", name + ":30%,int4"});

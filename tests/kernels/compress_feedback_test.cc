@@ -19,7 +19,7 @@ constexpr uint64_t kSeed = kLawSeed + 100;
 /// All rows, each with feedback and `options`.
 std::vector<std::string> rows_with(const std::string& options) {
   std::vector<std::string> specs;
-  for (const CompressorRow& row : compressor_registry()) {
+  for (const CompressorRow& row : all_rows()) {
     specs.push_back(with_feedback(row) + options);
   }
   return specs;
@@ -121,7 +121,7 @@ struct NearTheLargest {
 TEST(FeedbackLaws, Ef21FlagsASumOfWhatWasSentThatOverflows) {
   constexpr double kTooLarge = 0x1.ffffffp127;  // rounds to infinity
   size_t overflows = 0;
-  for (const CompressorRow& row : compressor_registry()) {
+  for (const CompressorRow& row : all_rows()) {
     if (row.keeps_velocity()) {
       continue;  // which no ef21 is for
     }
@@ -149,7 +149,7 @@ TEST(FeedbackLaws, Ef21FlagsASumOfWhatWasSentThatOverflows) {
       }
     }
   }
-  EXPECT_GT(overflows, compressor_registry().size());
+  EXPECT_GT(overflows, all_rows().size());
 }
 
 TEST(FeedbackLaws, AnythingInfiniteIsFlaggedWhateverBecomesOfTheResidual) {

@@ -18,7 +18,7 @@ constexpr uint64_t kSeed = 230515155;
 /// The rows that take a momentum of any kind, with feedback and `options`.
 std::vector<std::string> rows_with(const std::string& options) {
   std::vector<std::string> specs;
-  for (const CompressorRow& row : compressor_registry()) {
+  for (const CompressorRow& row : all_rows()) {
     if (!row.keeps_velocity()) {
       specs.push_back(with_feedback(row) + options);
     }
@@ -104,7 +104,7 @@ TEST(VelocityLaws, MomentumIsAccumulatedAndForgottenWhereItWasSent) {
 TEST(VelocityLaws, AVelocityTakesTheGradientsPlace) {
   for (const auto& [with, without, kept, taken] :
        {std::tuple{",momentum=0.7", "", 0.7f, 1.0f}, {",ef21,eta=0.25", ",ef21", 0.75f, 0.25f}}) {
-    for (const CompressorRow& row : compressor_registry()) {
+    for (const CompressorRow& row : all_rows()) {
       if (row.keeps_velocity()) {
         continue;
       }

@@ -30,6 +30,7 @@ class CompressorRow:
     takes_block: bool  #: takes "block=N"
     takes_levels: bool  #: takes a number of levels, as in "qsgd:7"
     takes_width: bool  #: takes "width=W"
+    on_gpu: bool  #: arrays of a GPU are compressed there; else they are refused by name
     source: str  #: paper or definition
 
 

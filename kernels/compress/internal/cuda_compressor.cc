@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "gradwire/kernels/compress/internal/arguments.h"
-#include "gradwire/kernels/compress/internal/cuda_factories.h"
 #include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/rounding_numbers.h"
 #include "gradwire/kernels/core/device_name.h"
@@ -363,6 +362,10 @@ void CudaCompressor::merge(const MergeInput& input, Residual e_next, Payload out
 std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
                                                  const CompressorSpec& spec,
                                                  CompressorShape shape) {
+  if (row.on_gpu == nullptr) {
+    throw DeviceError(concat(spec.name, ": the shape's device is a GPU, but its row names no form "
+                                        "for GPUs (CompressorRow::on_gpu)"));
+  }
   const int count = cuda::device_count();
   if (count == 0) {
     throw DeviceError(concat(spec.name, ": the shape's device is a GPU, but there is none: ",
@@ -381,19 +384,7 @@ std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
   // Every row makes one: what is not made of chunks has no regions either.
   std::unique_ptr<ChunkedCompressor> on_cpu(
       static_cast<ChunkedCompressor*>(row.make(spec, std::move(twin)).release()));
-  switch (on_cpu->header_of({}, 0, 0).format) {
-    case PayloadFormat::kDense:
-      return make_cuda_dense(std::move(on_cpu), std::move(shape));
-    case PayloadFormat::kBlockQuantized:
-      return make_cuda_quantized(std::move(on_cpu), std::move(shape));
-    case PayloadFormat::kSparse:
-      return make_cuda_sparse(std::move(on_cpu), std::move(shape));
-    case PayloadFormat::kDrawn:
-      return make_cuda_drawn(std::move(on_cpu), std::move(shape));
-    case PayloadFormat::kLowRank:
-      return make_cuda_low_rank(std::move(on_cpu), std::move(shape));
-  }
-  throw DeviceError(concat(spec.name, ": its format has no kernels for GPUs"));
+  return row.on_gpu(std::move(on_cpu), std::move(shape));
 }
 
 }  // namespace gradwire

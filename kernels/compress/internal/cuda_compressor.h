@@ -150,4 +150,9 @@ class CudaCompressor : public Compressor {
   std::optional<CudaVelocity> velocity_;
 };
 
+/// The row's compressor on the GPU of the shape, which gets a state of its own if it has none.
+/// @throws DeviceError where the row has none, or the machine no such GPU.
+std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
+                                                 const CompressorSpec& spec, CompressorShape shape);
+
 }  // namespace gradwire

@@ -57,7 +57,7 @@ class CudaCompressorRow : public ::testing::TestWithParam<std::string_view> {};
 
 INSTANTIATE_TEST_SUITE_P(Rows, CudaCompressorRow, ::testing::ValuesIn([] {
   std::vector<std::string_view> names;
-  for (const CompressorRow& row : compressor_registry()) {
+  for (const CompressorRow& row : all_rows()) {
     names.push_back(row.name);
   }
   return names;
