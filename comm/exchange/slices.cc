@@ -25,7 +25,7 @@ bool rounds_the_mean(const Compressor& c) {
   const bool as_gradient = (values == ValueCodec::kFloat16 && c.shape().dtype == DType::kFloat16) ||
                            (values == ValueCodec::kBFloat16 && c.shape().dtype == DType::kBFloat16);
   const CompressorRow& row = find_compressor(c.spec().name);
-  return (row.selector() && !row.shared_choice()) ||
+  return row.most_lost > 0 || (row.selector() && !row.shared_choice()) ||
          (values != ValueCodec::kRaw && values != ValueCodec::kFloat32 && !as_gradient);
 }
 

@@ -16,22 +16,22 @@
 namespace gradwire::cpu {
 namespace {
 
-constexpr size_t kMost = 4096;  // elements of one call
-constexpr size_t kLanes = 32;
+constexpr size_t kMostSigns = 4096;  // elements of one call
+constexpr size_t kSumLanes = 32;
 
 /// Sum of |x| * factor in the one order. `factor` is a power of two.
 GRADWIRE_CLONES float sum_magnitudes(const float* x, size_t count, float factor) {
-  float lane[kLanes] = {};
+  float lane[kSumLanes] = {};
   size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (size_t l = 0; l < kLanes; ++l) {
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    for (size_t l = 0; l < kSumLanes; ++l) {
       lane[l] += std::fabs(x[i + l]) * factor;
     }
   }
   for (size_t l = 0; i + l < count; ++l) {
     lane[l] += std::fabs(x[i + l]) * factor;
   }
-  for (size_t width = kLanes / 2; width > 0; width /= 2) {
+  for (size_t width = kSumLanes / 2; width > 0; width /= 2) {
     for (size_t l = 0; l < width; ++l) {
       lane[l] += lane[l + width];
     }
@@ -116,7 +116,7 @@ float scale_of_overflow(const float* x, size_t count) {
 }
 
 float mean_magnitude(std::span<const float> x) {
-  assert(x.size() <= kMost);
+  assert(x.size() <= kMostSigns);
   return x.empty() ? 0.0f : scale_of_block(x.data(), x.size());
 }
 
@@ -149,7 +149,7 @@ bool encode_lines(const Summands& x, size_t block, const QuantizedSum& out) {
   if (rest == 0) {
     return finite;
   }
-  alignas(64) float values[kMost];
+  alignas(64) float values[kMostSigns];
   const std::span<float> sum(values, rest);
   widen(x.g.subview(done, rest), sum);
   if (!x.e.empty()) {
@@ -164,7 +164,7 @@ bool encode_lines(const Summands& x, size_t block, const QuantizedSum& out) {
 }  // namespace
 
 bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
-  assert(x.g.numel <= kMost && (x.e.empty() || x.e.size() == x.g.numel));
+  assert(x.g.numel <= kMostSigns && (x.e.empty() || x.e.size() == x.g.numel));
   if (!out.streaming || out.e_next.empty()) {
     return encode_lines(x, block, {out.scales, out.codes, out.e_next});
   }
@@ -184,7 +184,7 @@ bool encode_signs(const Summands& x, size_t block, const QuantizedSum& out) {
 
 void sum_signs(std::span<const EncodedBlocks> parts, const DequantizedSum& how,
                std::span<float> out) {
-  assert(out.size() <= kMost);
+  assert(out.size() <= kMostSigns);
   const bool streaming = how.streaming && fused_blocks(out.size(), how.block) > 0 &&
                          parts.size() <= kMostStreamed;
   write_lines(out, streaming, kStreamedStep, [&](size_t begin, std::span<float> to, bool past) {

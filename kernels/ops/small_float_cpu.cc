@@ -14,12 +14,12 @@ GRADWIRE_CLONES void encode_nearest(const float* x, size_t count, float inverse,
   }
 }
 
-struct Stochastic {
+struct StochasticFloat {
   const uint16_t* random;
   SmallFloat format;
 };
 
-GRADWIRE_CLONES void encode_stochastic(const float* x, size_t count, float inverse, Stochastic how,
+GRADWIRE_CLONES void encode_stochastic(const float* x, size_t count, float inverse, StochasticFloat how,
                                        int8_t* codes) {
   for (size_t i = 0; i < count; ++i) {
     codes[i] = static_cast<int8_t>(
