@@ -256,8 +256,8 @@ class Compressor {
 };
 
 /// @throws InvalidArgument for a bad spec or shape (segments that do not tile numel, numel above
-/// 2^31, a negative rank); DeviceError for a CUDA shape where there is no such GPU, or in a build
-/// without CUDA.
+/// 2^31, a negative rank); DeviceError for a CUDA shape where the row has no form for it (on_gpu),
+/// there is no such GPU, or the build has no CUDA.
 std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, CompressorShape shape);
 
 /// Which elements a compressor sends.
