@@ -24,10 +24,10 @@ std::vector<BlockSegment> segments_of(const CompressorSpec& spec, const Compress
   return segments;
 }
 
-class BlockTopK final : public SelectingCompressor {
+class BlockTopK final : public SelectingFormat {
  public:
   BlockTopK(const CompressorSpec& spec, CompressorShape shape)
-      : SelectingCompressor(spec, shape, segments_of(spec, shape)) {}
+      : SelectingFormat(spec, shape, segments_of(spec, shape)) {}
 
  protected:
   size_t most_entries(Scope scope) const override {
@@ -57,7 +57,7 @@ class BlockTopK final : public SelectingCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_block_topk(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_block_topk(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<BlockTopK>(spec, std::move(shape));
 }
 

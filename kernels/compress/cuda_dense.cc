@@ -1,15 +1,15 @@
 // none, fp16 and bf16 on a GPU. dense.cc says what they compute.
 
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/ops/cast_cuda.h"
 
 namespace gradwire {
 namespace {
 
-class CudaDense final : public CudaCompressor {
+class CudaDense final : public CudaFormat {
  public:
-  CudaDense(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
-      : CudaCompressor(std::move(on_cpu), std::move(shape)),
+  CudaDense(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
+      : CudaFormat(std::move(on_cpu), std::move(shape)),
         sent_(static_cast<DType>(this->on_cpu().header_of({}, 0, 0).values)) {}
 
   std::optional<cuda::ReadFormat> read_format() const override {
@@ -45,8 +45,8 @@ class CudaDense final : public CudaCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_cuda_dense(std::unique_ptr<ChunkedCompressor> on_cpu,
-                                            CompressorShape shape) {
+std::unique_ptr<Format> make_cuda_dense(std::unique_ptr<ChunkedFormat> on_cpu,
+                                        CompressorShape shape) {
   return std::make_unique<CudaDense>(std::move(on_cpu), std::move(shape));
 }
 

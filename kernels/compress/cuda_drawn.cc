@@ -1,6 +1,6 @@
 // randomk on a GPU. randomk.cc says what it computes.
 
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/compress/internal/drawn_group.h"
 #include "gradwire/kernels/ops/drawn_cuda.h"
@@ -8,10 +8,10 @@
 namespace gradwire {
 namespace {
 
-class CudaDrawn final : public CudaCompressor {
+class CudaDrawn final : public CudaFormat {
  public:
-  CudaDrawn(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
-      : CudaCompressor(std::move(on_cpu), std::move(shape)),
+  CudaDrawn(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
+      : CudaFormat(std::move(on_cpu), std::move(shape)),
         format_{sparse_values(spec().values),
                 static_cast<uint32_t>(kept_elements(spec().density, kChunk)),
                 static_cast<int>(spec().levels)},
@@ -59,8 +59,8 @@ class CudaDrawn final : public CudaCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_cuda_drawn(std::unique_ptr<ChunkedCompressor> on_cpu,
-                                            CompressorShape shape) {
+std::unique_ptr<Format> make_cuda_drawn(std::unique_ptr<ChunkedFormat> on_cpu,
+                                        CompressorShape shape) {
   return std::make_unique<CudaDrawn>(std::move(on_cpu), std::move(shape));
 }
 

@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gradwire/kernels/compress/internal/arguments.h"
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/compress/internal/factor_layout.h"
 #include "gradwire/kernels/compress/internal/factor_state.h"
 #include "gradwire/kernels/core/thread_pool.h"
@@ -46,10 +45,10 @@ std::vector<cuda::TileTask> tile_tasks(const FactorLayout& layout, uint32_t rank
   return tasks;
 }
 
-class CudaLowRank final : public CudaCompressor {
+class CudaLowRank final : public CudaFormat {
  public:
-  CudaLowRank(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape of)
-      : CudaCompressor(std::move(on_cpu), std::move(of)),
+  CudaLowRank(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape of)
+      : CudaFormat(std::move(on_cpu), std::move(of)),
         layout_(shape().segments, spec().rank, spec().rounds),
         either_(std::max(layout_.factors(FactorSide::kLeft), layout_.factors(FactorSide::kRight))),
         matrices_(table_of(layout_.matrices())),
@@ -60,7 +59,7 @@ class CudaLowRank final : public CudaCompressor {
                  Buffer(either_ * sizeof(float), shape().device)},
         tags_(table_of<cuda::FactorTag>(std::vector<cuda::FactorTag>(2))),
         covered_(sizeof(uint32_t), shape().device),
-        first_(rounds() == 2
+        first_(two_rounds()
                    ? Buffer(layout_.factors(FactorSide::kLeft) * sizeof(float), shape().device)
                    : Buffer()),
         made_at_(read_words()) {
@@ -75,14 +74,13 @@ class CudaLowRank final : public CudaCompressor {
 
   std::vector<uint64_t> state() const override;
   void set_state(std::span<const uint64_t> state) override {
-    take([state](Compressor& on_cpu) { on_cpu.set_state(state); });
+    take([state](Format& on_cpu) { on_cpu.set_state(state); });
   }
   void learn_from(std::span<const uint64_t> state) override {
-    take([state](Compressor& on_cpu) { on_cpu.learn_from(state); });
+    take([state](Format& on_cpu) { on_cpu.learn_from(state); });
   }
 
  protected:
-  bool has_records() const override { return false; }
   void encode(const Encoding& what, Context& context) override;
   void add_up(const Addition& what, Context& context) override;
   void copy_slice(const Slicing& what, Context& context) override;
@@ -99,7 +97,7 @@ class CudaLowRank final : public CudaCompressor {
     cpu::orthonormalise(layout_.matrices(), spec().rank, side, factors.data(), one);
     return table_of<float>(factors);
   }
-  /// The factors of the next step become what teach(on_cpu) makes of a CPU compressor that has them.
+  /// The factors of the next step become what teach(on_cpu) makes of the CPU's format that has them.
   template <class Teach>
   void take(const Teach& teach);
   /// Where there is no matrix no kernel writes a tag: each step since the compressor was made leaves the
@@ -108,6 +106,7 @@ class CudaLowRank final : public CudaCompressor {
     const uint32_t first = words.epoch == made_at_.epoch ? made_at_.step : 0;
     return words.step > first || given_in_ == words.epoch;
   }
+  bool two_rounds() const { return traits().rounds() == 2; }
   /// Of factors that the step before has left.
   FactorSide side_learned(uint32_t step) const {
     return spec().rounds == 1 ? side_of_step(step - 1) : FactorSide::kRight;
@@ -117,7 +116,7 @@ class CudaLowRank final : public CudaCompressor {
     if (spec().rounds == 1) {
       return std::nullopt;
     }
-    return rounds() == 2 && !second ? FactorSide::kLeft : FactorSide::kRight;
+    return two_rounds() && !second ? FactorSide::kLeft : FactorSide::kRight;
   }
   cuda::FactorTables tables(std::optional<FactorSide> side) const {
     return {.matrices = matrices_.as<const LowRankMatrix>(),
@@ -131,7 +130,7 @@ class CudaLowRank final : public CudaCompressor {
             .left = layout_.factors(FactorSide::kLeft),
             .right = layout_.factors(FactorSide::kRight),
             .side = side,
-            .plain_beside_left = rounds() == 1};
+            .plain_beside_left = !two_rounds()};
   }
   cuda::FactorTables tables() const { return tables(side_of_round(first_taken_)); }
   cuda::FactorBasis basis() const {
@@ -230,12 +229,9 @@ std::span<const float> CudaLowRank::sum_of(std::span<const cuda::DevicePart> tab
 }
 
 void CudaLowRank::take_first(std::span<const ConstPayload> parts, float scale, Context& context) {
-  if (rounds() != 2) {
-    CudaCompressor::take_first(parts, scale, context);
-  }
   Workspace::Frame frame(context.workspace);
   first_taken_ = false;
-  const auto sums = sum_of(open_any(parts, scale, frame, context), scale, frame, context);
+  const auto sums = sum_of(open_any(parts, frame, context), scale, frame, context);
   cuda::take_first_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), step_words(),
                            context.stream);
   first_taken_ = true;
@@ -246,7 +242,7 @@ void CudaLowRank::encode(const Encoding& what, Context& context) {
   check(!what.second || first_taken_, spec().name,
         ": compress_second() comes before take_first(), expected after");
   first_taken_ = what.second;
-  const bool takes = what.second || rounds() == 1;
+  const bool takes = what.second || !two_rounds();
   Workspace::Frame frame(context.workspace);
   cuda::encode_factors({what.x, what.e, what.given}, tables(), basis(),
                        {.e_next = takes ? what.e_next : cuda::ParitySpan(),
@@ -258,13 +254,13 @@ void CudaLowRank::encode(const Encoding& what, Context& context) {
 }
 
 void CudaLowRank::add_up(const Addition& what, Context& context) {
-  check(rounds() != 2 || first_taken_, spec().name,
+  check(!two_rounds() || first_taken_, spec().name,
         ": decompress() comes before take_first(), expected after");
   Workspace::Frame frame(context.workspace);
   const auto sums = sum_of(what.parts, what.scale, frame, context);
-  cuda::decode_factors({sums, what.sum, what.region.begin, what.onto, what.overflow}, tables(),
+  cuda::decode_factors({sums, what.sum, 0, what.onto, what.overflow}, tables(),
                        basis(), context.stream);
-  if (!what.onto && what.region.numel() == shape().numel) {
+  if (!what.onto) {
     cuda::learn_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), context.stream);
   }
 }
@@ -281,8 +277,7 @@ void CudaLowRank::copy_slice(const Slicing& what, Context& context) {
 }
 
 // Floats add up as they are: nothing is encoded anew, and nothing is put back.
-void CudaLowRank::merge(const MergeInput& input, Residual e_next, Payload out, Context& context) {
-  check_merge(input, e_next, out, context);
+void CudaLowRank::merge(const MergeInput& input, Residual, Payload out, Context& context) {
   Workspace::Frame frame(context.workspace);
   const auto table = frame.take<cuda::DevicePart>(input.slices.size());
   cuda::open_parts(input.slices, expected_parts(input.region, true), table,
@@ -294,8 +289,8 @@ void CudaLowRank::merge(const MergeInput& input, Residual e_next, Payload out, C
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_cuda_low_rank(std::unique_ptr<ChunkedCompressor> on_cpu,
-                                               CompressorShape shape) {
+std::unique_ptr<Format> make_cuda_low_rank(std::unique_ptr<ChunkedFormat> on_cpu,
+                                           CompressorShape shape) {
   return std::make_unique<CudaLowRank>(std::move(on_cpu), std::move(shape));
 }
 

@@ -1,6 +1,6 @@
 // Block quantizers and signs on a GPU. quantized.cc and signs.cc say what they compute.
 
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/ops/quantize_cuda.h"
 #include "gradwire/kernels/ops/signs_cuda.h"
@@ -14,10 +14,10 @@ cuda::ReadFormat format_of_records(const CompressorSpec& spec) {
           .block = spec.block};
 }
 
-class CudaQuantized final : public CudaCompressor {
+class CudaQuantized final : public CudaFormat {
  public:
-  CudaQuantized(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
-      : CudaCompressor(std::move(on_cpu), std::move(shape)),
+  CudaQuantized(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
+      : CudaFormat(std::move(on_cpu), std::move(shape)),
         bits_(value_bits(spec().values, this->shape().dtype)),
         segments_(upload_segments()) {}
 
@@ -61,10 +61,10 @@ class CudaQuantized final : public CudaCompressor {
   const Buffer segments_;
 };
 
-class CudaSigns final : public CudaCompressor {
+class CudaSigns final : public CudaFormat {
  public:
-  CudaSigns(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
-      : CudaCompressor(std::move(on_cpu), std::move(shape)) {}
+  CudaSigns(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
+      : CudaFormat(std::move(on_cpu), std::move(shape)) {}
 
   std::optional<cuda::ReadFormat> read_format() const override { return format_of_records(spec()); }
 
@@ -92,8 +92,8 @@ class CudaSigns final : public CudaCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_cuda_quantized(std::unique_ptr<ChunkedCompressor> on_cpu,
-                                                CompressorShape shape) {
+std::unique_ptr<Format> make_cuda_quantized(std::unique_ptr<ChunkedFormat> on_cpu,
+                                            CompressorShape shape) {
   if (on_cpu->spec().values == ValueCodec::kSign) {
     return std::make_unique<CudaSigns>(std::move(on_cpu), std::move(shape));
   }

@@ -6,7 +6,7 @@
 #include <array>
 #include <bit>
 
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/compress/internal/cuda_values.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
@@ -20,7 +20,7 @@ namespace gradwire {
 namespace {
 
 /// Densities fall from variant to variant: the first ones may have bitmaps.
-cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompressor& on_cpu,
+cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingFormat& on_cpu,
                              const BlockGrid& blocks) {
   uint32_t bitmaps = 0;
   while (bitmaps <= on_cpu.last_variant() && on_cpu.index_codec(bitmaps) == IndexCodec::kBitmap) {
@@ -34,10 +34,10 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingCompress
           .blocks = blocks};
 }
 
-class CudaSelecting final : public CudaCompressor {
+class CudaSelecting final : public CudaFormat {
  public:
-  CudaSelecting(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape)
-      : CudaCompressor(std::move(on_cpu), std::move(shape)),
+  CudaSelecting(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
+      : CudaFormat(std::move(on_cpu), std::move(shape)),
         choice_(find_compressor(spec().name).select),
         blocks_(selecting().block_segments().empty()
                     ? Buffer()
@@ -80,7 +80,7 @@ class CudaSelecting final : public CudaCompressor {
   }
   void set_state(std::span<const uint64_t> state) override {
     if (choice_ != Selection::kAboveThreshold) {
-      CudaCompressor::set_state(state);
+      CudaFormat::set_state(state);
       return;
     }
     CompressorShape shape_on_cpu = shape();
@@ -173,12 +173,12 @@ class CudaSelecting final : public CudaCompressor {
                         .workspace = frame.take<std::byte>(room),
                         .step = step_words()},
                        format_, on_cpu().header_of(what.region, 0, 0),
-                       what.out.first(slice_capacity_bytes(what.region)), context.stream);
+                       what.out.first(capacity_for(what.region)), context.stream);
   }
 
  private:
-  const SelectingCompressor& selecting() const {
-    return static_cast<const SelectingCompressor&>(on_cpu());
+  const SelectingFormat& selecting() const {
+    return static_cast<const SelectingFormat&>(on_cpu());
   }
   BlockExtent blocks_in(Region region) const {
     return blocks_between(selecting().blocks(), region.begin, region.end);
@@ -253,8 +253,8 @@ class CudaSelecting final : public CudaCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_cuda_sparse(std::unique_ptr<ChunkedCompressor> on_cpu,
-                                             CompressorShape shape) {
+std::unique_ptr<Format> make_cuda_sparse(std::unique_ptr<ChunkedFormat> on_cpu,
+                                         CompressorShape shape) {
   return std::make_unique<CudaSelecting>(std::move(on_cpu), std::move(shape));
 }
 

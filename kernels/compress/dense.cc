@@ -16,16 +16,15 @@ DType dtype_sent(ValueCodec codec, DType gradient) {
 static_assert(static_cast<int>(ValueCodec::kFloat16) == static_cast<int>(DType::kFloat16) &&
               static_cast<int>(ValueCodec::kBFloat16) == static_cast<int>(DType::kBFloat16));
 
-class Dense final : public FixedCompressor {
+class Dense final : public FixedFormat {
  public:
   Dense(const CompressorSpec& spec, CompressorShape shape, DType sent)
-      : FixedCompressor(spec, std::move(shape),
+      : FixedFormat(spec, std::move(shape),
                         {PayloadFormat::kDense, static_cast<ValueCodec>(sent)}),
         sent_(sent) {}
 
-  Combine combine() const override { return Combine::kSum; }
-
  protected:
+  Combine combine() const override { return Combine::kSum; }
   size_t record_bytes(size_t numel) const override { return numel * size_of(sent_); }
 
   bool encode_chunk(const Chunk& chunk, std::byte* record) const override {
@@ -36,7 +35,7 @@ class Dense final : public FixedCompressor {
                              caching(chunk.streaming));
     }
     if (chunk.g.dtype != DType::kFloat32 || !chunk.e_next.empty()) {
-      return FixedCompressor::encode_chunk(chunk, record);
+      return FixedFormat::encode_chunk(chunk, record);
     }
     return cpu::narrow_finite(chunk.g.as<float>(), {record, chunk.g.numel, sent_, {}},
                               caching(chunk.streaming));
@@ -85,7 +84,7 @@ class Dense final : public FixedCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_dense(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_dense(const CompressorSpec& spec, CompressorShape shape) {
   const DType sent = dtype_sent(spec.values, shape.dtype);
   return std::make_unique<Dense>(spec, std::move(shape), sent);
 }

@@ -1,5 +1,5 @@
 // dgc: deep gradient compression. The k largest of what a velocity has accumulated since an element was
-// last sent; k falls in the warm-up (warmup.h). What is accumulated is the residual; internal/chunked.cc
+// last sent; k falls in the warm-up (warmup.h). What is accumulated is the residual; internal/velocity.cc
 // has the velocity. Lin et al., arXiv:1712.01887.
 //   g' = g min(1, clip / (sqrt(world_size) |g|))      local clipping, |g| over the group
 //   u' = momentum u + g',  x = e + u'                 momentum correction
@@ -7,15 +7,9 @@
 //   u_next = 0 where chosen, else u'                  momentum factor masking
 
 #include <algorithm>
-#include <cmath>
 
-#include "gradwire/kernels/compress/internal/dgc.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/compress/warmup.h"
-#include "gradwire/kernels/ops/cast.h"
-#include "gradwire/kernels/ops/chunks.h"
-#include "gradwire/kernels/ops/clip.h"
-#include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
 namespace {
@@ -28,11 +22,11 @@ std::vector<size_t> kept_in_stages(const CompressorSpec& spec, size_t numel) {
   return kept;
 }
 
-class DeepGradientCompression final : public SelectingCompressor {
+class DeepGradientCompression final : public SelectingFormat {
  public:
   DeepGradientCompression(const CompressorSpec& spec, CompressorShape shape,
                           std::span<const size_t> kept)
-      : SelectingCompressor(spec, std::move(shape), kept),
+      : SelectingFormat(spec, std::move(shape), kept),
         kept_(kept.begin(), kept.end()) {}
 
  protected:
@@ -46,25 +40,14 @@ class DeepGradientCompression final : public SelectingCompressor {
     return cpu::select_largest(input, frame, pool);
   }
   uint32_t variant_in(uint32_t step) const override { return warmup_stage(spec(), step); }
-  /// What clipping multiplies the gradient by.
-  float gradient_factor(ConstGradient g, const Work& work) const override;
 
  private:
   const std::vector<size_t> kept_;  // of each variant
 };
 
-float DeepGradientCompression::gradient_factor(ConstGradient g, const Work& work) const {
-  if (spec().clip == 0) {
-    return 1.0f;
-  }
-  Workspace::Frame frame(work.workspace);
-  return cpu::clip_factor(g, clip_limit(spec(), shape().world_size),
-                          frame.take<double>(chunks_of(g.numel)), work.pool);
-}
-
 }  // namespace
 
-std::unique_ptr<Compressor> make_dgc(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_dgc(const CompressorSpec& spec, CompressorShape shape) {
   const std::vector<size_t> kept = kept_in_stages(spec, shape.numel);
   return std::make_unique<DeepGradientCompression>(spec, std::move(shape), kept);
 }

@@ -21,15 +21,19 @@
 namespace gradwire {
 
 LowRank::LowRank(const CompressorSpec& spec, CompressorShape shape)
-    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kLowRank, spec.values}),
+    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kLowRank, spec.values}),
       layout_(this->shape().segments, spec.rank, spec.rounds) {}
 
-// Both buffers of what was learned, the factors of the first round, and those drawn.
-size_t LowRank::kept_bytes() const {
+// Kept are both buffers of what was learned, the factors of the first round, and those drawn.
+FormatTraits LowRank::traits() const {
   const size_t left = layout_.factors(FactorSide::kLeft);
   const size_t right = layout_.factors(FactorSide::kRight);
   const size_t learned = spec().rounds == 2 ? right : std::max(left, right);
-  return ChunkedCompressor::kept_bytes() + (2 * learned + left + right) * sizeof(float);
+  return {.combine = Combine::kSum,
+          .fixed_length = layout_.floats(FactorSide::kLeft) == layout_.floats(FactorSide::kRight),
+          .by_chunks = false,
+          .first_bytes = two_rounds() ? bytes_of(layout_.floats(FactorSide::kLeft)) : 0,
+          .learned_bytes = (2 * learned + left + right) * sizeof(float)};
 }
 
 FactorSide LowRank::side_to_write(const Work& work) const {
@@ -48,7 +52,7 @@ FactorSide LowRank::side_learned(uint32_t step) const {
   return spec().rounds == 1 ? side_of_step(step) : FactorSide::kRight;
 }
 
-void LowRank::commit() {
+void LowRank::keep_learned() {
   held_.reset();
   if (learned_in_ == step()) {
     std::swap(factors_, learned_);
@@ -56,14 +60,12 @@ void LowRank::commit() {
   }
   learned_in_.reset();
   first_in_.reset();
-  ChunkedCompressor::commit();
 }
 
-void LowRank::set_step(uint32_t step) {
+void LowRank::forget_learned() {
   held_.reset();
   learned_in_.reset();
   first_in_.reset();
-  ChunkedCompressor::set_step(step);
 }
 
 std::vector<uint64_t> LowRank::state() const {
@@ -227,7 +229,7 @@ bool LowRank::begin_round(const Work& work) {
   return !work.second;
 }
 
-std::unique_ptr<Compressor> make_low_rank(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_low_rank(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<LowRank>(spec, std::move(shape));
 }
 

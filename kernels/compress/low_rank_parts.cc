@@ -104,12 +104,12 @@ void LowRank::add_part(const Part& part, Residual x, const Work& work) {
   const FactorSide side = side_of(part);
   check(side == side_expected(work.step), PartName{0}, ": variant is ", part.variant,
         ", must be the other one in step ", work.step);
-  ChunkedCompressor::add_part(part, x, work);
+  ChunkedFormat::add_part(part, x, work);
   Workspace::Frame frame(work.workspace);
   const auto factors = frame.take<float>(layout_.factors(side));
   load_floats(part.body.data() + layout_.plain(side) * sizeof(float), factors);
   cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
-                     {view_of(x), 0, true}, work.pool);
+                     {view_of(x), true}, work.pool);
 }
 
 void LowRank::sum_floats(std::span<const Part> parts, float scale, std::span<float> sum,
@@ -176,7 +176,7 @@ void LowRank::write_first(std::span<const Part> parts, float scale, const Work& 
   first_in_ = work.step;
 }
 
-bool LowRank::write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) {
+bool LowRank::write_group(std::span<const Part> parts, const Sum& what, const Work& work) {
   check_turn(work.step);
   const FactorSide side = side_expected(work.step);
   check_sides(parts, side, work.step);
@@ -184,25 +184,16 @@ bool LowRank::write_region(std::span<const Part> parts, const RegionSum& what, c
   const auto sum = frame.take<float>(layout_.floats(side));
   sum_floats(parts, what.scale, sum, work.pool);
   const std::span<float> factors = sum.subspan(layout_.plain(side));
-  const Region region = what.region;
   bool finite = true;
   for (const PlainRun& run : layout_.plain_runs()) {
-    const size_t begin = std::max<size_t>(region.begin, run.offset);
-    const size_t end = std::min<size_t>(region.end, run.offset + run.numel);
-    if (begin < end && layout_.plain(side) == 0) {
-      const Gradient out = what.sum.subview(begin - region.begin, end - begin);
-      std::memset(out.data, 0, out.size_bytes());
-    } else if (begin < end) {
-      finite = cpu::narrow_finite(sum.subspan(run.before + begin - run.offset, end - begin),
-                                  what.sum.subview(begin - region.begin, end - begin),
-                                  cpu::Caching::kNormal) &&
-               finite;
-    }
+    finite = cpu::narrow_finite(sum.subspan(run.before, run.numel),
+                                what.sum.subview(run.offset, run.numel), cpu::Caching::kNormal) &&
+             finite;
   }
   finite = cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
-                              {what.sum, region.begin}, work.pool) &&
+                              {what.sum}, work.pool) &&
            finite;
-  if (region == whole() && side == side_learned(work.step) && cover_all(parts)) {
+  if (side == side_learned(work.step) && cover_all(parts)) {
     learned_.assign(factors.begin(), factors.end());
     cpu::orthonormalise(layout_.matrices(), spec().rank, side, learned_.data(), work.pool);
     learned_in_ = work.step;

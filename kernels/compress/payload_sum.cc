@@ -4,8 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/chunked.h"
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
@@ -14,14 +15,14 @@ namespace {
 /// What is in front of the words of checks, in the memory of a source.
 constexpr size_t kSourceBytes = (sizeof(cuda::PayloadSource) + 63) / 64 * 64;
 
-const CudaCompressor* gpu_form(const Compressor& compressor) {
-  const auto* const on_gpu = dynamic_cast<const CudaCompressor*>(&compressor);
-  const bool low_rank = find_compressor(compressor.spec().name).low_rank();
-  check(!low_rank && (on_gpu == nullptr || on_gpu->read_format()),
-        "payload_sum: the compressor is '", to_string(compressor.spec()),
+const CudaFormat* gpu_form(const Format& format) {
+  const auto* const on_gpu = dynamic_cast<const CudaFormat*>(&format);
+  const bool by_chunks = format.traits().by_chunks;
+  check(by_chunks && (on_gpu == nullptr || on_gpu->read_format()),
+        "payload_sum: the compressor is '", to_string(format.spec()),
         on_gpu == nullptr ? "'" : "' in GPU memory",
         ", expected one whose payloads decode chunk by chunk",
-        low_rank || on_gpu == nullptr ? "" : " where kernels read them");
+        !by_chunks || on_gpu == nullptr ? "" : " where kernels read them");
   return on_gpu;
 }
 
@@ -29,24 +30,24 @@ const CudaCompressor* gpu_form(const Compressor& compressor) {
 
 PayloadSum::PayloadSum(const Compressor& compressor)
     : compressor_(compressor),
-      on_gpu_(gpu_form(compressor)),
+      on_gpu_(gpu_form(*compressor.format_)),
       source_(on_gpu_ == nullptr ? 0 : kSourceBytes + sizeof(cuda::StepWords),
               compressor.shape().device) {}
 
 PayloadSum::~PayloadSum() = default;
 
-const ChunkedCompressor& PayloadSum::on_cpu() const {
-  return static_cast<const ChunkedCompressor&>(compressor_);
+const ChunkedFormat& PayloadSum::on_cpu() const {
+  return static_cast<const ChunkedFormat&>(*compressor_.format_);
 }
 
 void PayloadSum::open(std::span<const ConstPayload> parts, float scale, Context& context) {
+  check_context(compressor_, context);
+  check_scale(compressor_, scale);
+  check_payloads(compressor_, parts);
   if (on_gpu_ != nullptr) {
     open_on_device(parts, scale, context);
     return;
   }
-  on_cpu().check_on_cpu(context);
-  check_scale(compressor_, scale);
-  check_payloads(compressor_, parts);
   context.stream.enqueue([this, parts, scale, &stream = context.stream] {
     parts_ = {};
     frame_.reset();

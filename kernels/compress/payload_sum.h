@@ -9,8 +9,8 @@
 
 namespace gradwire {
 
-class ChunkedCompressor;
-class CudaCompressor;
+class ChunkedFormat;
+class CudaFormat;
 struct Part;
 
 class PayloadSum final : public ElementReader {
@@ -49,10 +49,10 @@ class PayloadSum final : public ElementReader {
   bool empty_chunk(size_t chunk) const;
   void check_held(size_t begin, size_t count) const;
   void open_on_device(std::span<const ConstPayload> parts, float scale, Context& context);
-  const ChunkedCompressor& on_cpu() const;
+  const ChunkedFormat& on_cpu() const;
 
   const Compressor& compressor_;
-  const CudaCompressor* const on_gpu_;  // null on the CPU
+  const CudaFormat* const on_gpu_;  // null on the CPU
   Workspace workspace_;
   std::optional<Workspace::Frame> frame_;
   std::span<const Part> parts_;

@@ -12,16 +12,14 @@ namespace {
 
 constexpr size_t kMaxScales = kChunk / 8;  // the smallest block has 8 elements
 
-class BlockQuantized final : public FixedCompressor {
+class BlockQuantized final : public FixedFormat {
  public:
   BlockQuantized(const CompressorSpec& spec, CompressorShape shape)
-      : FixedCompressor(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
+      : FixedFormat(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
         bits_(value_bits(spec.values, DType::kFloat32)),
         format_(code_format(spec.values)),
         block_(spec.block),
         numbers_(this->shape()) {}
-
-  Combine combine() const override { return Combine::kGather; }
 
  protected:
   size_t record_bytes(size_t numel) const override {
@@ -128,7 +126,7 @@ void BlockQuantized::check_record(const std::byte* record, size_t chunk, PartNam
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_quantized(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_quantized(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<BlockQuantized>(spec, std::move(shape));
 }
 

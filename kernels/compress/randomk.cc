@@ -31,23 +31,23 @@ struct Room {
   alignas(64) float decoded[kChunk];
 };
 
-class RandomK final : public ChunkedCompressor {
+class RandomK final : public ChunkedFormat {
  public:
   RandomK(const CompressorSpec& spec, CompressorShape shape)
-      : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kDrawn, spec.values}),
+      : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kDrawn, spec.values}),
         per_chunk_(static_cast<uint32_t>(kept_elements(spec.density, kChunk))),
         run_(spec),
         numbers_(this->shape()) {}
 
-  bool fixed_length() const override { return true; }
-  Combine combine() const override { return run_.has_scale() ? Combine::kGather : Combine::kSum; }
-
-  uint32_t last_variant() const override { return std::numeric_limits<uint32_t>::max(); }
-
- protected:
+  FormatTraits traits() const override {
+    return {.combine = run_.has_scale() ? Combine::kGather : Combine::kSum, .fixed_length = true};
+  }
   size_t capacity_for(Region region) const override {
     return sizeof(PayloadHeader) + body_bytes(region.numel());
   }
+  uint32_t last_variant() const override { return std::numeric_limits<uint32_t>::max(); }
+
+ protected:
   void open_body(Part& part, PartName name, Workspace::Frame& frame,
                  ThreadPool& pool) const override;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const override;
@@ -179,7 +179,7 @@ bool RandomK::write_sum(std::span<const Part> parts, size_t chunk, float scale,
   std::optional<uint32_t> draw;
   for (const Part& part : parts) {
     if (covers(part, chunk) && draw.value_or(part.variant) != part.variant) {
-      return ChunkedCompressor::write_sum(parts, chunk, scale, out);
+      return ChunkedFormat::write_sum(parts, chunk, scale, out);
     }
     if (covers(part, chunk)) {
       draw = part.variant;
@@ -216,7 +216,6 @@ void RandomK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
                     const Work& work) {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const uint32_t draw = draw_of(work.step);
-  const std::span<float> velocity = velocity_to_mask();
   std::atomic<bool> finite{true};
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);
@@ -241,11 +240,11 @@ void RandomK::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
     for (size_t j = 0; j < sent.size() && !e_next.empty(); ++j) {
       x[chosen[j]] -= sent[j];
     }
-    for (size_t j = 0; j < sent.size() && !velocity.empty(); ++j) {
-      velocity[region.begin + chosen[j]] = 0.0f;
+    for (size_t j = 0; j < sent.size() && !work.masked.empty(); ++j) {
+      work.masked[region.begin + chosen[j]] = 0.0f;
     }
   });
-  write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_bytes(), draw);
+  write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_for(whole()), draw);
 }
 
 void RandomK::write_accumulated(Residual x, Payload out, const Work& work) {
@@ -323,7 +322,7 @@ void RandomK::write_merged(std::span<const Part> parts, const MergeInput& input,
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_randomk(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_randomk(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<RandomK>(spec, std::move(shape));
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/near_name.h"
 
@@ -266,10 +266,10 @@ std::unique_ptr<Compressor> make_compressor(const CompressorSpec& spec, Compress
   }
   const CompressorRow& row = find_compressor(spec.name);
   if (shape.device.type == DeviceType::kCuda) {
-    return make_cuda_compressor(row, spec, std::move(shape));
+    return std::make_unique<Compressor>(make_cuda_format(row, spec, std::move(shape)));
   }
   check(shape.state == nullptr, "compressor shape: state is of a GPU, but the device is the CPU");
-  return row.make(spec, std::move(shape));
+  return std::make_unique<Compressor>(row.make(spec, std::move(shape)));
 }
 
 }  // namespace gradwire

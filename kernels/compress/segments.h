@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_shape.h"
 #include "gradwire/kernels/core/extents.h"
 
 namespace gradwire {

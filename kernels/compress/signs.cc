@@ -8,13 +8,11 @@
 namespace gradwire {
 namespace {
 
-class Signs final : public FixedCompressor {
+class Signs final : public FixedFormat {
  public:
   Signs(const CompressorSpec& spec, CompressorShape shape)
-      : FixedCompressor(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
+      : FixedFormat(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
         block_(spec.block) {}
-
-  Combine combine() const override { return Combine::kGather; }
 
  protected:
   size_t record_bytes(size_t numel) const override {
@@ -76,7 +74,7 @@ class Signs final : public FixedCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_signs(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_signs(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<Signs>(spec, std::move(shape));
 }
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_registry.h"
 #include "gradwire/kernels/compress/internal/spec_joints.h"
 #include "gradwire/kernels/core/near_name.h"
 #include "gradwire/kernels/core/number_text.h"

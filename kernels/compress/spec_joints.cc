@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_registry.h"
 
 namespace gradwire {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_registry.h"
 #include "gradwire/kernels/compress/spec.h"
 #include "gradwire/kernels/core/number_text.h"
 

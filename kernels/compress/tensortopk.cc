@@ -20,10 +20,10 @@ size_t kept_of_parameters(const CompressorSpec& spec, const CompressorShape& sha
   return kept;
 }
 
-class TensorTopK final : public SelectingCompressor {
+class TensorTopK final : public SelectingFormat {
  public:
   TensorTopK(const CompressorSpec& spec, CompressorShape shape, size_t kept)
-      : SelectingCompressor(spec, std::move(shape), kept) {}
+      : SelectingFormat(spec, std::move(shape), kept) {}
 
  protected:
   size_t most_entries(Scope scope) const override {
@@ -120,7 +120,7 @@ cpu::Selection TensorTopK::choose(cpu::SelectInput input, Scope scope, Workspace
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_tensor_topk(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_tensor_topk(const CompressorSpec& spec, CompressorShape shape) {
   const size_t kept = kept_of_parameters(spec, shape);
   return std::make_unique<TensorTopK>(spec, std::move(shape), kept);
 }

@@ -15,21 +15,13 @@
 namespace gradwire {
 namespace {
 
-class Threshold final : public SelectingCompressor {
+class Threshold final : public SelectingFormat {
  public:
   Threshold(const CompressorSpec& spec, CompressorShape shape)
-      : SelectingCompressor(spec, shape, capacity_of(spec, shape.numel)),
+      : SelectingFormat(spec, shape, capacity_of(spec, shape.numel)),
         kept_(kept_elements(spec.density, shape.numel)),
         capacity_(capacity_of(spec, shape.numel)) {}
 
-  void commit() override {
-    SelectingCompressor::commit();
-    state_ = next_;
-  }
-  void set_step(uint32_t step) override {
-    SelectingCompressor::set_step(step);
-    state_ = next_ = {};
-  }
   std::vector<uint64_t> state() const override {
     return {std::bit_cast<uint32_t>(state_.tau), state_.age};
   }
@@ -45,6 +37,8 @@ class Threshold final : public SelectingCompressor {
   }
 
  protected:
+  void keep_learned() override { state_ = next_; }
+  void forget_learned() override { state_ = next_ = {}; }
   size_t most_entries(Scope scope) const override {
     return std::min(capacity_, scope.region.numel());
   }
@@ -107,7 +101,7 @@ cpu::Selection Threshold::choose_in_step(cpu::SelectInput input, Workspace::Fram
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_threshold(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_threshold(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<Threshold>(spec, std::move(shape));
 }
 

@@ -15,10 +15,10 @@
 namespace gradwire {
 namespace {
 
-class TopK final : public SelectingCompressor {
+class TopK final : public SelectingFormat {
  public:
   TopK(const CompressorSpec& spec, CompressorShape shape)
-      : SelectingCompressor(spec, shape, kept_elements(spec.density, shape.numel)),
+      : SelectingFormat(spec, shape, kept_elements(spec.density, shape.numel)),
         kept_(kept_elements(spec.density, shape.numel)) {}
 
  protected:
@@ -45,10 +45,10 @@ size_t kept_of_all_chunks(uint32_t per_chunk, size_t numel) {
          kept_in_chunk(per_chunk, static_cast<uint32_t>(numel % kChunk));
 }
 
-class ChunkTopK final : public SelectingCompressor {
+class ChunkTopK final : public SelectingFormat {
  public:
   ChunkTopK(const CompressorSpec& spec, CompressorShape shape)
-      : SelectingCompressor(spec, shape, kept_of_all_chunks(kept_per_chunk(spec), shape.numel)),
+      : SelectingFormat(spec, shape, kept_of_all_chunks(kept_per_chunk(spec), shape.numel)),
         per_chunk_(kept_per_chunk(spec)) {}
 
  protected:
@@ -67,11 +67,11 @@ class ChunkTopK final : public SelectingCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_topk(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_topk(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<TopK>(spec, std::move(shape));
 }
 
-std::unique_ptr<Compressor> make_chunk_topk(const CompressorSpec& spec, CompressorShape shape) {
+std::unique_ptr<ChunkedFormat> make_chunk_topk(const CompressorSpec& spec, CompressorShape shape) {
   return std::make_unique<ChunkTopK>(spec, std::move(shape));
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_registry.h"
 
 namespace gradwire {
 namespace {

@@ -121,10 +121,8 @@ bool may_be_kept(std::span<const LowRankMatrix> matrices, ConstTensorView g, Thr
 bool subtract_product(const LowRankInput& input, const FactorPair& factors,
                       std::span<float> left_over, ThreadPool& pool);
 
-/// Elements of a group from `begin` on.
 struct ProductOutput {
-  Gradient out;
-  size_t begin = 0;
+  Gradient out;       ///< all elements of a group
   bool onto = false;  ///< float32 alone: the product is added to what is there
 };
 

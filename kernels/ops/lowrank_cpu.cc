@@ -275,7 +275,6 @@ bool subtract_product(const LowRankInput& input, const FactorPair& factors,
 
 bool write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
                    const FactorPair& factors, const ProductOutput& to, ThreadPool& pool) {
-  const size_t region_end = to.begin + to.out.numel;
   const bool as_it_is = to.out.dtype == DType::kFloat32 && !to.onto;
   std::atomic<bool> finite{true};
   for (const LowRankMatrix& matrix : matrices) {
@@ -283,34 +282,21 @@ bool write_product(std::span<const LowRankMatrix> matrices, uint32_t rank,
       const auto element = [&](uint32_t row, size_t col) {
         return matrix.offset + size_t{row} * matrix.cols + col;
       };
-      if (element(begin, 0) >= region_end || element(end, 0) <= to.begin) {
-        return;
-      }
-      const auto place = [&](uint32_t row, uint32_t count, size_t first, size_t numel) -> float* {
-        const bool all = element(row, first) >= to.begin &&
-                         element(row + count - 1, first) + numel <= region_end;
-        return all && as_it_is ? to.out.as<float>().data() + (element(row, first) - to.begin)
-                               : nullptr;
+      const auto place = [&](uint32_t row, uint32_t, size_t first, size_t) -> float* {
+        return as_it_is ? to.out.as<float>().data() + element(row, first) : nullptr;
       };
       bool good = true;
       expand(matrix, rank, factors, begin, end, place,
              [&](uint32_t row, size_t first, std::span<const float> terms) {
                good = good && all_finite(terms);
-               const size_t at = element(row, first);
-               const size_t from = std::max(at, to.begin);
-               const size_t last = std::min(at + terms.size(), region_end);
-               if (from >= last) {
-                 return;
-               }
-               const auto own = terms.subspan(from - at, last - from);
-               const Gradient out = to.out.subview(from - to.begin, own.size());
-               if (own.data() == out.data) {
+               const Gradient out = to.out.subview(element(row, first), terms.size());
+               if (terms.data() == out.data) {
                  return;  // they were written there
                }
                if (to.onto) {
-                 add(out.as<float>(), own, out.as<float>());
+                 add(out.as<float>(), terms, out.as<float>());
                } else {
-                 narrow(own, out);
+                 narrow(terms, out);
                }
              });
       if (!good) {

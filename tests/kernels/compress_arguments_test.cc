@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "gradwire/kernels/compress/compressor.h"
-#include "gradwire/kernels/compress/internal/cuda_compressor.h"
+#include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "tests/kernels/compress_cases.h"
 
 namespace gradwire::testing {
@@ -53,7 +53,7 @@ TEST(MakeCompressor, RefusesARowWithoutAFormForGpusByName) {
   CompressorRow row = find_compressor("int8");
   row.on_gpu = nullptr;
   try {
-    make_cuda_compressor(row, parse_spec("int8"), {.numel = 5, .device = {DeviceType::kCuda, 0}});
+    make_cuda_format(row, parse_spec("int8"), {.numel = 5, .device = {DeviceType::kCuda, 0}});
     ADD_FAILURE() << "no error";
   } catch (const DeviceError& error) {
     EXPECT_STREQ(error.what(), "int8: the shape's device is a GPU, but its row names no form for GPUs "

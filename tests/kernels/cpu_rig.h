@@ -66,15 +66,10 @@ class CpuRig {
   }
 
   OwnedTensor decompress(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
-    return decompress_region(payloads, {0, numel()}, scale);
-  }
-
-  OwnedTensor decompress_region(const std::vector<std::vector<std::byte>>& payloads, Region region,
-                                float scale = 1.0f) {
     const std::vector<ConstPayload> parts(payloads.begin(), payloads.end());
-    OwnedTensor sum = zeros(region.numel(), compressor_->shape().dtype);
+    OwnedTensor sum = zeros(numel(), compressor_->shape().dtype);
     Context c = context();
-    compressor_->decompress_region({parts, region, scale, sum.view()}, c);
+    compressor_->decompress(parts, scale, sum.view(), c);
     stream_->wait();
     return sum;
   }

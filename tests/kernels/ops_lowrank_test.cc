@@ -116,7 +116,7 @@ Results run(const Case& c) {
   EXPECT_TRUE(cpu::multiply_right(input, c.right.data(), made.left.data(), {}, pool));
   EXPECT_TRUE(cpu::multiply_left(input, c.left.data(), made.right.data(), workspace, pool));
   const cpu::FactorPair factors{c.left.data(), c.right.data()};
-  cpu::write_product(matrices, c.rank, factors, {view_of(std::span(made.product)), 0}, pool);
+  cpu::write_product(matrices, c.rank, factors, {view_of(std::span(made.product))}, pool);
   EXPECT_TRUE(cpu::subtract_product(input, factors, made.rest, pool));
   if (c.rank < c.cols) {
     cpu::orthonormalise(matrices, c.rank, FactorSide::kRight, made.basis.data(), pool);

@@ -65,17 +65,11 @@ class Rig {
   }
 
   OwnedTensor decompress(const std::vector<std::vector<std::byte>>& payloads, float scale = 1.0f) {
-    return decompress_region(payloads, {0, numel()}, scale);
-  }
-
-  OwnedTensor decompress_region(const std::vector<std::vector<std::byte>>& payloads, Region region,
-                                float scale = 1.0f) {
     Copies copies(payloads);
-    OwnedTensor sum = zeros(region.numel(), compressor_->shape().dtype);
+    OwnedTensor sum = zeros(numel(), compressor_->shape().dtype);
     Guarded<std::byte> out(sum.bytes, next_offset(sum.dtype));
     Context c = context();
-    compressor_->decompress_region(
-        {copies.parts, region, scale, {out.bytes(), region.numel(), sum.dtype, kEmulated}}, c);
+    compressor_->decompress(copies.parts, scale, {out.bytes(), numel(), sum.dtype, kEmulated}, c);
     finish();
     sum.bytes = out.values();
     EXPECT_TRUE(out.guards_hold());

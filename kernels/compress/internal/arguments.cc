@@ -3,6 +3,8 @@
 #include <cmath>
 #include <functional>
 
+#include "gradwire/kernels/core/device_name.h"
+
 namespace gradwire {
 namespace {
 
@@ -21,14 +23,32 @@ void check_pointer(std::string_view name, std::string_view what, const void* dat
 
 }  // namespace
 
-void check_gradient(const Compressor& compressor, ConstGradient g) {
-  check_elements(compressor, g, compressor.shape().numel);
+void check_context(const Compressor& compressor, const Context& context) {
+  const std::string_view name = compressor.spec().name;
+  const Device expected = compressor.shape().device;
+  const auto check_device = [&](std::string_view what, Device device) {
+    check(device == expected, name, ": the ", what, " is of ", name_of(device), ", must be of ",
+          name_of(expected));
+  };
+  check_device("stream", context.stream.device());
+  check_device("workspace", context.workspace.device());
 }
 
-void check_elements(const Compressor& compressor, ConstGradient g, size_t numel) {
+void check_region(const Compressor& compressor, Region region) {
+  const std::string_view name = compressor.spec().name;
+  const size_t numel = compressor.shape().numel;
+  check(region.begin <= region.end && region.end <= numel, name, ": region is [", region.begin, ", ",
+        region.end, "), must lie within [0, ", numel, ")");
+  check(region.begin % kChunk == 0 && (region.end % kChunk == 0 || region.end == numel), name,
+        ": region is [", region.begin, ", ", region.end, "), must begin and end on multiples of ",
+        kChunk);
+}
+
+void check_gradient(const Compressor& compressor, ConstGradient g) {
   const std::string_view name = compressor.spec().name;
   const CompressorShape& shape = compressor.shape();
-  check(g.numel == numel, name, ": gradient has ", g.numel, " elements, must have ", numel);
+  check(g.numel == shape.numel, name, ": gradient has ", g.numel, " elements, must have ",
+        shape.numel);
   check(g.dtype == shape.dtype, name, ": gradient dtype is ", to_string(g.dtype), ", must be ",
         to_string(shape.dtype));
   const bool on_cpu = shape.device.type == DeviceType::kCpu;

@@ -8,11 +8,14 @@
 
 namespace gradwire {
 
+/// Stream and workspace of the shape's device.
+void check_context(const Compressor& compressor, const Context& context);
+
 /// Elements, dtype and device of the shape; a pointer that fits the dtype.
 void check_gradient(const Compressor& compressor, ConstGradient g);
 
-/// The same for `numel` of its elements.
-void check_elements(const Compressor& compressor, ConstGradient g, size_t numel);
+/// Whole chunks of the group.
+void check_region(const Compressor& compressor, Region region);
 
 /// Both empty, or distinct buffers of numel floats.
 void check_residuals(const Compressor& compressor, ConstResidual e, ConstResidual e_next);

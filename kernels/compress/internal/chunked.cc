@@ -6,53 +6,24 @@
 #include <cstddef>
 #include <memory>
 
-#include "gradwire/kernels/compress/internal/arguments.h"
+#include "gradwire/kernels/compress/internal/velocity.h"
 #include "gradwire/kernels/ops/cast.h"
 #include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
 
-ChunkedCompressor::ChunkedCompressor(const CompressorSpec& spec, CompressorShape shape,
-                                     Coding coding)
-    : Compressor(spec, std::move(shape)),
-      velocity_(keeps_velocity(spec) ? std::make_unique<Velocity>(this->shape().numel) : nullptr),
+ChunkedFormat::ChunkedFormat(const CompressorSpec& spec, CompressorShape shape, Coding coding)
+    : Format(spec, std::move(shape)),
       coding_(coding),
       text_(to_string(spec)),
       fingerprint_(fingerprint(spec)) {}
 
-void ChunkedCompressor::check_on_cpu(const Context& context) const {
-  check(context.stream.device().type == DeviceType::kCpu, spec().name,
-        ": the stream is a CUDA stream, must be a CPU stream");
-  check(context.workspace.device().type == DeviceType::kCpu, spec().name,
-        ": the workspace is of a GPU, must be of the CPU");
-}
-
-void ChunkedCompressor::check_covers(const Part& part, Region region) const {
-  check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
-        ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
-        part.region.begin, ", ", part.region.end, ")");
-}
-
-Region ChunkedCompressor::region_of(size_t chunk) const {
+Region ChunkedFormat::region_of(size_t chunk) const {
   return {chunk * kChunk, std::min((chunk + 1) * kChunk, shape().numel)};
 }
 
-void ChunkedCompressor::check_region(Region region) const {
-  const size_t numel = shape().numel;
-  check(region.begin <= region.end && region.end <= numel, spec().name, ": region is [",
-        region.begin, ", ", region.end, "), must lie within [0, ", numel, ")");
-  check(region.begin % kChunk == 0 && (region.end % kChunk == 0 || region.end == numel),
-        spec().name, ": region is [", region.begin, ", ", region.end,
-        "), must begin and end on multiples of ", kChunk);
-}
-
-size_t ChunkedCompressor::slice_capacity_bytes(Region region) const {
-  check_region(region);
-  return capacity_for(region);
-}
-
-PayloadHeader ChunkedCompressor::header_of(Region region, uint8_t flags, size_t bytes,
+PayloadHeader ChunkedFormat::header_of(Region region, uint8_t flags, size_t bytes,
                                            uint32_t variant) const {
   return {.format = coding_.format,
           .values = static_cast<uint8_t>(coding_.values),
@@ -64,19 +35,19 @@ PayloadHeader ChunkedCompressor::header_of(Region region, uint8_t flags, size_t 
           .bytes = bytes};
 }
 
-void ChunkedCompressor::write_header(Payload out, Region region, uint8_t flags, size_t bytes,
+void ChunkedFormat::write_header(Payload out, Region region, uint8_t flags, size_t bytes,
                                      uint32_t variant) const {
   const PayloadHeader header = header_of(region, flags, bytes, variant);
   std::memcpy(out.data(), &header, sizeof header);
 }
 
-void ChunkedCompressor::flag_overflow(bool finite, Payload out) {
+void ChunkedFormat::flag_overflow(bool finite, Payload out) {
   if (!finite) {
     out[offsetof(PayloadHeader, flags)] |= std::byte{kFlagNonFinite};
   }
 }
 
-Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Frame& frame,
+Part ChunkedFormat::open(ConstPayload payload, PartName name, Workspace::Frame& frame,
                              ThreadPool& pool) const {
   PayloadHeader header;
   try {
@@ -109,7 +80,7 @@ Part ChunkedCompressor::open(ConstPayload payload, PartName name, Workspace::Fra
   return part;
 }
 
-std::span<const Part> ChunkedCompressor::open_all(std::span<const ConstPayload> payloads,
+std::span<const Part> ChunkedFormat::open_all(std::span<const ConstPayload> payloads,
                                                   Workspace::Frame& frame, ThreadPool& pool) const {
   const std::span<Part> parts = frame.take<Part>(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i) {
@@ -118,108 +89,42 @@ std::span<const Part> ChunkedCompressor::open_all(std::span<const ConstPayload> 
   return parts;
 }
 
-void ChunkedCompressor::compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                                 Context& context) {
-  enqueue_write(g, e, e_next, out, false, context);
-}
-
-void ChunkedCompressor::compress_second(ConstGradient g, ConstResidual e, Residual e_next,
-                                        Payload out, Context& context) {
-  if (rounds() != 2) {
-    Compressor::compress_second(g, e, e_next, out, context);
-  }
-  enqueue_write(g, e, e_next, out, true, context);
-}
-
-void ChunkedCompressor::take_first(std::span<const ConstPayload> parts, float scale,
-                                   Context& context) {
-  if (rounds() != 2) {
-    Compressor::take_first(parts, scale, context);
-  }
-  check_on_cpu(context);
-  check_scale(*this, scale);
-  check_payloads(*this, parts);
-  context.stream.enqueue([this, parts, scale, &stream = context.stream,
-                          &workspace = context.workspace, step = step()] {
-    Workspace::Frame frame(workspace);
-    write_first(open_all(parts, frame, stream.pool()), scale, {stream.pool(), workspace, step});
+void ChunkedFormat::compress(const Pass& pass, Payload out, Context& context) {
+  enqueue(context, [this, pass, out](Work work) {
+    if (pass.accumulated()) {
+      write_accumulated(pass.e_next, out, work);
+      return;
+    }
+    work.second = pass.second;
+    work.given = &pass.g;
+    ConstGradient x = pass.g;
+    if (pass.velocity != nullptr) {
+      const std::span<float> next = pass.velocity->advance(pass.g, work.workspace, work.pool);
+      x = view_of(std::span<const float>(next));
+      work.masked = spec().ef21 ? std::span<float>{} : next;
+    }
+    if (pass.e.empty() || (spec().decay == 1 && !spec().ef21)) {
+      write(x, pass.e, pass.e_next, out, work);
+    } else {
+      write_apart(x, pass.e, pass.e_next, out, work);
+    }
   });
 }
 
-void ChunkedCompressor::check_first(ConstPayload part, Context& context) {
-  if (rounds() != 2) {
-    Compressor::check_first(part, context);
-  }
+void ChunkedFormat::take_first(std::span<const ConstPayload> parts, float scale, Context& context) {
+  enqueue(context, [this, parts, scale](const Work& work) {
+    Workspace::Frame frame(work.workspace);
+    write_first(open_all(parts, frame, work.pool), scale, work);
+  });
+}
+
+void ChunkedFormat::check_first(ConstPayload part, Context& context) {
   with_part(part, context,
             [this](const Part& opened, const Work& work) { check_first_part(opened, work.step); });
 }
 
-void ChunkedCompressor::enqueue_write(ConstGradient g, ConstResidual e, Residual e_next,
-                                      Payload out, bool second, Context& context) {
-  check_on_cpu(context);
-  check_gradient(*this, g);
-  check_residuals(*this, e, e_next);
-  check_room(*this, out, capacity_bytes());
-  context.stream.enqueue(
-      [this, g, e, e_next, out, second, &stream = context.stream, &workspace = context.workspace,
-       step = step()] {
-        const Work work{stream.pool(), workspace, step, second, &g};
-        const ConstGradient x = velocity_ == nullptr ? g : accelerate(g, work);
-        if (e.empty() || (spec().decay == 1 && !spec().ef21)) {
-          write(x, e, e_next, out, work);
-        } else {
-          write_apart(x, e, e_next, out, work);
-        }
-      });
-}
-
-void ChunkedCompressor::commit() {
-  Compressor::commit();
-  if (velocity_ != nullptr) {
-    velocity_->commit();
-  }
-}
-
-void ChunkedCompressor::set_step(uint32_t step) {
-  Compressor::set_step(step);
-  if (velocity_ != nullptr) {
-    velocity_->clear();
-  }
-}
-
-std::span<float> ChunkedCompressor::velocity() {
-  return velocity_ == nullptr ? std::span<float>{} : velocity_->committed();
-}
-
-void ChunkedCompressor::read_velocity(Residual to, Context& context) {
-  check_on_cpu(context);
-  check_velocity(*this, "velocity to", to);
-  context.stream.enqueue([this, to] { std::ranges::copy(velocity(), to.begin()); });
-}
-
-void ChunkedCompressor::write_velocity(ConstResidual from, Context& context) {
-  check_on_cpu(context);
-  check_velocity(*this, "velocity from", from);
-  context.stream.enqueue([this, from] { std::ranges::copy(from, velocity().begin()); });
-}
-
-size_t ChunkedCompressor::kept_bytes() const {
-  return velocity_ == nullptr ? 0 : 2 * shape().numel * sizeof(float);
-}
-
-std::span<float> ChunkedCompressor::velocity_to_mask() {
-  return velocity_ == nullptr || spec().ef21 ? std::span<float>{} : velocity_->next();
-}
-
-ConstGradient ChunkedCompressor::accelerate(ConstGradient g, const Work& work) {
-  VelocityRates rates = velocity_rates(spec());
-  rates.taken *= gradient_factor(g, work);
-  velocity_->advance(g, rates, work.pool);
-  return view_of(std::span<const float>(velocity_->next()));
-}
-
 // The sum goes where the next residual belongs, and the payload is taken from it there.
-void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e_next,
+void ChunkedFormat::write_apart(ConstGradient g, ConstResidual e, Residual e_next,
                                     Payload out, const Work& work) {
   const auto decay = static_cast<float>(spec().decay);
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
@@ -256,7 +161,7 @@ void ChunkedCompressor::write_apart(ConstGradient g, ConstResidual e, Residual e
   flag_overflow(finite, out);
 }
 
-void ChunkedCompressor::add_part(const Part& part, Residual x, const Work& work) {
+void ChunkedFormat::add_part(const Part& part, Residual x, const Work& work) {
   const size_t first = part.region.begin / kChunk;
   cpu::for_each_chunk(work.pool, chunks_of(part.region.numel()), [&](size_t i) {
     const Region region = region_of(first + i);
@@ -264,53 +169,38 @@ void ChunkedCompressor::add_part(const Part& part, Residual x, const Work& work)
   });
 }
 
-void ChunkedCompressor::compress_accumulated(Residual x, Payload out, Context& context) {
-  check_on_cpu(context);
-  check_accumulated(*this, x);
-  check_room(*this, out, capacity_bytes());
-  context.stream.enqueue([this, x, out, &stream = context.stream, &workspace = context.workspace,
-                          step = step()] {
-    write_accumulated(x, out, {stream.pool(), workspace, step});
-  });
-}
-
-void ChunkedCompressor::restore(ConstPayload payload, Residual x, Context& context) {
-  check_accumulated(*this, x);
+void ChunkedFormat::restore(ConstPayload payload, Residual x, Context& context) {
   with_part(payload, context, [this, x](const Part& part, const Work& work) {
-    if ((part.flags & kFlagNonFinite) != 0) {
-      return;
+    if ((part.flags & kFlagNonFinite) == 0) {
+      add_part(part, x, work);
     }
-    add_part(part, x, work);
   });
 }
 
-void ChunkedCompressor::slice(ConstPayload payload, Region region, Payload out, Context& context) {
-  check_room(*this, out, slice_capacity_bytes(region));
-  with_part(payload, context, [this, region, out](const Part& part, const Work&) {
-    check_covers(part, region);
-    write_slice(part, region, out);
+void ChunkedFormat::slice(const SliceInput& input, Residual e_next, Payload out, Context& context) {
+  with_part(input.payload, context, [this, input, e_next, out](const Part& part, const Work& work) {
+    const Region region = input.region;
+    check(part.region.begin <= region.begin && region.end <= part.region.end, spec().name,
+          ": region is [", region.begin, ", ", region.end, "), but the payload covers [",
+          part.region.begin, ", ", part.region.end, ")");
+    if (input.most_entries == 0) {
+      write_slice(part, region, out);
+    } else {
+      write_slice_at_most(part, input, e_next, out, work);
+    }
   });
 }
 
-void ChunkedCompressor::merge(const MergeInput& input, Residual e_next, Payload out,
-                              Context& context) {
-  check_on_cpu(context);
-  check_room(*this, out, input.most_entries == 0
-                             ? slice_capacity_bytes(input.region)
-                             : capacity_for_entries(input.region, input.most_entries));
-  check_scale(*this, input.scale);
-  check_residual(*this, "residual e_next", e_next);
-  check_payloads(*this, input.slices);
-  context.stream.enqueue([this, input, e_next, out, &stream = context.stream,
-                          &workspace = context.workspace, step = step()] {
-    Workspace::Frame frame(workspace);
-    const std::span<const Part> parts = open_all(input.slices, frame, stream.pool());
+void ChunkedFormat::merge(const MergeInput& input, Residual e_next, Payload out, Context& context) {
+  enqueue(context, [this, input, e_next, out](const Work& work) {
+    Workspace::Frame frame(work.workspace);
+    const std::span<const Part> parts = open_all(input.slices, frame, work.pool);
     for (size_t i = 0; i < parts.size(); ++i) {
       check(parts[i].region == input.region, PartName{i}, ": covers [", parts[i].region.begin, ", ",
             parts[i].region.end, "), must cover [", input.region.begin, ", ", input.region.end,
             ")");
     }
-    write_merged(parts, input, e_next, out, {stream.pool(), workspace, step});
+    write_merged(parts, input, e_next, out, work);
   });
 }
 

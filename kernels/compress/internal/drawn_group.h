@@ -1,7 +1,7 @@
 #pragma once
 // Which draw a group takes part in, the same on CPU and CUDA.
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_shape.h"
 #include "gradwire/kernels/ops/draw.h"
 
 namespace gradwire {

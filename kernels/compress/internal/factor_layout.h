@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_shape.h"
 #include "gradwire/kernels/ops/lowrank.h"
 
 namespace gradwire {

@@ -15,18 +15,18 @@ bool is_streaming(size_t numel) { return numel >= size_t{1} << 20; }
 
 }  // namespace
 
-size_t FixedCompressor::body_bytes(size_t numel) const {
+size_t FixedFormat::body_bytes(size_t numel) const {
   const size_t tail = numel % kChunk;
   return numel / kChunk * record_bytes(kChunk) + (tail > 0 ? record_bytes(tail) : 0);
 }
 
-size_t FixedCompressor::capacity_for(Region region) const {
+size_t FixedFormat::capacity_for(Region region) const {
   return sizeof(PayloadHeader) + body_bytes(region.numel());
 }
 
-void FixedCompressor::check_record(const std::byte*, size_t, PartName) const {}
+void FixedFormat::check_record(const std::byte*, size_t, PartName) const {}
 
-void FixedCompressor::check_scales(const std::byte* scales, size_t count, size_t chunk,
+void FixedFormat::check_scales(const std::byte* scales, size_t count, size_t chunk,
                                    PartName name) {
   for (size_t i = 0; i < count; ++i) {
     float scale;
@@ -36,7 +36,7 @@ void FixedCompressor::check_scales(const std::byte* scales, size_t count, size_t
   }
 }
 
-void FixedCompressor::open_body(Part& part, PartName name, Workspace::Frame&,
+void FixedFormat::open_body(Part& part, PartName name, Workspace::Frame&,
                                 ThreadPool& pool) const {
   const size_t expected = body_bytes(part.region.numel());
   check(part.body.size() == expected, name, ": body is ", part.body.size(), " bytes, must be ",
@@ -50,15 +50,15 @@ void FixedCompressor::open_body(Part& part, PartName name, Workspace::Frame&,
   });
 }
 
-const std::byte* FixedCompressor::record_of(const Part& part, size_t chunk) const {
+const std::byte* FixedFormat::record_of(const Part& part, size_t chunk) const {
   return part.body.data() + (chunk - part.region.begin / kChunk) * record_bytes(kChunk);
 }
 
-void FixedCompressor::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
+void FixedFormat::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
   decode(record_of(part, chunk), sum);
 }
 
-bool FixedCompressor::sum_records(std::span<const std::byte* const> records, float scale, bool,
+bool FixedFormat::sum_records(std::span<const std::byte* const> records, float scale, bool,
                                   std::span<float> out) const {
   std::ranges::fill(out, 0.0f);
   for (const std::byte* const record : records) {
@@ -68,7 +68,7 @@ bool FixedCompressor::sum_records(std::span<const std::byte* const> records, flo
   return records_stay_finite(records, scale, out.size()) || cpu::all_finite(out);
 }
 
-float FixedCompressor::largest_scale(const std::byte* scales, size_t count) {
+float FixedFormat::largest_scale(const std::byte* scales, size_t count) {
   float largest = 0.0f;
   for (size_t i = 0; i < count; ++i) {
     float scale;
@@ -78,7 +78,7 @@ float FixedCompressor::largest_scale(const std::byte* scales, size_t count) {
   return largest;
 }
 
-bool FixedCompressor::records_stay_finite(std::span<const std::byte* const> records, float scale,
+bool FixedFormat::records_stay_finite(std::span<const std::byte* const> records, float scale,
                                           size_t numel) const {
   double most = 0;
   for (const std::byte* const record : records) {
@@ -87,7 +87,7 @@ bool FixedCompressor::records_stay_finite(std::span<const std::byte* const> reco
   return stays_finite(most, scale);
 }
 
-size_t FixedCompressor::records_of(std::span<const Part> parts, size_t chunk,
+size_t FixedFormat::records_of(std::span<const Part> parts, size_t chunk,
                                    std::span<const std::byte*, kMostParts> records) const {
   size_t count = 0;
   for (const Part& part : parts) {
@@ -98,20 +98,20 @@ size_t FixedCompressor::records_of(std::span<const Part> parts, size_t chunk,
   return count;
 }
 
-void FixedCompressor::read_sum(std::span<const Part> parts, size_t chunk, float scale,
+void FixedFormat::read_sum(std::span<const Part> parts, size_t chunk, float scale,
                                std::span<float> out) const {
   if (parts.size() > kMostParts) {
-    ChunkedCompressor::read_sum(parts, chunk, scale, out);
+    ChunkedFormat::read_sum(parts, chunk, scale, out);
     return;
   }
   const std::byte* records[kMostParts];
   sum_records({records, records_of(parts, chunk, records)}, scale, false, out);
 }
 
-bool FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+bool FixedFormat::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                                 Gradient out) const {
   if (parts.size() > kMostParts) {
-    return ChunkedCompressor::write_sum(parts, chunk, scale, out);
+    return ChunkedFormat::write_sum(parts, chunk, scale, out);
   }
   const std::byte* memory[kMostParts];
   const std::span<const std::byte* const> records(memory, records_of(parts, chunk, memory));
@@ -123,7 +123,7 @@ bool FixedCompressor::write_sum(std::span<const Part> parts, size_t chunk, float
   return cpu::narrow_finite({values, out.numel}, out, cpu::Caching::kNormal);
 }
 
-bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const {
+bool FixedFormat::encode_chunk(const Chunk& chunk, std::byte* record) const {
   const size_t numel = chunk.region.numel();
   alignas(64) float values[kChunk];
   alignas(64) float decoded_values[kChunk];
@@ -153,7 +153,7 @@ bool FixedCompressor::encode_chunk(const Chunk& chunk, std::byte* record) const 
   return finite;
 }
 
-void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+void FixedFormat::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                             const Work& work) {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t stride = record_bytes(kChunk);
@@ -172,17 +172,17 @@ void FixedCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, P
       finite.store(false, std::memory_order_relaxed);
     }
   });
-  write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_bytes());
+  write_header(out, whole(), finite ? 0 : kFlagNonFinite, capacity_for(whole()));
 }
 
-void FixedCompressor::write_accumulated(Residual x, Payload out, const Work& work) {
+void FixedFormat::write_accumulated(Residual x, Payload out, const Work& work) {
   write(view_of(std::span<const float>(x)), {}, x, out, work);
   if ((read_header(out).flags & kFlagNonFinite) != 0) {
     add_back(out.data() + sizeof(PayloadHeader), x, work.pool);
   }
 }
 
-void FixedCompressor::add_back(const std::byte* body, Residual x, ThreadPool& pool) const {
+void FixedFormat::add_back(const std::byte* body, Residual x, ThreadPool& pool) const {
   cpu::for_each_chunk(pool, chunks_of(x.size()), [&](size_t index) {
     const Region region = region_of(index);
     alignas(64) float values[kChunk];
@@ -196,7 +196,7 @@ void FixedCompressor::add_back(const std::byte* body, Residual x, ThreadPool& po
   });
 }
 
-void FixedCompressor::write_slice(const Part& part, Region region, Payload out) const {
+void FixedFormat::write_slice(const Part& part, Region region, Payload out) const {
   const size_t first = (region.begin - part.region.begin) / kChunk;
   const size_t bytes = body_bytes(region.numel());
   write_header(out, region, part.flags, sizeof(PayloadHeader) + bytes);
@@ -204,7 +204,7 @@ void FixedCompressor::write_slice(const Part& part, Region region, Payload out) 
               out.data() + sizeof(PayloadHeader));
 }
 
-void FixedCompressor::write_merged(std::span<const Part> parts, const MergeInput& input,
+void FixedFormat::write_merged(std::span<const Part> parts, const MergeInput& input,
                                    Residual e_next, Payload out, const Work& work) const {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t first = input.region.begin / kChunk;

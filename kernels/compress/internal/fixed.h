@@ -7,13 +7,14 @@
 
 namespace gradwire {
 
-class FixedCompressor : public ChunkedCompressor {
+class FixedFormat : public ChunkedFormat {
  public:
-  bool fixed_length() const final { return true; }
+  FormatTraits traits() const final { return {.combine = combine(), .fixed_length = true}; }
 
  protected:
-  using ChunkedCompressor::ChunkedCompressor;
+  using ChunkedFormat::ChunkedFormat;
 
+  virtual Combine combine() const { return Combine::kGather; }
   /// Bytes of a chunk of `numel` elements.
   virtual size_t record_bytes(size_t numel) const = 0;
   /// Encodes `x`, the elements of `region`; `decoded`, unless empty, becomes what the record says.

@@ -11,38 +11,29 @@
 
 namespace gradwire {
 
-class LowRank final : public ChunkedCompressor {
+class LowRank final : public ChunkedFormat {
  public:
   LowRank(const CompressorSpec& spec, CompressorShape shape);
 
-  int rounds() const override { return two_rounds() ? 2 : 1; }
-  size_t first_bytes() const override {
-    return two_rounds() ? bytes_of(layout_.floats(FactorSide::kLeft)) : 0;
+  FormatTraits traits() const override;
+  size_t capacity_for(Region region) const override {
+    return bytes_of(std::max(layout_.floats_in(region, FactorSide::kLeft),
+                             layout_.floats_in(region, FactorSide::kRight)));
   }
-  bool fixed_length() const override {
-    return layout_.floats(FactorSide::kLeft) == layout_.floats(FactorSide::kRight);
-  }
-  Combine combine() const override { return Combine::kSum; }
-  size_t kept_bytes() const override;
+  uint32_t last_variant() const override { return static_cast<uint32_t>(FactorSide::kRight); }
 
-  void commit() override;
-  void set_step(uint32_t step) override;
   std::vector<uint64_t> state() const override;
   void set_state(std::span<const uint64_t> state) override;
   void learn_from(std::span<const uint64_t> state) override { take_factors(state, false); }
 
  protected:
-  uint32_t last_variant() const override { return static_cast<uint32_t>(FactorSide::kRight); }
-  size_t capacity_for(Region region) const override {
-    return bytes_of(std::max(layout_.floats_in(region, FactorSide::kLeft),
-                             layout_.floats_in(region, FactorSide::kRight)));
-  }
+  void keep_learned() override;
+  void forget_learned() override;
   void open_body(Part& part, PartName name, Workspace::Frame& frame,
                  ThreadPool& pool) const override;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const override;
   void add_part(const Part& part, Residual x, const Work& work) override;
-  bool decodes_chunks() const override { return false; }
-  bool write_region(std::span<const Part> parts, const RegionSum& what, const Work& work) override;
+  bool write_group(std::span<const Part> parts, const Sum& what, const Work& work) override;
   void write_first(std::span<const Part> parts, float scale, const Work& work) override;
   void check_first_part(const Part& part, uint32_t step) const override {
     check_sides({&part, 1}, FactorSide::kLeft, step);

@@ -14,29 +14,29 @@ namespace gradwire {
 static_assert(cpu::kSelectChunk == kChunk);
 
 /// The chosen elements of one chunk and what they decode to.
-struct SelectingCompressor::Chosen {
+struct SelectingFormat::Chosen {
   std::span<const uint16_t> indices;
   std::span<const float> decoded;
 };
 
-SelectingCompressor::SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+SelectingFormat::SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
                                          std::span<const size_t> entries)
-    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
+    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
       numbers_(this->shape()) {
   for (const size_t most : entries) {
     bodies_.emplace_back(ValueRun(spec), sparse_index_codec(most, this->shape().numel));
   }
 }
 
-SelectingCompressor::SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+SelectingFormat::SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
                                          std::vector<BlockSegment> segments)
-    : ChunkedCompressor(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
+    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
       segments_(std::move(segments)),
       numbers_(this->shape()) {
   bodies_.emplace_back(ValueRun(spec), IndexCodec::kBlocks, blocks());
 }
 
-size_t SelectingCompressor::capacity_for(Region region) const {
+size_t SelectingFormat::capacity_for(Region region) const {
   size_t bytes = 0;
   for (uint32_t variant = 0; variant < bodies_.size(); ++variant) {
     const Scope scope{region, variant};
@@ -46,36 +46,35 @@ size_t SelectingCompressor::capacity_for(Region region) const {
   return sizeof(PayloadHeader) + bytes;
 }
 
-uint32_t SelectingCompressor::merged_variant(std::span<const Part> parts, const Work& work) const {
+uint32_t SelectingFormat::merged_variant(std::span<const Part> parts, const Work& work) const {
   const auto first = std::ranges::min_element(parts, {}, &Part::variant);
   return first == parts.end() ? variant_in(work.step) : first->variant;
 }
 
-void SelectingCompressor::open_body(Part& part, PartName name, Workspace::Frame& frame,
+void SelectingFormat::open_body(Part& part, PartName name, Workspace::Frame& frame,
                                     ThreadPool& pool) const {
   const auto places = frame.take<ChunkPlace>(chunks_of(part.region.numel()));
   body_of(part).open(part, name, places, pool);
   part.places = places;
 }
 
-void SelectingCompressor::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
+void SelectingFormat::add_chunk(const Part& part, size_t chunk, std::span<float> sum) const {
   body_of(part).add_chunk(part, chunk - part.region.begin / kChunk, sum);
 }
 
-cpu::Selection SelectingCompressor::choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
+cpu::Selection SelectingFormat::choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                                    const Work& work) {
   return choose(input, {whole(), variant_in(work.step)}, frame, work.pool);
 }
 
-cpu::Selection SelectingCompressor::choose_and_mask(cpu::SelectInput input,
+cpu::Selection SelectingFormat::choose_and_mask(cpu::SelectInput input,
                                                     Workspace::Frame& frame, const Work& work) {
   const cpu::Selection chosen = choose_in_step(input, frame, work);
-  const std::span<float> velocity = velocity_to_mask();
-  if (!velocity.empty()) {
+  if (!work.masked.empty()) {
     cpu::for_each_chunk(work.pool, chosen.chunks.size(), [&](size_t chunk) {
       const auto [first, count] = chosen.chunks[chunk];
       for (const uint16_t index : chosen.indices.subspan(first, count)) {
-        velocity[chunk * kChunk + index] = 0.0f;
+        work.masked[chunk * kChunk + index] = 0.0f;
       }
     });
   }
@@ -84,7 +83,7 @@ cpu::Selection SelectingCompressor::choose_and_mask(cpu::SelectInput input,
 
 /// Writes header and body; then keep(chunk, chosen) for each chunk of the region.
 template <class Keep>
-void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selection, Payload out,
+void SelectingFormat::emit(const Emission& what, const cpu::Selection& selection, Payload out,
                                Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const {
   const SparseBody& format = bodies_[what.variant];
   const auto places = frame.take<ChunkPlace>(selection.chunks.size());
@@ -123,7 +122,7 @@ void SelectingCompressor::emit(const Emission& what, const cpu::Selection& selec
   write_header(out, what.region, what.flags, sizeof(PayloadHeader) + bytes, what.variant);
 }
 
-void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+void SelectingFormat::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                                 const Work& work) {
   Workspace::Frame frame(work.workspace);
   const cpu::Selection selection = choose_and_mask({.g = g, .e = e, .e_next = e_next}, frame, work);
@@ -143,7 +142,7 @@ void SelectingCompressor::write(ConstGradient g, ConstResidual e, Residual e_nex
        });
 }
 
-void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work& work) {
+void SelectingFormat::write_accumulated(Residual x, Payload out, const Work& work) {
   Workspace::Frame frame(work.workspace);
   const cpu::Selection selection =
       choose_and_mask({.g = view_of(std::span<const float>(x)), .e_next = x}, frame, work);
@@ -167,14 +166,14 @@ void SelectingCompressor::write_accumulated(Residual x, Payload out, const Work&
   });
 }
 
-float SelectingCompressor::most_in(const Part& part, size_t chunk) const {
+float SelectingFormat::most_in(const Part& part, size_t chunk) const {
   return body_of(part).most_in(part, chunk - part.region.begin / kChunk);
 }
 
-bool SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, float scale,
+bool SelectingFormat::write_sum(std::span<const Part> parts, size_t chunk, float scale,
                                     Gradient out) const {
   if (out.dtype != DType::kFloat32 || shape().numel < cpu::kStreamingNumel) {
-    return ChunkedCompressor::write_sum(parts, chunk, scale, out);
+    return ChunkedFormat::write_sum(parts, chunk, scale, out);
   }
   // All zeros between calls: clearing it while it is read saves a pass.
   constexpr size_t kLine = 64;
@@ -192,17 +191,15 @@ bool SelectingCompressor::write_sum(std::span<const Part> parts, size_t chunk, f
   return cpu::multiply_and_clear(total, scale, to);
 }
 
-void SelectingCompressor::write_slice(const Part& part, Region region, Payload out) const {
+void SelectingFormat::write_slice(const Part& part, Region region, Payload out) const {
   const size_t bytes =
       body_of(part).copy_chunks(part, region, out.data() + sizeof(PayloadHeader));
   write_header(out, region, part.flags, sizeof(PayloadHeader) + bytes, part.variant);
 }
 
-void SelectingCompressor::write_merged(std::span<const Part> parts, const MergeInput& input,
+void SelectingFormat::write_merged(std::span<const Part> parts, const MergeInput& input,
                                        Residual e_next, Payload out, const Work& work) const {
   if (input.most_entries > 0) {
-    check(find_compressor(spec().name).among_all(), spec().name, ": most_entries is ",
-          input.most_entries, ", must be 0: it does not choose among all elements");
     write_merged_at_most(parts, input, e_next, out, work);
     return;
   }
@@ -243,14 +240,14 @@ void SelectingCompressor::write_merged(std::span<const Part> parts, const MergeI
 
 /// Sums of all parts in order of the elements, chunk by chunk, with room left behind some chunks:
 /// zeros there, which nothing chooses.
-struct SelectingCompressor::Union {
+struct SelectingFormat::Union {
   std::span<const size_t> first;    ///< of each chunk, and the end
   std::span<uint32_t> counts;       ///< of each chunk
   std::span<float> sums;
   std::span<uint16_t> indices;      ///< within the chunk
 };
 
-SelectingCompressor::Union SelectingCompressor::unite(std::span<const Part> parts, Region region,
+SelectingFormat::Union SelectingFormat::unite(std::span<const Part> parts, Region region,
                                                       Workspace::Frame& frame,
                                                       ThreadPool& pool) const {
   const size_t chunks = chunks_of(region.numel());
@@ -297,7 +294,7 @@ SelectingCompressor::Union SelectingCompressor::unite(std::span<const Part> part
 
 // Works on what there is, not on the region: regions that are balanced by entries may be most of
 // the group.
-void SelectingCompressor::write_merged_at_most(std::span<const Part> parts,
+void SelectingFormat::write_merged_at_most(std::span<const Part> parts,
                                                const MergeInput& input, Residual e_next,
                                                Payload out, const Work& work) const {
   Workspace::Frame frame(work.workspace);

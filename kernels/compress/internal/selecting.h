@@ -10,30 +10,27 @@
 
 namespace gradwire {
 
-class SelectingCompressor : public ChunkedCompressor {
+class SelectingFormat : public ChunkedFormat {
  public:
-  bool fixed_length() const final { return false; }
-  Combine combine() const final { return Combine::kGather; }
+  FormatTraits traits() const final { return {}; }
   uint32_t last_variant() const final { return static_cast<uint32_t>(bodies_.size() - 1); }
   IndexCodec index_codec(uint32_t variant) const { return bodies_[variant].indices(); }
   /// The blocks that indices say, if they say blocks.
   std::span<const BlockSegment> block_segments() const { return segments_; }
   BlockGrid blocks() const { return {segments_.data(), segments_.size(), spec().width}; }
 
+  size_t capacity_for(Region region) const final;
   size_t capacity_for_entries(Region region, size_t most_entries) const final;
-  void count_entries(ConstPayload payload, std::span<float> counts, Context& context) final;
-  void slice_at_most(const SliceInput& input, Residual e_next, Payload out,
-                     Context& context) final;
 
  protected:
   /// `entries`: the most that a payload of the whole group holds, of each variant of its header:
   /// the index codec follows from it.
-  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+  SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
                       std::span<const size_t> entries);
-  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape, size_t entries)
-      : SelectingCompressor(spec, std::move(shape), std::span(&entries, 1)) {}
+  SelectingFormat(const CompressorSpec& spec, CompressorShape shape, size_t entries)
+      : SelectingFormat(spec, std::move(shape), std::span(&entries, 1)) {}
   /// Sends the blocks of spec.width elements that it chooses, whole.
-  SelectingCompressor(const CompressorSpec& spec, CompressorShape shape,
+  SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
                       std::vector<BlockSegment> segments);
 
   /// Some elements of the group, and the variant of the payload that will hold the chosen ones.
@@ -55,7 +52,6 @@ class SelectingCompressor : public ChunkedCompressor {
   virtual cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
                                         const Work& work);
 
-  size_t capacity_for(Region region) const final;
   void open_body(Part& part, PartName name, Workspace::Frame& frame, ThreadPool& pool) const final;
   void add_chunk(const Part& part, size_t chunk, std::span<float> sum) const final;
   bool write_sum(std::span<const Part> parts, size_t chunk, float scale, Gradient out) const final;
@@ -64,6 +60,8 @@ class SelectingCompressor : public ChunkedCompressor {
              const Work& work) final;
   void write_accumulated(Residual x, Payload out, const Work& work) final;
   void write_slice(const Part& part, Region region, Payload out) const final;
+  void write_slice_at_most(const Part& part, const SliceInput& input, Residual e_next, Payload out,
+                           const Work& work) const final;
   void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                     Payload out, const Work& work) const final;
 
@@ -85,8 +83,6 @@ class SelectingCompressor : public ChunkedCompressor {
   /// What the parts hold together: their sums, in order of the elements.
   Union unite(std::span<const Part> parts, Region region, Workspace::Frame& frame,
               ThreadPool& pool) const;
-  void write_slice_at_most(const Part& part, const SliceInput& input, Residual e_next, Payload out,
-                           const Work& work) const;
   void write_merged_at_most(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const;
   template <class Keep>

@@ -4,51 +4,22 @@
 #include <atomic>
 #include <cmath>
 
-#include "gradwire/kernels/compress/internal/arguments.h"
 #include "gradwire/kernels/compress/internal/selecting.h"
 #include "gradwire/kernels/ops/chunks.h"
 #include "gradwire/kernels/ops/threshold_state.h"
 
 namespace gradwire {
 
-size_t SelectingCompressor::capacity_for_entries(Region region, size_t most_entries) const {
-  check_region(region);
+size_t SelectingFormat::capacity_for_entries(Region region, size_t most_entries) const {
   const size_t entries = std::min(most_entries, region.numel());
   size_t bytes = 0;
   for (const SparseBody& body : bodies_) {
-    bytes = std::max(bytes,
-                     body.capacity_bytes(region.numel(), {entries, entries}));
+    bytes = std::max(bytes, body.capacity_bytes(region.numel(), {entries, entries}));
   }
   return sizeof(PayloadHeader) + bytes;
 }
 
-void SelectingCompressor::count_entries(ConstPayload payload, std::span<float> counts,
-                                        Context& context) {
-  check(counts.size() == chunks_of(shape().numel), spec().name, ": there are ", counts.size(),
-        " counts, must be ", chunks_of(shape().numel), ", one per chunk");
-  with_part(payload, context, [counts](const Part& part, const Work&) {
-    for (size_t i = 0; i < part.places.size(); ++i) {
-      counts[part.region.begin / kChunk + i] += static_cast<float>(part.places[i].count);
-    }
-  });
-}
-
-void SelectingCompressor::slice_at_most(const SliceInput& input, Residual e_next, Payload out,
-                                        Context& context) {
-  check_room(*this, out, capacity_for_entries(input.region, input.most_entries));
-  check(input.most_entries > 0, spec().name, ": most_entries is 0, must be positive");
-  check(find_compressor(spec().name).among_all(), spec().name,
-        ": its slices cannot be cut by entries: it does not choose among all elements");
-  check_residual(*this, "residual e_next", e_next);
-  check(!e_next.empty(), spec().name,
-        ": residual e_next is empty, must take the entries that find no room");
-  with_part(input.payload, context, [this, input, e_next, out](const Part& part, const Work& work) {
-    check_covers(part, input.region);
-    write_slice_at_most(part, input, e_next, out, work);
-  });
-}
-
-void SelectingCompressor::write_slice_at_most(const Part& part, const SliceInput& input,
+void SelectingFormat::write_slice_at_most(const Part& part, const SliceInput& input,
                                               Residual e_next, Payload out,
                                               const Work& work) const {
   const Region region = input.region;

@@ -1,16 +1,15 @@
 #pragma once
-// What all compressors on a GPU share: checks at the call, the opening of received payloads, and
-// the commit's parity. Sizes and headers come from the CPU compressor of the same spec and shape,
-// so that the two cannot disagree. A compressor then says how elements are encoded and added up.
+// What all formats share on a GPU: the opening of received payloads, and the commit's parity. Sizes and
+// headers come from the CPU's format of the same spec and shape, so that the two cannot disagree. A
+// format then says how elements are encoded and added up.
 
 #include <memory>
 #include <optional>
 #include <span>
 
-#include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/compressor_registry.h"
 #include "gradwire/kernels/compress/device_state.h"
 #include "gradwire/kernels/compress/internal/chunked.h"
-#include "gradwire/kernels/compress/internal/cuda_velocity.h"
 #include "gradwire/kernels/ops/parity_span.h"
 #include "gradwire/kernels/ops/parts_cuda.h"
 #include "gradwire/kernels/ops/payload_read_cuda.h"
@@ -19,32 +18,17 @@
 
 namespace gradwire {
 
-class CudaCompressor : public Compressor {
+class CudaFormat : public Format {
  public:
-  size_t capacity_bytes() const final { return on_cpu_->capacity_bytes(); }
-  bool fixed_length() const final { return on_cpu_->fixed_length(); }
-  int rounds() const final { return on_cpu_->rounds(); }
-  size_t first_bytes() const final { return on_cpu_->first_bytes(); }
-  Combine combine() const final { return on_cpu_->combine(); }
-  size_t kept_bytes() const final { return on_cpu_->kept_bytes(); }
-  size_t slice_capacity_bytes(Region region) const final {
-    return on_cpu_->slice_capacity_bytes(region);
-  }
+  FormatTraits traits() const final { return on_cpu_->traits(); }
+  size_t capacity_for(Region region) const final { return on_cpu_->capacity_for(region); }
 
-  void compress(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                Context& context) final;
-  void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                       Context& context) final;
-  void decompress_region(const RegionSum& sum, Context& context) final;
-  void compress_accumulated(Residual x, Payload out, Context& context) final;
+  void compress(const Pass& pass, Payload out, Context& context) final;
+  void take_first(std::span<const ConstPayload>, float, Context&) override {}
+  void decompress(std::span<const ConstPayload> parts, const Sum& what, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
-  void slice(ConstPayload payload, Region region, Payload out, Context& context) final;
+  void slice(const SliceInput& input, Residual e_next, Payload out, Context& context) final;
   void merge(const MergeInput& input, Residual e_next, Payload out, Context& context) override;
-
-  void commit() final;
-  void set_step(uint32_t step) final;
-  void read_velocity(Residual to, Context& context) final;
-  void write_velocity(ConstResidual from, Context& context) final;
 
   /// How bodies are read in pieces; nothing where they decode all at once.
   virtual std::optional<cuda::ReadFormat> read_format() const { return std::nullopt; }
@@ -61,7 +45,7 @@ class CudaCompressor : public Compressor {
             Context& context) const;
 
  protected:
-  CudaCompressor(std::unique_ptr<ChunkedCompressor> on_cpu, CompressorShape shape);
+  CudaFormat(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape);
 
   /// What is encoded. Of compress(): x and e, or what e_next holds already (in_place, where x is
   /// null); of merge(): scale * x, and put_back takes what is left out.
@@ -109,11 +93,9 @@ class CudaCompressor : public Compressor {
   virtual void copy_slice(const Slicing& what, Context& context);
 
   /// Whether bodies are records of chunks, all of one length but the last.
-  virtual bool has_records() const { return fixed_length(); }
-  void check_merge(const MergeInput& input, Residual e_next, Payload out,
-                   const Context& context) const;
-  /// Checks the call, and, on the GPU, payloads that cover nothing in particular.
-  std::span<cuda::DevicePart> open_any(std::span<const ConstPayload> payloads, float scale,
+  bool has_records() const { return traits().fixed_length && traits().by_chunks; }
+  /// Checks, on the GPU, payloads that cover nothing in particular.
+  std::span<cuda::DevicePart> open_any(std::span<const ConstPayload> payloads,
                                        Workspace::Frame& frame, Context& context) const;
   cuda::ExpectedParts expected_parts(Region region, bool exactly) const;
   cuda::Seal seal_for(Region region, Payload out) const;
@@ -125,7 +107,7 @@ class CudaCompressor : public Compressor {
   cuda::SumFaults faults_of_sum(uint32_t* flags) const {
     return {step_words(), flags, shape().bucket};
   }
-  const ChunkedCompressor& on_cpu() const { return *on_cpu_; }
+  const ChunkedFormat& on_cpu() const { return *on_cpu_; }
   /// Bytes of the records of a full chunk, where all have the same.
   size_t record_bytes() const;
   /// Device memory with the bytes of `source`, for tables that never change.
@@ -140,19 +122,16 @@ class CudaCompressor : public Compressor {
   cuda::RoundingSource rounding_source(const Buffer& segments, uint32_t rank_stage) const;
 
  private:
-  void write(ConstGradient g, ConstResidual e, Residual e_next, Payload out, bool second,
-             Context& context);
+  void write_accumulated(Residual x, Payload out, Context& context);
   void add_back(ConstPayload payload, cuda::PartsWanted wanted, Residual x, Context& context);
-  void check_call(const Context& context) const;
 
-  const std::unique_ptr<const ChunkedCompressor> on_cpu_;
+  const std::unique_ptr<const ChunkedFormat> on_cpu_;
   const Buffer call_;
-  std::optional<CudaVelocity> velocity_;
 };
 
-/// The row's compressor on the GPU of the shape, which gets a state of its own if it has none.
+/// The row's format on the GPU of the shape, which gets a state of its own if it has none.
 /// @throws DeviceError where the row has none, or the machine no such GPU.
-std::unique_ptr<Compressor> make_cuda_compressor(const CompressorRow& row,
-                                                 const CompressorSpec& spec, CompressorShape shape);
+std::unique_ptr<Format> make_cuda_format(const CompressorRow& row, const CompressorSpec& spec,
+                                         CompressorShape shape);
 
 }  // namespace gradwire
