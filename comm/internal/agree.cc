@@ -91,4 +91,18 @@ void check_agreement(std::string_view what, std::string_view text, Transport& tr
   throw_difference(what, rank, text_of(texts, rank), text_of(texts, 0));
 }
 
+void agree_or_rethrow(std::string_view what, std::string_view found, const std::exception_ptr& error,
+                      Transport& transport, Context& context) {
+  try {
+    transport.agree(what, found, context);
+  } catch (const InvalidArgument&) {
+    if (!error) {
+      throw;
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
 }  // namespace gradwire

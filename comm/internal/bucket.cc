@@ -119,9 +119,7 @@ void Bucket::exchange(Context& context) {
   for (size_t g = 0; adds_gradients_ && delivery_ == Delivery::kPayloads && g < groups_.size(); ++g) {
     slots_[g].compressor->compress(slots_[g].mean, {}, {}, slots_[g].mine, context);
   }
-}
-
-void Bucket::add_to_estimates(Context& context) {
+  sample_union();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].spec.ef21) {
       memory_.of_group(g).add_estimate(slots_[g].mean.as<float>(), context.stream);
@@ -130,12 +128,9 @@ void Bucket::add_to_estimates(Context& context) {
 }
 
 bool Bucket::estimates_overflow() const {
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    if (memory_.of_group(g).estimate_overflows()) {
-      return true;
-    }
-  }
-  return false;
+  size_t g = 0;
+  return std::ranges::any_of(
+      groups_, [&](const PlanGroup&) { return memory_.of_group(g++).estimate_overflows(); });
 }
 
 std::string Bucket::what_is_not_finite() const {

@@ -38,12 +38,11 @@ class Bucket {
   /// residual is read, the other buffer written. Inside a task of the context's stream.
   void compress(Gradient gradient, Context& context);
   /// Exchanges what compress() made and writes the mean over its gradient. Inside a task of the
-  /// context's stream, which may be another one.
+  /// context's stream, which may be another one. In groups with ef21 the mean is added to the estimate
+  /// of the gradient, which takes its place there and, when the step commits, in BucketMemory.
   void exchange(Context& context);
   const ExchangeReport& report() const { return report_; }
 
-  /// Looks at some elements of the means that the last exchange left; inside a task as well.
-  void sample_union();
   /// Of the group with this element, the share of elements that some rank had sent in the steps
   /// since the bucket was made, as their means show it; 0: not known, as of groups that send every
   /// element and of exchanges whose mean does not hold everything that was sent.
@@ -51,10 +50,6 @@ class Bucket {
     return unions_.density(memory_.group_at(offset));
   }
 
-  /// Behind exchange(), likewise: in groups with ef21 the mean is added to the estimate of the
-  /// gradient, which takes its place in the gradient's memory and, when the step commits, in
-  /// estimate().
-  void add_to_estimates(Context& context);
   /// On the CPU: whether an estimate overflowed in that, which ranks see alike, as means are the
   /// same. A GPU says it in the step's status.
   bool estimates_overflow() const;
@@ -105,6 +100,8 @@ class Bucket {
  private:
   /// Of what compress() takes, a group's.
   Gradient of_group(size_t g, Gradient gradient) const;
+  /// Looks at some elements of the means that the last exchange left.
+  void sample_union();
   void make_payloads(Device device);
   void set_delivery(Delivery delivery);
 

@@ -15,19 +15,6 @@ void order(Event& event, Stream& from, Stream& to) {
 
 }  // namespace
 
-DevicePipeline::DevicePipeline(Stream& caller, size_t buckets, size_t lanes)
-    : caller_(caller),
-      state_(std::make_shared<DeviceState>(caller.device())),
-      reports_(kReports * sizeof(cuda::StepWords)) {
-  make_events(buckets);
-  for (size_t l = 0; l < lanes; ++l) {
-    exchanged_.push_back(make_event(device()));
-  }
-  for (std::unique_ptr<Event>& event : reported_) {
-    event = make_event(device());
-  }
-}
-
 DevicePipeline::~DevicePipeline() {
   try {
     caller_.wait();
@@ -59,33 +46,26 @@ void DevicePipeline::conclude(std::span<const Gradient> means, OnNonFinite polic
   first_ += last_ - first_ == kReports ? 1 : 0;
   const size_t slot = last_++ % kReports;
   const auto words = std::as_bytes(std::span(state_->words(), 1));
-  copy_bytes(reports_.bytes().subspan(slot * words.size(), words.size()), {}, words, device(),
-             caller_);
+  copy_bytes(reports_.bytes().subspan(slot * words.size(), words.size()), {}, words,
+             caller_.device(), caller_);
   reported_[slot]->record(caller_);
 }
 
-std::shared_ptr<DeviceState> DevicePipeline::make_state(uint64_t committed,
-                                                        uint64_t skipped) const {
-  auto made = std::make_shared<DeviceState>(device());
-  const cuda::StepWords words{.step = static_cast<uint32_t>(committed),
-                              .skipped = static_cast<uint32_t>(skipped)};
-  copy_bytes({reinterpret_cast<std::byte*>(made->words()), sizeof words}, device(),
-             std::as_bytes(std::span(&words, 1)), {}, caller_);
-  caller_.wait();
-  return made;
-}
-
-void DevicePipeline::make_events(size_t buckets) {
-  while (begun_.size() < buckets) {
-    begun_.push_back(make_event(device()));
-    compressed_.push_back(make_event(device()));
+void DevicePipeline::begin_step(const std::shared_ptr<DeviceState>& state, size_t buckets,
+                                size_t lanes) {
+  const auto make_events = [this](auto& events, size_t count) {
+    while (events.size() < count) {
+      events.push_back(make_event(caller_.device()));
+    }
+  };
+  make_events(begun_, buckets);
+  make_events(compressed_, buckets);
+  make_events(exchanged_, lanes);
+  make_events(reported_, kReports);
+  if (state_ != state) {
+    state_ = state;
+    forget_reports();
   }
-}
-
-void DevicePipeline::replace_state(std::shared_ptr<DeviceState> by, size_t buckets) {
-  make_events(buckets);
-  state_ = std::move(by);
-  forget_reports();
 }
 
 void DevicePipeline::forget_faults() {

@@ -1,10 +1,7 @@
 #pragma once
-// What a reducer on a GPU has beside its streams: the words in device memory that all its
-// compressors share, the events that order its streams and the caller's, and what the host has heard
-// of steps that are over. No call but read() and
-// the destructor waits.
+// What a reducer on a GPU has beside its streams: the events that order them and the caller's, and what
+// the host has heard of steps that are over. No call but the destructor waits.
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,23 +16,17 @@ namespace gradwire {
 class DevicePipeline {
  public:
   /// `caller` is the stream on which gradients are written and means read; it outlives this.
-  DevicePipeline(Stream& caller, size_t buckets, size_t lanes);
+  explicit DevicePipeline(Stream& caller) : caller_(caller) {}
   /// Waits for the caller's stream, whose work uses memory of the reducer.
   ~DevicePipeline();
   DevicePipeline(const DevicePipeline&) = delete;
   DevicePipeline& operator=(const DevicePipeline&) = delete;
 
   Stream& caller() const { return caller_; }
-  Device device() const { return caller_.device(); }
-  const std::shared_ptr<DeviceState>& state() const { return state_; }
-  /// Another one, of `committed` and `skipped` steps and without a fault, for buckets that are to
-  /// take the place of those there are. Waits.
-  std::shared_ptr<DeviceState> make_state(uint64_t committed, uint64_t skipped) const;
-  /// From now on steps are of this one and of so many buckets; reports until here are read no more.
-  void replace_state(std::shared_ptr<DeviceState> by, size_t buckets);
 
-  /// The words, once the caller's stream has come to its end: waits.
-  cuda::StepWords read() const { return state_->read(caller_); }
+  /// The next step is of so many buckets, whose commit changes `state`. Of another state reports until
+  /// here are read no more.
+  void begin_step(const std::shared_ptr<DeviceState>& state, size_t buckets, size_t lanes);
 
   /// `compression` goes on behind all that the caller has enqueued so far.
   void begin_bucket(size_t b, Stream& compression);
@@ -55,7 +46,6 @@ class DevicePipeline {
   std::optional<cuda::StepWords> newest();
 
  private:
-  void make_events(size_t buckets);
   void forget_reports();
 
   /// Steps that can be under way before the oldest one's report is overwritten unread.
@@ -64,8 +54,8 @@ class DevicePipeline {
   Stream& caller_;
   std::shared_ptr<DeviceState> state_;
   std::vector<std::unique_ptr<Event>> begun_, compressed_, exchanged_;
-  PinnedBuffer reports_;
-  std::array<std::unique_ptr<Event>, kReports> reported_;
+  PinnedBuffer reports_{kReports * sizeof(cuda::StepWords)};
+  std::vector<std::unique_ptr<Event>> reported_;
   size_t first_ = 0, last_ = 0;  // reports that have not been read
   std::optional<cuda::StepWords> newest_;
 };

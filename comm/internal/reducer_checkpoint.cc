@@ -1,13 +1,11 @@
-// Everything a rank keeps between steps, to a stream and back. The equation for another world size
-// is in CHECKPOINT_FORMAT.md.
+#include "gradwire/comm/internal/reducer_checkpoint.h"
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <vector>
 
-#include "gradwire/comm/internal/checkpoint.h"
-#include "gradwire/comm/internal/reducer_state.h"
+#include "gradwire/comm/internal/agree.h"
 #include "gradwire/kernels/ops/elementwise.h"
 
 namespace gradwire {
@@ -122,8 +120,8 @@ std::string fault_of(const Kept& kept, std::string_view parameter) {
 
 // With another number of ranks what each has sent is lost: all start from the estimate, which the
 // velocity averages towards. Where the plan has ef21 no more nothing waits.
-void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size) {
-  if (!bucket.memory().has_estimate(offset)) {
+void take_estimate(Kept kept, BucketMemory& memory, size_t offset, bool same_size) {
+  if (!memory.has_estimate(offset)) {
     return;
   }
   if (!same_size) {
@@ -131,8 +129,8 @@ void take_estimate(Kept kept, Bucket& bucket, size_t offset, bool same_size) {
     std::ranges::transform(kept.estimate, kept.residual.begin(), std::negate<>());
     kept.velocity = kept.estimate;
   }
-  bucket.memory().set_estimate(offset, kept.residual, kept.estimate);
-  bucket.memory().set_average(offset, kept.estimate.size(), kept.velocity);
+  memory.set_estimate(offset, kept.residual, kept.estimate);
+  memory.set_average(offset, kept.estimate.size(), kept.velocity);
 }
 
 /// To whom the states of a checkpoint mean something: to the same buckets; to parameters, where all
@@ -161,34 +159,28 @@ void read_states(Sources& sources, std::deque<Bucket>& buckets, StatesOf whose) 
 
 }  // namespace
 
-void Reducer::save(std::ostream& out) const {
-  State& s = *state_;
-  check(!s.begun || s.finished, "save: step ", s.step,
-        " has begun, expected a call between wait() and the next grad_ready()");
-  if (!s.begun) {
-    s.begin_stage();  // what is learned is of the specs of the next step, as in load()
-  }
-  const State::Counts counts = s.counts();
-  CheckpointWriter writer(out, {.rank = static_cast<uint32_t>(s.transport->rank()),
-                                .world_size = static_cast<uint32_t>(s.transport->world_size()),
-                                .committed = counts.committed,
-                                .skipped = counts.skipped,
-                                .model = model_fingerprint(s.plan),
-                                .plan = s.plan.fingerprint(),
-                                .parameters = static_cast<uint32_t>(s.plan.parameters.size()),
-                                .buckets = static_cast<uint32_t>(s.buckets.size())});
-  for (size_t p = 0; p < s.plan.places.size(); ++p) {
-    const auto [bucket, offset] = s.plan.places[p];
-    const size_t numel = s.plan.parameters[p].numel();
-    const Bucket& from = s.buckets[bucket];
-    const std::vector<float> estimate = from.memory().estimate(offset, numel);
-    const std::vector<float> velocity = from.memory().velocity(offset, numel);
-    const bool waits = std::ranges::any_of(from.memory().waiting(offset, numel), [](float x) { return x != 0; });
-    check(estimate.empty() || !waits, "save: parameter '", s.plan.parameters[p].name,
+void save_checkpoint(std::ostream& out, Epoch& epoch, const Transport& transport) {
+  const cuda::StepWords words = epoch.words();
+  CheckpointWriter writer(out, {.rank = static_cast<uint32_t>(transport.rank()),
+                                .world_size = static_cast<uint32_t>(transport.world_size()),
+                                .committed = words.step,
+                                .skipped = words.skipped,
+                                .model = model_fingerprint(epoch.plan),
+                                .plan = epoch.plan.fingerprint(),
+                                .parameters = static_cast<uint32_t>(epoch.plan.parameters.size()),
+                                .buckets = static_cast<uint32_t>(epoch.buckets.size())});
+  for (ParamId p = 0; p < epoch.plan.places.size(); ++p) {
+    const auto [bucket, offset, numel] = epoch.place(p);
+    const BucketMemory& memory = bucket.memory();
+    const std::vector<float> estimate = memory.estimate(offset, numel);
+    const std::vector<float> velocity = memory.velocity(offset, numel);
+    const bool waits =
+        std::ranges::any_of(memory.waiting(offset, numel), [](float x) { return x != 0; });
+    check(estimate.empty() || !waits, "save: parameter '", epoch.plan.parameters[p].name,
           "' has a residual of the plan before ef21, expected a call after the step that sends it");
-    writer.parameter({numel, from.memory().kept(offset, numel), estimate, velocity});
+    writer.parameter({numel, memory.kept(offset, numel), estimate, velocity});
   }
-  for (const Bucket& bucket : s.buckets) {
+  for (const Bucket& bucket : epoch.buckets) {
     const auto states = bucket.states();
     writer.groups(states.size() - 1);
     for (const std::vector<uint64_t>& state : states) {
@@ -198,71 +190,54 @@ void Reducer::save(std::ostream& out) const {
   writer.finish();
 }
 
-void Reducer::load(const OpenCheckpoint& open) {
-  State& s = *state_;
-  s.throw_if_finished();
-  check(!s.begun, "load: step ", s.step,
-        " has begun, expected a call between wait() and the next grad_ready()");
-  std::deque<Bucket> buckets;
-  CheckpointHeader header;
-  std::shared_ptr<DeviceState> shared;
+Loaded load_checkpoint(const Reducer::OpenCheckpoint& open, const Epoch& epoch,
+                       BucketPipeline& pipeline) {
+  Transport& transport = pipeline.transport();
+  const auto world_size = static_cast<uint32_t>(transport.world_size());
+  Loaded loaded;
   std::exception_ptr error;
   try {
-    Sources sources = open_sources(open, *s.transport);
-    check_sources(sources, s.plan);
-    header = sources.header;
-    if (s.gpu != nullptr) {
-      (void)s.gpu->read();  // what works on the buckets there are is over
-    }
-    shared = s.make_commits(header.committed, header.skipped);
-    buckets = s.make_buckets(s.plan, s.lanes, header.committed, shared);
-    const bool same_size = header.world_size == static_cast<uint32_t>(s.transport->world_size());
-    const double scale = same_size ? 1.0 : double(s.transport->world_size()) / header.world_size;
+    Sources sources = open_sources(open, transport);
+    check_sources(sources, epoch.plan);
+    const CheckpointHeader& header = loaded.header = sources.header;
+    (void)epoch.words();  // what works on the buckets there are is over
+    loaded.epoch = make_epoch(epoch.plan, pipeline.lanes(),
+                              {.committed = header.committed,
+                               .skipped = header.skipped,
+                               .stream = epoch.stream});
+    const bool same_size = header.world_size == world_size;
+    const double scale = same_size ? 1.0 : double(world_size) / header.world_size;
     std::string fault;
-    for (size_t p = 0; p < s.plan.places.size(); ++p) {
-      const auto [bucket, offset] = s.plan.places[p];
-      const auto kept = next_kept(sources, s.plan.parameters[p].numel(), scale);
-      fault = fault.empty() ? fault_of(kept, s.plan.parameters[p].name) : fault;
+    for (ParamId p = 0; p < epoch.plan.places.size(); ++p) {
+      const auto [bucket, offset, numel] = loaded.epoch.place(p);
+      BucketMemory& memory = bucket.memory();
+      const auto kept = next_kept(sources, numel, scale);
+      fault = fault.empty() ? fault_of(kept, epoch.plan.parameters[p].name) : fault;
       if (kept.estimate.empty()) {
-        buckets[bucket].memory().set_kept(offset, kept.residual);
-        buckets[bucket].memory().set_velocity(offset, kept.velocity);
+        memory.set_kept(offset, kept.residual);
+        memory.set_velocity(offset, kept.velocity);
       } else {
-        take_estimate(kept, buckets[bucket], offset, same_size);
+        take_estimate(kept, memory, offset, same_size);
       }
     }
-    for (Bucket& bucket : buckets) {
+    for (Bucket& bucket : loaded.epoch.buckets) {
       bucket.memory().place_waiting();
     }
-    const bool all_have_one =
-        header.world_size >= static_cast<uint32_t>(s.transport->world_size());
-    read_states(sources, buckets,
-                same_size && header.plan == s.plan.fingerprint() ? StatesOf::kBuckets
-                : all_have_one                                   ? StatesOf::kParameters
-                                                                 : StatesOf::kNobody);
+    read_states(sources, loaded.epoch.buckets,
+                same_size && header.plan == epoch.plan.fingerprint() ? StatesOf::kBuckets
+                : header.world_size >= world_size                    ? StatesOf::kParameters
+                                                                     : StatesOf::kNobody);
     check(fault.empty(), fault);  // of bytes that fit their checksum
   } catch (const std::exception&) {
     error = std::current_exception();
   }
   // All ranks load, from one and the same step, or none does.
-  std::string found = error ? concat("unreadable on rank ", s.transport->rank(), "\n")
-                            : concat("step ", header.committed, " with ", header.skipped,
-                                     " skipped, of ", header.world_size, " ranks\n");
-  try {
-    s.transport->agree("checkpoint", found, s.compression.context);
-  } catch (const InvalidArgument&) {
-    if (!error) {
-      throw;
-    }
-  }
-  if (error) {
-    std::rethrow_exception(error);
-  }
-  s.take_gradients(buckets);
-  s.adopt(std::move(buckets), std::move(shared));
-  s.residual_ranks = s.transport->world_size();
-  s.has_parameters = true;
-  s.step = header.committed + header.skipped;
-  s.begin_plan(header.committed);
+  const std::string found =
+      error ? concat("unreadable on rank ", transport.rank(), "\n")
+            : concat("step ", loaded.header.committed, " with ", loaded.header.skipped,
+                     " skipped, of ", loaded.header.world_size, " ranks\n");
+  agree_or_rethrow("checkpoint", found, error, transport, pipeline.context());
+  return loaded;
 }
 
 }  // namespace gradwire

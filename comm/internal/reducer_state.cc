@@ -1,80 +1,34 @@
 #include "gradwire/comm/internal/reducer_state.h"
 
-#include <algorithm>
-#include <exception>
-#include <limits>
-
-#include "gradwire/comm/stages.h"
+#include "gradwire/comm/internal/device_faults.h"
+#include "gradwire/comm/internal/rebuild.h"
+#include "gradwire/comm/internal/reducer_agreement.h"
+#include "gradwire/comm/internal/reducer_checkpoint.h"
 #include "gradwire/kernels/compress/warmup.h"
+#include "gradwire/kernels/core/device_name.h"
 
 namespace gradwire {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr int kMostStreams = 16;
-
-void check_plan(const Plan& plan) {
-  check(!plan.buckets.empty(), "reducer: the plan has 0 buckets, expected at least one");
-  check(plan.places.size() == plan.parameters.size(), "reducer: the plan places ",
-        plan.places.size(), " of ", plan.parameters.size(), " parameters, expected all");
-  for (size_t p = 0; p < plan.places.size(); ++p) {
-    const auto [bucket, offset] = plan.places[p];
-    const size_t numel = plan.parameters[p].numel();
-    check(bucket < plan.buckets.size() && offset <= plan.buckets[bucket].numel &&
-              numel <= plan.buckets[bucket].numel - offset,
-          "reducer: parameter '", plan.parameters[p].name, "' lies at ", offset, " of bucket ",
-          bucket, ", outside of the plan");
-  }
-}
-
-// What ranks must agree on before the first payload travels.
-std::string agreement_text(const Plan& plan, const ReducerOptions& options) {
-  return concat(plan.describe(), "on_nonfinite: ",
-                options.on_nonfinite == OnNonFinite::kSkip ? "skip" : "error",
-                "\nunused: ", options.unused == UnusedParameters::kZero ? "zero" : "error",
-                "\nstreams: ", options.streams,
-                "\nlaunch order: ", options.launch_order == LaunchOrder::kAgreed ? "agreed" : "plan",
-                "\n");
-}
-
-}  // namespace
-
-Reducer::State::State(Plan the_plan, Transport& the_transport, ReducerOptions the_options)
-    : plan(std::move(the_plan)),
-      transport(&the_transport),
-      options(the_options),
-      device(the_transport.traits().device),
+Reducer::State::State(Plan plan, Transport& transport, ReducerOptions the_options)
+    : options(checked(the_options, transport.traits().device)),
       trace(options.trace_steps),
-      residual_ranks(the_transport.world_size()),
-      pool(std::make_shared<ThreadPool>(options.threads)),
-      compression(device, pool, "gw-compress") {
-  check(options.streams >= 1 && options.streams <= kMostStreams, "reducer: streams is ",
-        options.streams, ", must be in [1, ", kMostStreams, "]");
-  check_device_options();
-  check_everywhere(plan, *transport);
-  lanes = make_lanes(*transport);
-  rounds = make_rounds(*transport);
-  if (device.type == DeviceType::kCuda) {
-    gpu = std::make_unique<DevicePipeline>(*options.stream, plan.buckets.size(), lanes.size());
-  }
-  commits = gpu == nullptr ? make_commits(0, 0) : gpu->state();
-  buckets = make_buckets(plan, lanes, 0, commits);
-  begin_plan(0);
+      writer(options.stream),
+      pipeline(transport, options) {
+  agree_on(plan, options, transport, pipeline.context());
+  pipeline.move_to(transport, pipeline.open(transport));
+  adopt(make_epoch(plan, pipeline.lanes(), {.stream = options.stream}));
 }
 
-// Peers cannot finish a step that this rank has left, also one of which nothing is on its way yet:
-// better they hear of it now than at their deadline.
+// Also of a step of which nothing is on its way yet: better they hear of it now than at their deadline.
 Reducer::State::~State() {
-  if (begun && !finished) {
-    transport->abort(reason_of_leaving());
+  if (gradients.begun() && !pipeline.failure().is_reported()) {
+    pipeline.transport().abort(reason_of_leaving());
   }
 }
 
 std::string Reducer::State::reason_of_leaving() const {
-  const auto ready = std::ranges::count(given, Given::kReady);
-  std::string reason = concat("rank ", transport->rank(), "'s reducer ended in the middle of step ",
-                              step, ", with ", ready, " of ", given.size(), " gradients ready");
+  std::string reason =
+      concat("rank ", pipeline.transport().rank(), "'s reducer ended in the middle of step ", step,
+             ", with ", gradients.how_many_ready(), " gradients ready");
   if (std::uncaught_exceptions() > exceptions_before) {
     return reason + ", while an exception left the code that was using it";
   }
@@ -90,278 +44,212 @@ std::string Reducer::State::reason_of_leaving() const {
   return reason + ", before wait()";
 }
 
-void Reducer::State::check_everywhere(const Plan& candidate, Transport& over) {
-  check_plan(candidate);
-  over.agree("plan", agreement_text(candidate, options), compression.context);
+void Reducer::State::throw_if_finished() const {
+  process.check_here("reducer");
+  pipeline.failure().throw_if_reported();
 }
 
-std::vector<Lane> Reducer::State::make_lanes(Transport& over) {
-  std::vector<Lane> made_lanes;
-  for (int s = 0; s < options.streams; ++s) {
-    Lane& lane = made_lanes.emplace_back();
-    lane.own = s == 0 ? nullptr : over.split(0);
-    lane.transport = s == 0 ? &over : lane.own.get();
-    lane.groups = std::make_unique<SubGroups>(*lane.transport);
-    lane.worker = std::make_unique<Worker>(device, pool, concat("gw-exchange-", s));
+void Reducer::State::check_not_ready(std::string_view call, ParamId p) const {
+  throw_if_finished();
+  gradients.check_not_ready(call, p);
+}
+
+void Reducer::State::check_between_steps(std::string_view call) const {
+  throw_if_finished();
+  gradients.check_not_begun(call);
+}
+
+void Reducer::State::refuse_on_gpu(std::string_view call) const {
+  const Device device = pipeline.transport().traits().device;
+  check(!on_gpu(), call, ": gradients are on ", name_of(device),
+        ", expected CPU memory: this call is not there on a GPU yet");
+}
+
+Bucket& Reducer::State::bucket_of(std::string_view call, BucketId b) {
+  throw_if_finished();
+  check(b < epoch.buckets.size(), call, ": bucket ", b, " is not in the plan of ",
+        epoch.buckets.size(), " buckets");
+  return epoch.buckets[b];
+}
+
+void Reducer::State::set_ready(ParamId p) {
+  if (!gradients.any_ready()) {
+    begin_stage();
   }
-  return made_lanes;
-}
-
-std::unique_ptr<ReadyRounds> Reducer::State::make_rounds(Transport& over) {
-  if (options.launch_order == LaunchOrder::kPlan) {
-    return nullptr;
-  }
-  return std::make_unique<ReadyRounds>(
-      over.split(0), pool,
-      ReadyRounds::Callbacks{
-          .leave = [this](BucketId b) { launch(b); },
-          .fail = [this](std::string_view missing, std::string_view what,
-                         int peer) { fail_round(missing, what, peer); }});
-}
-
-int64_t Reducer::State::now_us() const {
-  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - made).count();
-}
-
-std::shared_ptr<DeviceState> Reducer::State::make_commits(uint64_t committed,
-                                                          uint64_t skipped) const {
-  if (gpu != nullptr) {
-    return gpu->make_state(committed, skipped);
-  }
-  auto shared = std::make_shared<DeviceState>(Device{});
-  *shared->words() = {.step = static_cast<uint32_t>(committed),
-                      .skipped = static_cast<uint32_t>(skipped)};
-  return shared;
-}
-
-void Reducer::State::take_gradients(std::deque<Bucket>& into) {
-  for (size_t b = 0; b < into.size(); ++b) {
-    into[b].take_gradient(buckets[b]);
+  const int64_t now = pipeline.now_us();
+  const BucketId b = epoch.plan.places[p].bucket;
+  if (gradients.set_ready(p, now)) {
+    pipeline.leave(b, epoch.buckets[b].gradient(), now);
   }
 }
 
-void Reducer::State::adopt(std::deque<Bucket> by, std::shared_ptr<DeviceState> shared) {
-  buckets = std::move(by);
-  commits = std::move(shared);
-  if (gpu != nullptr) {
-    gpu->replace_state(commits, buckets.size());
+void Reducer::State::set_unused(ParamId p) {
+  if (gradients.set_unused(p)) {
+    writer.clear(epoch.gradient("mark_unused", p));
   }
+  set_ready(p);
+}
+
+void Reducer::State::set_bucket_ready(BucketId b, Gradient gradient) {
+  if (!gradients.any_ready()) {
+    begin_stage();
+  }
+  const int64_t now = pipeline.now_us();
+  gradients.set_bucket_ready(b, now);
+  pipeline.leave(b, gradient, now);
+}
+
+// Every rank exchanges every bucket, so each decides alone which of its gradients are zero.
+void Reducer::State::complete_gradients() {
+  if (options.unused == UnusedParameters::kError) {
+    gradients.check_all_ready();
+    return;
+  }
+  for (ParamId p = 0; p < epoch.plan.parameters.size(); ++p) {
+    if (!gradients.is_ready(p)) {
+      set_unused(p);
+    }
+  }
+  if (!reached) {
+    reached.emplace(pipeline.transport(), epoch.plan.parameters.size());
+  }
+  pipeline.behind_buckets([this](Lane& lane) { reached->exchange(gradients.reached(), lane); });
+}
+
+StepOutcome Reducer::State::wait() {
+  throw_if_finished();
+  check(no_sync == 0, "wait: a NoSync lives in step ", step,
+        ", expected a call after the pass that is exchanged");
+  complete_gradients();
+  times.step = step;
+  times.first_ready_us = gradients.first_ready_us();
+  times.wait_begin_us = pipeline.now_us();
+  pipeline.end_step();
+  times.wait_end_us = pipeline.now_us();
+  const Bucket* const bad = on_gpu() ? nullptr : epoch.first_nonfinite();
+  times.committed = bad == nullptr && !on_gpu();  // there nobody knows yet
+  pipeline.record(times);
+  trace.add(times);
+  measured.add(gradients, epoch.plan, times);
+  if (!on_gpu()) {
+    conclude(bad);
+  }
+  const uint64_t ended = step++;
+  begin_step();
+  if (on_gpu()) {
+    throw_known_faults(epoch, pipeline);
+    return StepOutcome::kEnqueued;
+  }
+  if (bad != nullptr && options.on_nonfinite == OnNonFinite::kError) {
+    throw NonFiniteGradient(concat(bad->label(), ", step ", ended, ": ", bad->what_is_not_finite(),
+                                   ", expected finite values; no rank committed anything"));
+  }
+  return bad == nullptr ? StepOutcome::kCommitted : StepOutcome::kSkipped;
+}
+
+void Reducer::State::conclude(const Bucket* bad) {
+  has_parameters = true;
+  if (bad == nullptr) {
+    epoch.commit();
+    for (Bucket& bucket : epoch.buckets) {
+      bucket.keep_payloads();
+    }
+    return;
+  }
+  ++epoch.state->words()->skipped;
+  if (options.on_nonfinite == OnNonFinite::kSkip) {
+    pipeline.fill_means();
+  }
+}
+
+void Reducer::State::adopt(Epoch next) {
+  epoch = std::move(next);
+  begin_plan();
+}
+
+void Reducer::State::begin_plan() {
+  measured.begin_plan(epoch.plan.parameters.size(), frames_sent(pipeline.lanes()));
+  begin_step();
 }
 
 void Reducer::State::begin_step() {
-  launched = 0;
   retired.clear();
-  any_ready = false;
-  begun = false;
-  given.assign(plan.parameters.size(), Given::kNothing);
-  reached.assign(plan.parameters.size(), 1);
-  ready_us.assign(plan.parameters.size(), 0);
-  progress.assign(buckets.size(), {});
-  for (const Plan::Place& place : plan.places) {
-    ++progress[place.bucket].missing;
-    ++progress[place.bucket].members;
+  gradients.begin_step(epoch.plan, step);
+  pipeline.begin_step(epoch, step);
+}
+
+void Reducer::State::begin_stage() {
+  const uint64_t changes_at = epoch.changes_at;
+  if (changes_at == kNeverChanges) {
+    return;
   }
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    progress[b].gradient = buckets[b].gradient();
-    progress[b].trace.bucket = static_cast<BucketId>(b);
-    progress[b].trace.stream = static_cast<int>(b % lanes.size());
+  check(!on_gpu() || !cuda::is_capturing(*options.stream), "reducer: step ", step,
+        " is captured, but its plan has specs with start= or warmup=, which change behind ",
+        changes_at,
+        " committed steps; expected to capture a step when they have changed for the "
+        "last time");
+  if ((on_gpu() ? step : epoch.words().step) < changes_at) {
+    return;
   }
-  if (rounds != nullptr) {
-    rounds->begin_step(buckets.size());
+  const cuda::StepWords now = epoch.words();
+  if (now.step < changes_at) {
+    return;
+  }
+  Epoch next = make_epoch(epoch.plan, pipeline.lanes(), {now.step, now.skipped, options.stream});
+  carry_over(epoch, next);
+  for (size_t b = 0; b < next.buckets.size(); ++b) {
+    next.buckets[b].take_over(epoch.buckets[b]);
+  }
+  if (!on_gpu()) {
+    retired = std::move(epoch.buckets);
+  }
+  epoch = std::move(next);
+  measured.begin_stage(frames_sent(pipeline.lanes()));
+  pipeline.begin_step(epoch, step);
+}
+
+void Reducer::State::synchronize() {
+  throw_if_finished();
+  if (on_gpu()) {
+    gradients.check_not_begun("synchronize");
+    throw_faults(epoch, pipeline);
   }
 }
 
-void Reducer::State::throw_if_finished() const {
-  process.check_here("reducer");
-  if (finished) {
-    throw *finished;
+void Reducer::State::set_plan(Plan plan) {
+  check_between_steps("set_plan");
+  check_same_parameters(epoch.plan, plan);
+  agree_on(plan, options, pipeline.transport(), pipeline.context());
+  const cuda::StepWords now = epoch.words();
+  synchronize();
+  Epoch next = make_epoch(plan, pipeline.lanes(), {now.step, now.skipped, options.stream});
+  for (const Bucket& old : epoch.buckets) {
+    old.release_scratch();  // else the old plan's memory is all there beside the new one's
   }
+  carry_over(epoch, next);
+  adopt(std::move(next));
 }
 
-void Reducer::State::note_ready(BucketId b, int64_t now) {
-  if (!any_ready) {
-    any_ready = begun = true;
-    first_ready_us = now;
-  }
-  if (progress[b].missing == 0) {
-    progress[b].trace.ready_us = now;
-    if (rounds != nullptr) {
-      ++launched;
-      rounds->tell(b);
-    } else {
-      launch_full_buckets();
-    }
-  }
-}
-
-// The order of leaving is the plan's on every rank, whatever the order of readiness.
-void Reducer::State::launch_full_buckets() {
-  while (launched < buckets.size() && progress[launched].missing == 0) {
-    launch(launched++);
-  }
-}
-
-// The order of calls is the same on every rank. One worker compresses; each lane takes its buckets
-// (those of every streams-th number) in that same order. Where no bucket of the plan has anything
-// to compress they go to their lanes at once: a thread less to wake.
-void Reducer::State::launch(size_t b) {
-  if (gpu != nullptr) {
-    compress_bucket(b);  // which enqueues
-  } else {
-    Stream& first = compresses_first ? *compression.stream : *lane_of(b).worker->stream;
-    first.enqueue([this, b] { compress_bucket(b); });
-  }
-}
-
-bool Reducer::State::may_have_left(size_t b) const {
-  return rounds == nullptr ? b < launched : progress[b].missing == 0;
-}
-
-void Reducer::State::compress_bucket(size_t b) {
-  guarded(b, [this, b] {
-    BucketTrace& times_of = progress[b].trace;
-    times_of.begin_us = now_us();
-    if (gpu != nullptr) {
-      gpu->begin_bucket(b, *compression.stream);
-    }
-    const bool in_lane = gpu == nullptr && !compresses_first;
-    Worker& worker = in_lane ? *lane_of(b).worker : compression;
-    buckets[b].compress(progress[b].gradient, worker.context);
-    times_of.compressed_us = now_us();
-    if (gpu != nullptr) {
-      gpu->hand_over(b, *compression.stream, *lane_of(b).worker->stream);
-    }
-    if (gpu == nullptr && !in_lane) {
-      lane_of(b).worker->stream->enqueue([this, b] { exchange_bucket(b); });
-    } else {
-      exchange_bucket(b);
-    }
-  });
-}
-
-void Reducer::State::exchange_bucket(size_t b) {
-  guarded(b, [this, b] {
-    BucketTrace& times_of = progress[b].trace;
-    times_of.exchange_us = now_us();
-    Context& context = lane_of(b).worker->context;
-    buckets[b].exchange(context);
-    buckets[b].sample_union();
-    buckets[b].add_to_estimates(context);
-    times_of.end_us = now_us();
-  });
-}
-
-// The first failure of any bucket ends the group for everyone, with the words of the rank that saw
-// it: a reason that came from there already names its bucket.
-void Reducer::State::fail(size_t b, std::string_view what, int peer) {
-  const std::string& label = buckets[b].label();
-  const bool labelled = what.find(label) != std::string_view::npos;
-  const auto elapsed_ms = (now_us() - progress[b].trace.begin_us) / 1000;
-  fail_step(labelled ? std::string(what)
-                     : concat(label, ", step ", step, ", rank ", transport->rank(), ", after ",
-                              elapsed_ms, " ms: ", what),
-            peer);
-}
-
-void Reducer::State::fail_round(std::string_view missing, std::string_view what, int peer) {
-  const std::string where = concat(", step ", step, ", rank ");
-  const bool told = what.find(where) != std::string_view::npos;  // by a rank that saw it
-  const auto elapsed_ms = (now_us() - first_ready_us) / 1000;
-  fail_step(told ? std::string(what)
-                 : concat("ready buckets", where, transport->rank(), ", after ", elapsed_ms, " ms: ",
-                          missing.empty() ? "" : concat("waits for ", missing, "; "), what),
-            peer);
-}
-
-void Reducer::State::fail_step(std::string reason, int peer) {
-  std::lock_guard lock(failing);
-  if (failure) {
-    return;  // what followed from it
-  }
-  failure.emplace(std::move(reason), peer);
-  failed = true;
-  if (rounds != nullptr) {
-    rounds->stop();
-  }
-  transport->abort(failure->what());
-}
-
-void Reducer::State::drain() {
-  const auto empty = [this](auto& queue) {
-    try {
-      queue.wait();
-    } catch (const std::exception& error) {
-      std::lock_guard lock(failing);
-      if (!failure) {
-        failure.emplace(error.what());
-      }
-    }
-  };
-  if (rounds != nullptr) {
-    empty(*rounds);  // first: they feed the compression, which feeds the lanes
-  }
-  empty(*compression.stream);
-  for (Lane& lane : lanes) {
-    empty(*lane.worker->stream);
-  }
-}
-
-void Reducer::State::record() {
-  const auto since_wait = [this](int64_t begin_us, int64_t end_us) {
-    return std::max<int64_t>(0, end_us - std::max(begin_us, times.wait_begin_us));
-  };
-  times.agreement = rounds == nullptr ? RoundTrace{} : rounds->trace();
-  times.buckets.clear();
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    const ExchangeReport& report = buckets[b].report();
-    BucketTrace bucket = progress[b].trace;
-    bucket.exposed_us = since_wait(bucket.begin_us, bucket.compressed_us) +
-                        since_wait(bucket.exchange_us, bucket.end_us);
-    bucket.hidden_us = bucket.compressed_us - bucket.begin_us + bucket.end_us - bucket.exchange_us -
-                       bucket.exposed_us;
-    bucket.transfer_us = report.transfer_us;
-    bucket.codec_us = bucket.compressed_us - bucket.begin_us + report.codec_us;
-    bucket.bytes_sent = report.bytes_sent;
-    bucket.bytes_received = report.bytes_received;
-    bucket.predicted_bytes_sent = report.predicted_bytes_sent;
-    times.buckets.push_back(bucket);
-  }
-  trace.add(times);
-}
-
-// Every rank has seen every rank's flags, and has the same means, so all decide alike. A rank that
-// is to blame comes before sums that overflow.
-const Bucket* Reducer::State::first_nonfinite() const {
-  const Bucket* found = nullptr;
-  for (const Bucket& bucket : buckets) {
-    if (bucket.report().nonfinite_rank >= 0) {
-      return &bucket;
-    }
-    if (found == nullptr && (!bucket.report().finite() || bucket.estimates_overflow())) {
-      found = &bucket;
-    }
-  }
-  return found;
-}
-
-void Reducer::State::commit() {
-  cuda::conclude(*commits->words(), false);
-  for (Bucket& bucket : buckets) {
-    bucket.commit();
-  }
+void Reducer::State::load(const OpenCheckpoint& open) {
+  check_between_steps("load");
+  Loaded loaded = load_checkpoint(open, epoch, pipeline);
+  take_gradients(epoch, loaded.epoch);
   has_parameters = true;
+  step = loaded.header.committed + loaded.header.skipped;
+  adopt(std::move(loaded.epoch));
 }
 
-float Reducer::State::left_out_value() const {
-  return options.left_out == MeansLeftOut::kNaN ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
-}
-
-void Reducer::State::fill_means() const {
-  for (const Progress& p : progress) {
-    dispatch(p.gradient.dtype, [&]<class T>() {
-      std::ranges::fill(p.gradient.as<T>(), from_float<T>(left_out_value()));
-    });
-  }
+Reducer::Rebuilt Reducer::State::rebuild(Transport& survivors) {
+  pipeline.abandon_step();
+  const cuda::StepWords words = epoch.words();
+  Recovery found = recover(epoch, pipeline, {words.step, words.skipped, has_parameters}, survivors);
+  has_parameters = !found.rebuilt.behind;
+  step = found.concluded;
+  reached.reset();  // made for as many ranks
+  epoch = std::move(found.epoch);
+  pipeline.move_to(survivors, std::move(found.links));
+  begin_plan();
+  return found.rebuilt;
 }
 
 }  // namespace gradwire

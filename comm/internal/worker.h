@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gradwire/kernels/core/memory.h"
 #include "gradwire/kernels/core/stream.h"
@@ -27,6 +28,15 @@ struct Worker {
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
+
+  /// On the CPU in the queue's turn; for a GPU at once, since the task itself enqueues.
+  void run(Task task) {
+    if (stream->device().type == DeviceType::kCpu) {
+      stream->enqueue(std::move(task));
+    } else {
+      task();
+    }
+  }
 
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Workspace> workspace;

@@ -101,8 +101,8 @@ TEST(ReducerGradients, AreNotAccumulatedFromWrongViews) {
     const std::vector<float> three(3);
     const std::string size =
         message_of<InvalidArgument>([&] { reducer.accumulate(7, view(three)); });
-    check(size == "accumulate: 3 values of float32 for parameter 7 on the CPU, expected 10 of float32 "
-                  "on the CPU",
+    check(size == "accumulate: parameter 7 is given 3 elements of float32 on the CPU, expected 10 of "
+                  "float32 on the CPU",
           size);
     reducer.grad_ready(7);
     const std::string late = message_of<InvalidArgument>(

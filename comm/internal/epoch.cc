@@ -1,0 +1,176 @@
+#include "gradwire/comm/internal/epoch.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "gradwire/comm/exchange/message.h"
+#include "gradwire/comm/stages.h"
+#include "gradwire/kernels/compress/warmup.h"
+
+namespace gradwire {
+namespace {
+
+std::shared_ptr<DeviceState> make_state(const EpochStart& start) {
+  const Device device = start.stream == nullptr ? Device{} : start.stream->device();
+  auto state = std::make_shared<DeviceState>(device);
+  const cuda::StepWords words{.step = static_cast<uint32_t>(start.committed),
+                              .skipped = static_cast<uint32_t>(start.skipped)};
+  if (start.stream == nullptr) {
+    *state->words() = words;
+    return state;
+  }
+  copy_bytes({reinterpret_cast<std::byte*>(state->words()), sizeof words}, device,
+             std::as_bytes(std::span(&words, 1)), {}, *start.stream);
+  start.stream->wait();
+  return state;
+}
+
+std::vector<float> negated(std::span<const float> values) {
+  std::vector<float> negative(values.size());
+  std::ranges::transform(values, negative.begin(), std::negate<>());
+  return negative;
+}
+
+}  // namespace
+
+Epoch::Place Epoch::place(ParamId p) {
+  const auto [bucket, offset] = plan.places[p];
+  return {buckets[bucket], offset, plan.parameters[p].numel()};
+}
+
+Gradient Epoch::gradient(std::string_view call, ParamId p) {
+  check(p < plan.places.size(), call, ": parameter ", p, " is not in the plan of ",
+        plan.places.size(), " parameters");
+  const Place at = place(p);
+  return at.bucket.gradient(at.offset, at.numel);
+}
+
+// Every rank has seen every rank's flags, and has the same means, so all decide alike. A rank that
+// is to blame comes before sums that overflow.
+const Bucket* Epoch::first_nonfinite() const {
+  const Bucket* found = nullptr;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.report().nonfinite_rank >= 0) {
+      return &bucket;
+    }
+    if (found == nullptr && (!bucket.report().finite() || bucket.estimates_overflow())) {
+      found = &bucket;
+    }
+  }
+  return found;
+}
+
+void Epoch::commit() {
+  cuda::conclude(*state->words(), false);
+  for (Bucket& bucket : buckets) {
+    bucket.commit();
+  }
+}
+
+Epoch make_epoch(const Plan& plan, std::span<const Lane> lanes, const EpochStart& start) {
+  const Transport& whole = *lanes[0].transport;
+  Epoch made{.plan = plan,
+             .buckets = {},
+             .state = make_state(start),
+             .stream = start.stream,
+             .ranks = whole.world_size(),
+             .changes_at = next_change(plan, start.committed)};
+  const BucketStart of_bucket{.committed_step = static_cast<uint32_t>(start.committed),
+                              .device = whole.traits().device,
+                              .state = made.state,
+                              .stream = start.stream};
+  const Plan now = plan_in_step(plan, start.committed);
+  const uint64_t fingerprint = now.fingerprint();
+  for (BucketId b = 0; b < plan.buckets.size(); ++b) {
+    made.buckets.emplace_back(now, fingerprint, b, *lanes[b % lanes.size()].groups, of_bucket);
+  }
+  // The largest first, in whose memory the messages of the others have room.
+  std::vector<BucketId> order(plan.buckets.size());
+  std::iota(order.begin(), order.end(), BucketId{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](BucketId b) { return plan.buckets[b].numel; });
+  std::vector<MessageMemory> memory(lanes.size());
+  for (const BucketId b : order) {
+    const size_t lane = b % lanes.size();
+    memory[lane].begin_bucket();
+    made.buckets[b].open_exchange(&memory[lane]);
+    if (now.buckets[b].exchange != plan.buckets[b].exchange && start.stream == nullptr) {
+      // What parts of the group its exchange will want are made now, by all ranks.
+      Bucket later(plan_in_step(plan, kNeverChanges), fingerprint, b, *lanes[lane].groups,
+                   of_bucket);
+      later.open_exchange(nullptr);
+    }
+  }
+  return made;
+}
+
+void carry_over(Epoch& from, Epoch& into) {
+  for (ParamId p = 0; p < into.plan.places.size(); ++p) {
+    const Epoch::Place old = from.place(p), next = into.place(p);
+    const BucketMemory& has = old.bucket.memory();
+    BucketMemory& memory = next.bucket.memory();
+    const std::vector<float> residual = has.residual(old.offset, old.numel);
+    const std::vector<float> estimate = has.estimate(old.offset, old.numel);
+    const std::vector<float> velocity = has.velocity(old.offset, old.numel);
+    if (estimate.empty()) {
+      memory.carry_over(next.offset, residual);
+      memory.set_velocity(next.offset, velocity);
+    } else if (memory.has_estimate(next.offset)) {
+      memory.set_estimate(next.offset, residual, estimate);
+      memory.set_average(next.offset, next.numel, velocity);
+    }
+    memory.carry_over(next.offset, has.waiting(old.offset, old.numel));
+  }
+  for (Bucket& bucket : into.buckets) {
+    bucket.memory().place_waiting();
+  }
+  for (const Bucket& old : from.buckets) {
+    const auto states = old.states();
+    for (Bucket& bucket : into.buckets) {
+      bucket.learn_from(states);
+    }
+  }
+}
+
+void carry_over_scaled(Epoch& from, Epoch& into, double scale, Bucket::Learnt learnt) {
+  const auto scaled = [scale](std::span<const float> values) {
+    std::vector<float> products(values.size());
+    std::ranges::transform(values, products.begin(),
+                           [scale](float x) { return static_cast<float>(scale * x); });
+    return products;
+  };
+  for (ParamId p = 0; p < from.plan.places.size(); ++p) {
+    const auto [old, offset, numel] = from.place(p);
+    const BucketMemory& has = old.memory();
+    BucketMemory& memory = into.place(p).bucket.memory();
+    if (memory.has_estimate(offset)) {  // beside it a plan before may have left something
+      memory.carry_over(offset, scaled(has.waiting(offset, numel)));
+      continue;
+    }
+    memory.set_kept(offset, scaled(has.kept(offset, numel)));
+    memory.set_velocity(offset, scaled(has.velocity(offset, numel)));
+  }
+  for (size_t b = 0; b < from.buckets.size(); ++b) {
+    into.buckets[b].learn_from(from.buckets[b], learnt);
+  }
+}
+
+// All that are left start from the same: the mean of what they have sent is the estimate again.
+void restart_estimates(Epoch& into, std::span<const std::vector<float>> estimates) {
+  for (ParamId p = 0; p < estimates.size(); ++p) {
+    if (!estimates[p].empty()) {
+      const auto [bucket, offset, numel] = into.place(p);
+      bucket.memory().set_estimate(offset, negated(estimates[p]), estimates[p]);
+      bucket.memory().set_average(offset, numel, estimates[p]);
+    }
+  }
+}
+
+void take_gradients(Epoch& from, Epoch& into) {
+  for (size_t b = 0; b < into.buckets.size(); ++b) {
+    into.buckets[b].take_gradient(from.buckets[b]);
+  }
+}
+
+}  // namespace gradwire
