@@ -33,24 +33,15 @@ Gradient Reducer::gradient(ParamId p) { return state_->epoch.gradient("gradient"
 void Reducer::grad_ready(ParamId p) {
   State& s = *state_;
   s.check_not_ready("grad_ready", p);
-  if (s.no_sync > 0) {
-    s.gradients.add(p);
-  } else {
-    s.set_ready(p);
-  }
+  s.no_sync > 0 ? void(s.gradients.add(p)) : s.set_ready(p);
 }
 
 void Reducer::accumulate(ParamId p, ConstGradient values) {
   State& s = *state_;
-  s.refuse_on_gpu("accumulate");
   s.check_not_ready("accumulate", p);
   const Gradient sum = gradient(p);
   check_like(concat("accumulate: parameter ", p, " is given "), values, sum);
-  if (s.gradients.add(p)) {
-    s.writer.add(sum, values);
-  } else {
-    s.writer.assign(sum, values);
-  }
+  s.gradients.add(p) ? s.writer.add(sum, values) : s.writer.assign(sum, values);
 }
 
 Reducer::NoSync::NoSync(Reducer& reducer) : reducer_(reducer) {
@@ -64,7 +55,6 @@ Reducer::NoSync::~NoSync() { --reducer_.state_->no_sync; }
 
 void Reducer::mark_unused(ParamId p) {
   State& s = *state_;
-  s.refuse_on_gpu("mark_unused");
   s.check_not_ready("mark_unused", p);
   if (s.no_sync == 0) {
     s.set_unused(p);
@@ -87,11 +77,7 @@ Ticket Reducer::bucket_ready(BucketId bucket, Gradient gradient) {
   s.gradients.check_none_ready("bucket_ready", bucket);
   own.numel = plan().buckets[bucket].numel;
   check_like(concat("bucket_ready: bucket ", bucket, "'s gradient has "), gradient, own);
-  if (s.no_sync > 0) {
-    s.gradients.begin();
-  } else {
-    s.set_bucket_ready(bucket, gradient);
-  }
+  s.no_sync > 0 ? s.gradients.begin() : s.set_bucket_ready(bucket, gradient);
   return {.bucket = bucket, .step = s.step};
 }
 
@@ -100,7 +86,7 @@ void Reducer::synchronize() { state_->synchronize(); }
 
 void Reducer::deliver(BucketId bucket, Delivery delivery) {
   State& s = *state_;
-  s.refuse_on_gpu("deliver");
+  s.refuse_on_gpu("deliver", "messages there are wiped behind their use");
   Bucket& of = s.bucket_of("deliver", bucket);
   s.gradients.check_not_begun("deliver");
   of.deliver(delivery, plan().buckets[bucket].groups);
@@ -119,8 +105,8 @@ std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {
 ConstResidual Reducer::residual(ParamId p) const {
   State& s = *state_;
   (void)s.epoch.gradient("residual", p);
-  const auto [bucket, offset, numel] = s.epoch.place(p);
-  const TensorView kept = bucket.memory().stored_residual(offset, numel);
+  const Epoch::Place at = s.epoch.place(p);
+  const TensorView kept = at.feedback.stored(at.region);
   if (kept.dtype == DType::kFloat32) {
     return kept.as<float>();
   }
@@ -141,10 +127,10 @@ bool Reducer::copy_residual(ParamId p, std::span<float> to) const {
   check(s.on_gpu(), "copy_residual: gradients are in CPU memory, expected a GPU: residual() is "
                     "there at once");
   (void)s.epoch.gradient("copy_residual", p);
-  const auto [bucket, offset, numel] = s.epoch.place(p);
-  check(to.size() == numel, "copy_residual: to has ", to.size(), " elements, must have the ", numel,
-        " of parameter ", p);
-  return bucket.memory().copy_residual(offset, to, *s.options.stream);
+  const Epoch::Place at = s.epoch.place(p);
+  check(to.size() == at.numel, "copy_residual: to has ", to.size(), " elements, must have the ",
+        at.numel, " of parameter ", p);
+  return at.feedback.copy_residual(at.region, to, *s.options.stream);
 }
 
 uint64_t Reducer::committed_steps() const { return state_->epoch.words().step; }
@@ -157,7 +143,6 @@ std::vector<GradientTiming> Reducer::gradient_timings() const {
 
 void Reducer::replan(ReplanOptions options) {
   State& s = *state_;
-  s.refuse_on_gpu("replan");
   s.check_between_steps("replan");
   check(s.measured.any(),
         "replan: 0 steps since the last plan, expected at least one to measure");
@@ -181,7 +166,7 @@ void Reducer::load(const OpenCheckpoint& open) { state_->load(open); }
 
 Reducer::Rebuilt Reducer::rebuild(Transport& survivors) {
   state_->process.check_here("reducer");
-  state_->refuse_on_gpu("rebuild");
+  state_->refuse_on_gpu("rebuild", "no transport of GPU memory goes on without a rank");
   return state_->rebuild(survivors);
 }
 

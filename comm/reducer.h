@@ -20,12 +20,11 @@ namespace gradwire {
 /// parity: a step that fails or is skipped leaves them as they were.
 ///
 /// Over a transport of GPU memory (TransportTraits::device) gradients and payloads lie there, and
-/// residuals there or on the host (Plan::residual_memory). No call of a step waits for the GPU:
-/// grad_ready() and wait() enqueue, ordered by events
-/// behind and before the work on ReducerOptions::stream, so that a step can be captured in a CUDA
-/// graph once two have run. Results have the bits of the CPU's. Not there yet, and refused:
-/// accumulate(), mark_unused(), UnusedParameters::kZero, LaunchOrder::kAgreed, deliver(), replan(),
-/// rebuild(), and the exchanges other than dense, gather and two_shot.
+/// residuals there or on the host (Plan::residual_memory). No call of a step waits for the GPU: they
+/// enqueue, ordered by events behind and before the work on ReducerOptions::stream, so that a step
+/// can be captured in a CUDA graph once two have run. Results have the bits of the CPU's. Not there,
+/// and refused: LaunchOrder::kAgreed, deliver(), rebuild(), and the exchanges other than dense,
+/// gather and two_shot (docs/gpu.md says why).
 ///
 /// Specs with start= or warmup= are others in their first steps (plan_in_step() in stages.h), counted
 /// as steps that were committed: the reducer goes from one to the next by itself, with residuals and
@@ -64,8 +63,8 @@ class Reducer {
 
   /// gradient(p) += values, for steps of several backward passes: the first call of a step replaces
   /// what is there, and grad_ready(p) follows the last. The mean is that of the ranks' sums: scale
-  /// the loss by 1 / passes for an average. @throws InvalidArgument for a p that is already ready,
-  /// or values of another length or dtype.
+  /// the loss by 1 / passes for an average. On a GPU values stay until its stream has passed.
+  /// @throws InvalidArgument for a p that is already ready, or values of another length or dtype.
   void accumulate(ParamId p, ConstGradient values);
 
   /// While one lives, grad_ready() and bucket_ready() note that backward has been there and nothing
@@ -87,7 +86,8 @@ class Reducer {
   void mark_unused(ParamId p);
 
   /// Whether no rank reached `p` in the last step that wait() concluded: an optimizer may leave it
-  /// alone. @throws InvalidArgument without UnusedParameters::kZero, and before the first such step.
+  /// alone. On a GPU it waits, and such a step cannot be captured. @throws InvalidArgument without
+  /// UnusedParameters::kZero, and before the first such step.
   bool unused_everywhere(ParamId p) const;
 
   /// A whole bucket at once, from memory of the caller with its parameters one behind the other, as
@@ -192,10 +192,9 @@ class Reducer {
     int source = -1;      ///< the rank of the new group that gives to those behind; -1: none is
     bool behind = false;  ///< whether this rank is
   };
-  ///
-  /// A plan by node goes on with every rank a node of its own (ranks_per_node becomes 1), since nodes
-  /// are not whole any more. With `gtopk` a rank that is behind cannot go on: what it keeps of that
-  /// step may not be complete, and all ranks throw InvalidArgument.
+  /// A plan by node goes on with every rank a node of its own (ranks_per_node becomes 1). With `gtopk`
+  /// a rank that is behind cannot go on, since what it keeps of that step may not be complete: all
+  /// ranks throw InvalidArgument.
   Rebuilt rebuild(Transport& survivors);
 
   /// When the gradients of the steps since the constructor, set_plan(), load() or rebuild() became
@@ -207,7 +206,8 @@ class Reducer {
   /// the last plan, and what buckets cost there (bytes sent, messages and codec time per byte of
   /// gradient, on `link`), rank 0 merges gradients to buckets (merge.h), chooses their exchanges
   /// and broadcasts both; every rank makes the plan from `options.plan` with these buckets and sets
-  /// it, as set_plan() does. @throws InvalidArgument before the first step of a plan.
+  /// it, as set_plan() does. On a GPU the host's times say little: ReplanOptions::timings takes the
+  /// caller's. @throws InvalidArgument before the first step of a plan.
   void replan(ReplanOptions options);
 
   const Trace& trace() const;

@@ -1,6 +1,8 @@
 #pragma once
 // What a Reducer is asked for, and what it hands back.
 
+#include <vector>
+
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/merge.h"
 #include "gradwire/comm/plan.h"
@@ -86,6 +88,8 @@ struct ReplanOptions {
   LinkCosts node_link{};  ///< the same over the ranks of one node; beta 0: not known
   size_t most_bytes = size_t{64} << 20;  ///< of a bucket
   LeavingOrder order = LeavingOrder::kReady;
+  /// On rank 0, in the place of gradient_timings(): for a GPU, where those are when the host enqueued.
+  std::vector<GradientTiming> timings{};
 };
 
 }  // namespace gradwire

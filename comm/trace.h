@@ -11,7 +11,7 @@
 namespace gradwire {
 
 /// Times in microseconds since the Reducer was made (steady clock). On a GPU those at which the host
-/// enqueued: what happens there has none.
+/// enqueued, and none of codecs.
 struct BucketTrace {
   BucketId bucket = 0;
   int64_t ready_us = 0;       ///< its last gradient appeared

@@ -33,23 +33,10 @@ size_t BucketMemory::group_at(size_t offset) const {
   return g;
 }
 
-Region BucketMemory::in_group(size_t g, size_t offset, size_t numel) const {
-  return {offset - groups_[g].offset, offset - groups_[g].offset + numel};
-}
-
-TensorView BucketMemory::stored_residual(size_t offset, size_t numel) const {
-  const size_t g = group_at(offset);
-  return feedback_[g].stored(in_group(g, offset, numel));
-}
-
-std::vector<float> BucketMemory::residual(size_t offset, size_t numel) const {
-  const size_t g = group_at(offset);
-  return feedback_[g].residual(in_group(g, offset, numel));
-}
-
-std::vector<float> BucketMemory::kept(size_t offset, size_t numel) const {
-  std::vector<float> own = residual(offset, numel);
-  const ConstResidual waits = waiting(offset, numel);
+std::vector<float> BucketMemory::kept(size_t offset, size_t numel) {
+  const auto [feedback, region] = part(offset, numel);
+  std::vector<float> own = feedback.residual(region);
+  const ConstResidual waits = feedback.waiting(region);
   return own.empty() ? std::vector(waits.begin(), waits.end()) : own;
 }
 
@@ -65,11 +52,11 @@ void BucketMemory::set_kept(size_t offset, ConstResidual values) {
   if (values.empty()) {
     return;
   }
-  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
-  if (feedback_[g].waits_in_residual()) {
-    feedback_[g].set_residual(begin, values);
+  const auto [feedback, region] = part(offset, values.size());
+  if (feedback.waits_in_residual()) {
+    feedback.set_residual(region.begin, values);
   } else {
-    feedback_[g].wait_with(begin, values, Feedback::Waiting::kInstead);
+    feedback.wait_with(region.begin, values, Feedback::Waiting::kInstead);
   }
 }
 
@@ -144,28 +131,20 @@ void BucketMemory::set_velocity(size_t offset, ConstResidual values) {
   elsewhere({to, end});
 }
 
-void BucketMemory::set_average(size_t offset, size_t numel, ConstResidual values) {
-  const size_t g = group_at(offset);
-  if (!groups_[g].spec.ef21 || !keeps_velocity(groups_[g].spec)) {
+void BucketMemory::set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate,
+                                ConstResidual average) {
+  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+  feedback_[g].set_residual(begin, residual);
+  feedback_[g].set_estimate(begin, estimate);
+  if (!keeps_velocity(groups_[g].spec)) {
     return;
   }
-  std::vector<float> average(values.begin(), values.end());
-  if (values.empty()) {
-    average = residual(offset, numel);
-    std::ranges::transform(average, average.begin(), std::negate<>());
+  std::vector<float> velocity(average.begin(), average.end());
+  if (average.empty()) {
+    velocity = feedback_[g].residual({begin, begin + estimate.size()});
+    std::ranges::transform(velocity, velocity.begin(), std::negate<>());
   }
-  write_velocity(g, offset - groups_[g].offset, average);
-}
-
-std::vector<float> BucketMemory::estimate(size_t offset, size_t numel) const {
-  const size_t g = group_at(offset);
-  return feedback_[g].estimate(in_group(g, offset, numel));
-}
-
-void BucketMemory::set_estimate(size_t offset, ConstResidual own, ConstResidual of_all) {
-  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
-  feedback_[g].set_residual(begin, own);
-  feedback_[g].set_estimate(begin, of_all);
+  write_velocity(g, begin, velocity);
 }
 
 // Of the residual of a group by node this rank keeps a share. What was carried over or loaded outside of
@@ -203,19 +182,14 @@ void BucketMemory::carry_over(size_t offset, ConstResidual values) {
   if (std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; })) {
     return;
   }
-  const size_t g = group_at(offset), begin = offset - groups_[g].offset;
-  if (feedback_[g].waits_in_residual()) {
-    std::vector<float> sum = residual(offset, values.size());
+  const auto [feedback, region] = part(offset, values.size());
+  if (feedback.waits_in_residual()) {
+    std::vector<float> sum = feedback.residual(region);
     std::ranges::transform(sum, values, sum.begin(), std::plus<>());
-    feedback_[g].set_residual(begin, sum);
+    feedback.set_residual(region.begin, sum);
   } else {
-    feedback_[g].wait_with(begin, values, Feedback::Waiting::kMore);
+    feedback.wait_with(region.begin, values, Feedback::Waiting::kMore);
   }
-}
-
-ConstResidual BucketMemory::waiting(size_t offset, size_t numel) const {
-  const size_t g = group_at(offset);
-  return feedback_[g].waiting(in_group(g, offset, numel));
 }
 
 void BucketMemory::release_next() const {
@@ -237,11 +211,6 @@ void BucketMemory::forget_waiting(uint32_t committed_steps) {
   for (std::vector<float>& values : velocity_elsewhere_) {
     values.clear();
   }
-}
-
-bool BucketMemory::copy_residual(size_t offset, std::span<float> to, Stream& stream) const {
-  const size_t g = group_at(offset);
-  return feedback_[g].copy_residual(in_group(g, offset, to.size()), to, stream);
 }
 
 void BucketMemory::add_waiting(size_t g, Gradient gradient, Stream& stream) const {

@@ -43,14 +43,18 @@ class BucketMemory {
   /// Behind take_strays() of all groups.
   void strays_are_taken();
 
-  /// The residual; empty without feedback. As it is kept, and as floats of the host.
-  TensorView stored_residual(size_t offset, size_t numel) const;
-  std::vector<float> residual(size_t offset, size_t numel) const;
-  /// On a GPU: enqueues a copy of it, as floats. False, and nothing, without feedback.
-  bool copy_residual(size_t offset, std::span<float> to, Stream& stream) const;
+  /// Where the elements are remembered.
+  struct Part {
+    Feedback& feedback;
+    Region region;
+  };
+  Part part(size_t offset, size_t numel) {
+    const size_t g = group_at(offset), begin = offset - groups_[g].offset;
+    return {feedback_[g], {begin, begin + numel}};
+  }
 
   /// The residual or, in a group without feedback, what waits for the next gradient; may be empty.
-  std::vector<float> kept(size_t offset, size_t numel) const;
+  std::vector<float> kept(size_t offset, size_t numel);
   /// Makes `values` what is kept, rounded where residuals are bfloat16: the residual, or, in a group
   /// without feedback or with ef21, what waits. Nothing when empty. Called on all ranks, as
   /// carry_over(): exchanges by node then ask all for what lies outside of their shares.
@@ -59,18 +63,15 @@ class BucketMemory {
   void carry_over(size_t offset, ConstResidual values);
   /// On the CPU: gives memory back that holds nothing until the next step.
   void release_next() const;
-  /// What waits for the next gradient; empty when nothing.
-  ConstResidual waiting(size_t offset, size_t numel) const;
   /// On a GPU, behind all set_kept() and carry_over() and before the next step: kernels find what waits.
   void place_waiting();
   /// So many steps are committed. What went into one of them waits no more.
   void forget_waiting(uint32_t committed_steps);
 
-  /// With ef21 the estimate, the same on every rank, else empty.
-  bool has_estimate(size_t offset) const { return feedback_[group_at(offset)].has_estimate(); }
-  std::vector<float> estimate(size_t offset, size_t numel) const;
-  /// Makes these what is kept in a group with ef21, bit for bit.
-  void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate);
+  /// Makes these what is kept in a group with ef21, bit for bit. With an eta also the velocity:
+  /// `average` or, where that is empty, what this rank has sent.
+  void set_estimate(size_t offset, ConstResidual residual, ConstResidual estimate,
+                    ConstResidual average);
 
   /// The velocity; where other ranks compress, what set_velocity() still holds. Empty where the group
   /// keeps none.
@@ -78,14 +79,10 @@ class BucketMemory {
   /// Makes these the velocity, in a group with a momentum. Of elements that other ranks compress, what
   /// the next step makes of them goes into its gradient, if it commits.
   void set_velocity(size_t offset, ConstResidual values);
-  /// In a group with an eta: makes these the velocity, or, where there are none, what this rank has
-  /// sent. Behind set_estimate().
-  void set_average(size_t offset, size_t numel, ConstResidual values);
 
   size_t group_at(size_t offset) const;
 
  private:
-  Region in_group(size_t g, size_t offset, size_t numel) const;
   size_t committed() const { return state_->parity(stream_); }
   /// Something may be kept outside of the shares now.
   void note_stray();

@@ -13,8 +13,17 @@ BucketPipeline::BucketPipeline(Transport& transport, const ReducerOptions& optio
       gpu_(options.stream == nullptr ? nullptr
                                      : std::make_unique<DevicePipeline>(*options.stream)) {}
 
+// Rounds feed the compression, which feeds the lanes, whose failures stop rounds: all are over before
+// one of them goes.
+BucketPipeline::~BucketPipeline() {
+  if (links_.rounds != nullptr) {
+    links_.rounds->stop();
+    drain();
+  }
+}
+
 BucketPipeline::Links BucketPipeline::open(Transport& over) {
-  Links links{.lanes = make_lanes(over, options_.streams, pool_), .rounds = nullptr};
+  Links links{.rounds = nullptr, .lanes = make_lanes(over, options_.streams, pool_)};
   if (options_.launch_order == LaunchOrder::kAgreed) {
     links.rounds = std::make_unique<ReadyRounds>(
         over.split(0), pool_,
@@ -237,7 +246,8 @@ void BucketPipeline::record(StepTrace& times) const {
     bucket.hidden_us = bucket.compressed_us - bucket.begin_us + bucket.end_us - bucket.exchange_us -
                        bucket.exposed_us;
     bucket.transfer_us = report.transfer_us;
-    bucket.codec_us = bucket.compressed_us - bucket.begin_us + report.codec_us;
+    bucket.codec_us =
+        gpu_ == nullptr ? bucket.compressed_us - bucket.begin_us + report.codec_us : 0;
     bucket.bytes_sent = report.bytes_sent;
     bucket.bytes_received = report.bytes_received;
     bucket.predicted_bytes_sent = report.predicted_bytes_sent;

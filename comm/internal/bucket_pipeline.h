@@ -24,8 +24,7 @@ class BucketPipeline {
  public:
   /// `options` stay where they are. Behind it: move_to().
   BucketPipeline(Transport& transport, const ReducerOptions& options);
-  // Rounds feed the compression, which feeds the lanes.
-  ~BucketPipeline() { links_.rounds.reset(); }
+  ~BucketPipeline();
 
   Transport& transport() const { return *transport_; }
   const ReducerOptions& options() const { return options_; }
@@ -40,8 +39,8 @@ class BucketPipeline {
 
   /// What belongs to a group of ranks. Collective.
   struct Links {
-    std::vector<Lane> lanes;
     std::unique_ptr<ReadyRounds> rounds;  // null where buckets leave in plan order
+    std::vector<Lane> lanes;
   };
   Links open(Transport& over);
   /// When nothing is on its way: begins, or goes on, there, as if nothing had failed.

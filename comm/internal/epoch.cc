@@ -35,8 +35,10 @@ std::vector<float> negated(std::span<const float> values) {
 }  // namespace
 
 Epoch::Place Epoch::place(ParamId p) {
-  const auto [bucket, offset] = plan.places[p];
-  return {buckets[bucket], offset, plan.parameters[p].numel()};
+  const auto [b, offset] = plan.places[p];
+  const size_t numel = plan.parameters[p].numel();
+  const auto [feedback, region] = buckets[b].memory().part(offset, numel);
+  return {buckets[b], offset, numel, feedback, region};
 }
 
 Gradient Epoch::gradient(std::string_view call, ParamId p) {
@@ -108,19 +110,16 @@ Epoch make_epoch(const Plan& plan, std::span<const Lane> lanes, const EpochStart
 void carry_over(Epoch& from, Epoch& into) {
   for (ParamId p = 0; p < into.plan.places.size(); ++p) {
     const Epoch::Place old = from.place(p), next = into.place(p);
-    const BucketMemory& has = old.bucket.memory();
-    BucketMemory& memory = next.bucket.memory();
-    const std::vector<float> residual = has.residual(old.offset, old.numel);
-    const std::vector<float> estimate = has.estimate(old.offset, old.numel);
-    const std::vector<float> velocity = has.velocity(old.offset, old.numel);
+    const std::vector<float> residual = old.feedback.residual(old.region);
+    const std::vector<float> estimate = old.feedback.estimate(old.region);
+    const std::vector<float> velocity = old.memory().velocity(old.offset, old.numel);
     if (estimate.empty()) {
-      memory.carry_over(next.offset, residual);
-      memory.set_velocity(next.offset, velocity);
-    } else if (memory.has_estimate(next.offset)) {
-      memory.set_estimate(next.offset, residual, estimate);
-      memory.set_average(next.offset, next.numel, velocity);
+      next.memory().carry_over(next.offset, residual);
+      next.memory().set_velocity(next.offset, velocity);
+    } else if (next.feedback.has_estimate()) {
+      next.memory().set_estimate(next.offset, residual, estimate, velocity);
     }
-    memory.carry_over(next.offset, has.waiting(old.offset, old.numel));
+    next.memory().carry_over(next.offset, old.feedback.waiting(old.region));
   }
   for (Bucket& bucket : into.buckets) {
     bucket.memory().place_waiting();
@@ -141,15 +140,13 @@ void carry_over_scaled(Epoch& from, Epoch& into, double scale, Bucket::Learnt le
     return products;
   };
   for (ParamId p = 0; p < from.plan.places.size(); ++p) {
-    const auto [old, offset, numel] = from.place(p);
-    const BucketMemory& has = old.memory();
-    BucketMemory& memory = into.place(p).bucket.memory();
-    if (memory.has_estimate(offset)) {  // beside it a plan before may have left something
-      memory.carry_over(offset, scaled(has.waiting(offset, numel)));
+    const Epoch::Place old = from.place(p), next = into.place(p);
+    if (next.feedback.has_estimate()) {  // beside it a plan before may have left something
+      next.memory().carry_over(next.offset, scaled(old.feedback.waiting(old.region)));
       continue;
     }
-    memory.set_kept(offset, scaled(has.kept(offset, numel)));
-    memory.set_velocity(offset, scaled(has.velocity(offset, numel)));
+    next.memory().set_kept(next.offset, scaled(old.memory().kept(old.offset, old.numel)));
+    next.memory().set_velocity(next.offset, scaled(old.memory().velocity(old.offset, old.numel)));
   }
   for (size_t b = 0; b < from.buckets.size(); ++b) {
     into.buckets[b].learn_from(from.buckets[b], learnt);
@@ -160,9 +157,8 @@ void carry_over_scaled(Epoch& from, Epoch& into, double scale, Bucket::Learnt le
 void restart_estimates(Epoch& into, std::span<const std::vector<float>> estimates) {
   for (ParamId p = 0; p < estimates.size(); ++p) {
     if (!estimates[p].empty()) {
-      const auto [bucket, offset, numel] = into.place(p);
-      bucket.memory().set_estimate(offset, negated(estimates[p]), estimates[p]);
-      bucket.memory().set_average(offset, numel, estimates[p]);
+      const Epoch::Place next = into.place(p);
+      next.memory().set_estimate(next.offset, negated(estimates[p]), estimates[p], estimates[p]);
     }
   }
 }

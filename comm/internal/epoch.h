@@ -21,10 +21,14 @@ struct Epoch {
   int ranks = 0;  // whose residuals add up to what is not sent yet
   uint64_t changes_at = 0;             // committed steps behind which the plan's specs are others
 
-  /// Where a parameter lies.
+  /// Where a parameter lies, and where it is remembered.
   struct Place {
     Bucket& bucket;
     size_t offset, numel;
+    Feedback& feedback;
+    Region region;
+
+    BucketMemory& memory() const { return bucket.memory(); }
   };
   Place place(ParamId p);
   /// Where its gradient is written. @throws InvalidArgument, in the name of `call`, for an unknown one.

@@ -99,6 +99,23 @@ std::vector<std::vector<ParamId>> unflatten(std::span<const Decided> decided) {
   return buckets;
 }
 
+// As late as the first parameters of the forward pass.
+void add_unreached(std::vector<GradientTiming>& timings, const Plan& plan) {
+  std::vector<uint8_t> reached(plan.parameters.size());
+  double last_s = 0;
+  for (const GradientTiming& timing : timings) {
+    check(timing.parameter < reached.size(), "replan: a timing is of parameter ", timing.parameter,
+          ", must be below ", reached.size());
+    reached[timing.parameter] = 1;
+    last_s = std::max(last_s, timing.ready_s);
+  }
+  for (ParamId p = 0; p < reached.size(); ++p) {
+    if (reached[p] == 0) {
+      timings.push_back({p, last_s, plan.parameters[p].numel() * size_of(plan.dtype)});
+    }
+  }
+}
+
 /// Of the exchange that a bucket of the next plan should take: its row in the registry.
 uint32_t choose_row(Epoch& epoch, const Plan& next, const PlanBucket& bucket,
                     const ReplanOptions& how, const Transport& transport) {
@@ -168,21 +185,6 @@ std::vector<GradientTiming> Measurements::timings(const Plan& plan) const {
   return timings;
 }
 
-// As late as the first parameters of the forward pass.
-std::vector<GradientTiming> Measurements::all_timings(const Plan& plan) const {
-  std::vector<GradientTiming> all = timings(plan);
-  double last_s = 0;
-  for (const GradientTiming& timing : all) {
-    last_s = std::max(last_s, timing.ready_s);
-  }
-  for (ParamId p = 0; p < times_.size(); ++p) {
-    if (times_[p] == 0) {
-      all.push_back({p, last_s, plan.parameters[p].numel() * size_of(plan.dtype)});
-    }
-  }
-  return all;
-}
-
 // A start-up for each message of a bucket, and for each byte of gradient what it became on the line
 // and cost in codecs.
 BucketCost Measurements::bucket_cost(const LinkCosts& link, uint64_t frames_sent) const {
@@ -200,10 +202,13 @@ Plan replanned(Epoch& epoch, const Measurements& measured, ReplanOptions options
                        transport.world_size() > 1;
   std::vector<Decided> decided(parameters.size());
   const auto decide = [&] {
-    const BucketCost cost = measured.bucket_cost(options.link, frames_sent(pipeline.lanes()));
+    std::vector<GradientTiming> timings =
+        options.timings.empty() ? measured.timings(epoch.plan) : options.timings;
+    add_unreached(timings, epoch.plan);
     decided = flatten(merge_gradients(
-        measured.all_timings(epoch.plan),
-        {.cost = cost, .most_bytes = options.most_bytes, .order = options.order}));
+        timings, {.cost = measured.bucket_cost(options.link, frames_sent(pipeline.lanes())),
+                  .most_bytes = options.most_bytes,
+                  .order = options.order}));
     if (chooses) {
       options.plan.buckets = unflatten(decided);
       const Plan merged = make_plan(parameters, options.plan);
@@ -233,9 +238,13 @@ Plan replanned(Epoch& epoch, const Measurements& measured, ReplanOptions options
     found = concat("refused on rank ", transport.rank(), ": ", refused.what(), "\n");
   }
   agree_or_rethrow("plan to be", found, error, transport, pipeline.context());
-  transport.broadcast(std::as_writable_bytes(std::span(decided)), 0, {fnv1a("buckets"), "buckets"},
-                      pipeline.context());
-  pipeline.context().stream.wait();
+  const size_t bytes = decided.size() * sizeof(Decided);
+  const std::string told = transport.gather_words(
+      {reinterpret_cast<const char*>(decided.data()), transport.rank() == 0 ? bytes : 0}, bytes,
+      {fnv1a("buckets"), "buckets"}, pipeline.context())[0];
+  check(told.size() == bytes, "replan: rank 0 sent ", told.size(), " bytes of buckets, expected ",
+        bytes);
+  std::memcpy(decided.data(), told.data(), bytes);
   options.plan.buckets = unflatten(decided);
   if (chooses) {
     options.plan.exchanges.assign(options.plan.buckets.size(), {});

@@ -19,8 +19,6 @@ class Measurements {
   bool any() const { return buckets_ > 0; }
   /// When gradients appeared: means, without those that were never reached.
   std::vector<GradientTiming> timings(const Plan& plan) const;
-  /// The same; those that were never reached come last.
-  std::vector<GradientTiming> all_timings(const Plan& plan) const;
   BucketCost bucket_cost(const LinkCosts& link, uint64_t frames_sent) const;
 
  private:

@@ -56,8 +56,8 @@ std::vector<std::vector<float>> newest_estimates(Epoch& epoch, Transport& transp
                                                  Context& context) {
   std::vector<std::vector<float>> estimates(epoch.plan.places.size());
   for (ParamId p = 0; p < estimates.size(); ++p) {
-    const auto [bucket, offset, numel] = epoch.place(p);
-    estimates[p] = bucket.memory().estimate(offset, numel);
+    const Epoch::Place at = epoch.place(p);
+    estimates[p] = at.feedback.estimate(at.region);
     if (!estimates[p].empty()) {
       transport.broadcast(std::as_writable_bytes(std::span(estimates[p])),
                           static_cast<int>(newest), {fnv1a("estimate"), "estimate"}, context);

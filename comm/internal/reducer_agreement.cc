@@ -45,8 +45,6 @@ const ReducerOptions& checked(const ReducerOptions& options, Device device) {
         "reducer: stream is ", stream == nullptr ? "null" : "of " + name_of(stream->device()),
         ", expected ", on_gpu ? "one of " + name_of(device) : "null",
         ", because the transport carries memory of ", name_of(device));
-  check(!on_gpu || options.unused == UnusedParameters::kError,
-        "reducer: unused is kZero, expected kError: unused parameters are not there on a GPU yet");
   check(!on_gpu || options.launch_order == LaunchOrder::kPlan,
         "reducer: launch_order is agreed, expected plan: on a GPU nobody waits for what other ranks "
         "say");

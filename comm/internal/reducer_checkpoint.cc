@@ -120,17 +120,13 @@ std::string fault_of(const Kept& kept, std::string_view parameter) {
 
 // With another number of ranks what each has sent is lost: all start from the estimate, which the
 // velocity averages towards. Where the plan has ef21 no more nothing waits.
-void take_estimate(Kept kept, BucketMemory& memory, size_t offset, bool same_size) {
-  if (!memory.has_estimate(offset)) {
-    return;
-  }
+void take_estimate(Kept kept, const Epoch::Place& at, bool same_size) {
   if (!same_size) {
     kept.residual.resize(kept.estimate.size());
     std::ranges::transform(kept.estimate, kept.residual.begin(), std::negate<>());
     kept.velocity = kept.estimate;
   }
-  memory.set_estimate(offset, kept.residual, kept.estimate);
-  memory.set_average(offset, kept.estimate.size(), kept.velocity);
+  at.memory().set_estimate(at.offset, kept.residual, kept.estimate, kept.velocity);
 }
 
 /// To whom the states of a checkpoint mean something: to the same buckets; to parameters, where all
@@ -170,15 +166,14 @@ void save_checkpoint(std::ostream& out, Epoch& epoch, const Transport& transport
                                 .parameters = static_cast<uint32_t>(epoch.plan.parameters.size()),
                                 .buckets = static_cast<uint32_t>(epoch.buckets.size())});
   for (ParamId p = 0; p < epoch.plan.places.size(); ++p) {
-    const auto [bucket, offset, numel] = epoch.place(p);
-    const BucketMemory& memory = bucket.memory();
-    const std::vector<float> estimate = memory.estimate(offset, numel);
-    const std::vector<float> velocity = memory.velocity(offset, numel);
+    const Epoch::Place at = epoch.place(p);
+    const std::vector<float> estimate = at.feedback.estimate(at.region);
+    const std::vector<float> velocity = at.memory().velocity(at.offset, at.numel);
     const bool waits =
-        std::ranges::any_of(memory.waiting(offset, numel), [](float x) { return x != 0; });
+        std::ranges::any_of(at.feedback.waiting(at.region), [](float x) { return x != 0; });
     check(estimate.empty() || !waits, "save: parameter '", epoch.plan.parameters[p].name,
           "' has a residual of the plan before ef21, expected a call after the step that sends it");
-    writer.parameter({numel, memory.kept(offset, numel), estimate, velocity});
+    writer.parameter({at.numel, at.memory().kept(at.offset, at.numel), estimate, velocity});
   }
   for (const Bucket& bucket : epoch.buckets) {
     const auto states = bucket.states();
@@ -209,15 +204,14 @@ Loaded load_checkpoint(const Reducer::OpenCheckpoint& open, const Epoch& epoch,
     const double scale = same_size ? 1.0 : double(world_size) / header.world_size;
     std::string fault;
     for (ParamId p = 0; p < epoch.plan.places.size(); ++p) {
-      const auto [bucket, offset, numel] = loaded.epoch.place(p);
-      BucketMemory& memory = bucket.memory();
-      const auto kept = next_kept(sources, numel, scale);
+      const Epoch::Place at = loaded.epoch.place(p);
+      const auto kept = next_kept(sources, at.numel, scale);
       fault = fault.empty() ? fault_of(kept, epoch.plan.parameters[p].name) : fault;
       if (kept.estimate.empty()) {
-        memory.set_kept(offset, kept.residual);
-        memory.set_velocity(offset, kept.velocity);
-      } else {
-        take_estimate(kept, memory, offset, same_size);
+        at.memory().set_kept(at.offset, kept.residual);
+        at.memory().set_velocity(at.offset, kept.velocity);
+      } else if (at.feedback.has_estimate()) {
+        take_estimate(kept, at, same_size);
       }
     }
     for (Bucket& bucket : loaded.epoch.buckets) {

@@ -59,10 +59,9 @@ void Reducer::State::check_between_steps(std::string_view call) const {
   gradients.check_not_begun(call);
 }
 
-void Reducer::State::refuse_on_gpu(std::string_view call) const {
-  const Device device = pipeline.transport().traits().device;
-  check(!on_gpu(), call, ": gradients are on ", name_of(device),
-        ", expected CPU memory: this call is not there on a GPU yet");
+void Reducer::State::refuse_on_gpu(std::string_view call, std::string_view because) const {
+  check(!on_gpu(), call, ": gradients are on ", name_of(pipeline.transport().traits().device),
+        ", expected CPU memory: ", because);
 }
 
 Bucket& Reducer::State::bucket_of(std::string_view call, BucketId b) {
@@ -105,6 +104,9 @@ void Reducer::State::complete_gradients() {
     gradients.check_all_ready();
     return;
   }
+  check(!on_gpu() || !cuda::is_capturing(*options.stream), "reducer: step ", step,
+        " is captured, but ranks tell each other of unused parameters through the host; expected "
+        "UnusedParameters::kError");
   for (ParamId p = 0; p < epoch.plan.parameters.size(); ++p) {
     if (!gradients.is_ready(p)) {
       set_unused(p);

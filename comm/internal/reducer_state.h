@@ -27,7 +27,7 @@ struct Reducer::State {
   void check_not_ready(std::string_view call, ParamId p) const;
   /// The same, and where a step has begun.
   void check_between_steps(std::string_view call) const;
-  void refuse_on_gpu(std::string_view call) const;
+  void refuse_on_gpu(std::string_view call, std::string_view because) const;
   bool on_gpu() const { return options.stream != nullptr; }
   /// Of this reducer's bucket. @throws InvalidArgument, in the name of `call`, for an unknown one.
   Bucket& bucket_of(std::string_view call, BucketId b);

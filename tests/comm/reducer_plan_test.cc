@@ -106,9 +106,11 @@ TEST(ReducerReplan, WhatOneRankRefusesAllRefuseAndTheJobGoesOn) {
   const ReplanOptions no_nodes = changed([](auto& o) { o.plan.ranks_per_node = 0; });
   const ReplanOptions too_fast = changed([](auto& o) { o.link.beta_s_per_byte = 1e-320; });
   const ReplanOptions no_link = changed([](auto& o) { o.link = {}; });
+  const ReplanOptions stranger = changed([](auto& o) { o.timings = {{99, 0.0, 4}}; });
   const Case cases[] = {{"both refuse", no_nodes, no_nodes, "ranks_per_node is 0"},
                         {"the first refuses", no_nodes, fine, "ranks_per_node is 0"},
                         {"the other refuses", fine, no_nodes, "ranks_per_node is 0"},
+                        {"a time of no parameter", stranger, fine, "timing is of parameter 99"},
                         {"an infinite rate", too_fast, too_fast, "rate is inf"},
                         {"a link of the other", no_link, fine, "chosen by link costs"},
                         {"a link of the first", fine, no_link, "chosen by link costs"}};
