@@ -120,7 +120,7 @@ struct OnGpu {
             {.numel = numel, .device = kGpu, .segments = layers_of(numel), .seed = 1})),
         stream(on) {}
   void compress(const Arena& arena, int set, const Buffer& payload) {
-    const bool feedback = compressor->spec().error_feedback;
+    const bool feedback = compressor->spec().feedback.on;
     compressor->compress({arena.g(set).data(), arena.numel(), DType::kFloat32, kGpu},
                          feedback ? arena.e(set) : Residual(),
                          feedback ? arena.e_next(set) : Residual(), payload.bytes(), context);
@@ -137,7 +137,7 @@ struct OnGpu {
 /// with error feedback e is read and e_next written; with a velocity u is read and its next value
 /// written. The payload comes on top.
 double element_bytes(const CompressorSpec& spec) {
-  return (spec.clip > 0 ? 8.0 : 4.0) + (spec.error_feedback ? 8.0 : 0.0) +
+  return (spec.feedback.clip > 0 ? 8.0 : 4.0) + (spec.feedback.on ? 8.0 : 0.0) +
          (find_compressor(spec.name).keeps_velocity() ? 8.0 : 0.0);
 }
 

@@ -105,7 +105,7 @@ CompressorShape shape() {
 /// Bytes of an element that nobody can avoid: g is read; with error feedback e is read and e_next
 /// written; with a velocity u is read and its next value written. The payload comes on top.
 double element_bytes(const CompressorSpec& spec) {
-  return 4.0 + (spec.error_feedback ? 8.0 : 0.0) + (keeps_velocity(spec) ? 8.0 : 0.0);
+  return 4.0 + (spec.feedback.on ? 8.0 : 0.0) + (keeps_velocity(spec) ? 8.0 : 0.0);
 }
 
 /// Error feedback and compression, from one residual buffer into the other.
@@ -114,7 +114,7 @@ void compress(benchmark::State& state, const std::string& spec, size_t offset) {
   const auto stream = make_inline_stream(1);
   Workspace workspace;
   Context context{*stream, workspace};
-  const bool feedback = compressor->spec().error_feedback;
+  const bool feedback = compressor->spec().feedback.on;
   Buffer memory(compressor->capacity_bytes() + offset);
   const Payload payload = memory.bytes().subspan(offset);
   const auto once = [&] {

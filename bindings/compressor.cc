@@ -200,7 +200,8 @@ py::object BoundCompressor::decompress(py::handle payloads, float scale, py::obj
 void BoundCompressor::add_estimate(py::handle mean, py::handle estimate, py::handle next,
                                    py::handle stream) {
   const Compressor& c = *compressor_;
-  check(c.spec().ef21, "add_estimate: the spec is '", to_string(c.spec()), "', must have ef21");
+  check(c.spec().feedback.ef21, "add_estimate: the spec is '", to_string(c.spec()),
+        "', must have ef21");
   const Place place = place_for(stream, mean);
   const auto array = [&](py::handle given, std::string_view what) {
     return Array::output(given, {what, DType::kFloat32, c.shape().numel}, place);

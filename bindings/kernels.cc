@@ -191,7 +191,7 @@ void bind_compressor(py::module_& module) {
           "fixed_length", [](const Self& s) { return s.compressor().fixed_length(); },
           "Whether every payload has exactly capacity_bytes.")
       .def_property_readonly(
-          "keeps_residual", [](const Self& s) { return s.compressor().spec().error_feedback; },
+          "keeps_residual", [](const Self& s) { return s.compressor().spec().feedback.on; },
           "Whether the spec asks for error feedback.")
       .def_property("step", &Self::step, &Self::set_step,
                     "Commits so far; seeds stochastic rounding. Set it from a checkpoint, before "

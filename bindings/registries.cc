@@ -27,7 +27,7 @@ Rows compressors() {
     fields["summary"] = row.summary;
     fields["example"] = row.example;
     fields["selector"] = row.selector();
-    fields["error_feedback"] = row.default_error_feedback;
+    fields["error_feedback"] = row.feedback.on;
     fields["takes_rounding"] = row.takes_rounding;
     fields["takes_block"] = row.takes_block();
     fields["takes_levels"] = row.takes_levels;

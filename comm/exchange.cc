@@ -16,12 +16,12 @@ bool chooses_alone(const CompressorSpec& spec) {
 }
 
 bool is_wide_dense(const CompressorSpec& spec, DType dtype) {
-  return !chooses_alone(spec) && value_bits(spec.values, dtype) >= 16;
+  return !chooses_alone(spec) && value_bits(spec.codec.values, dtype) >= 16;
 }
 
 // What sums can grow in without overflow.
 bool has_range_of_float32(const Compressor& c) {
-  const ValueCodec values = c.spec().values;
+  const ValueCodec values = c.spec().codec.values;
   return values != ValueCodec::kFloat16 &&
          (values != ValueCodec::kRaw || c.shape().dtype != DType::kFloat16);
 }
@@ -30,7 +30,7 @@ bool is_low_rank(const Compressor& c) { return find_compressor(c.spec().name).lo
 
 /// Whether payloads add up in flight: equally many floats behind each header, and nothing else.
 bool is_raw_float32(const Compressor& c) {
-  const ValueCodec values = c.spec().values;
+  const ValueCodec values = c.spec().codec.values;
   const bool floats = values == ValueCodec::kFloat32 ||
                       (values == ValueCodec::kRaw && c.shape().dtype == DType::kFloat32);
   // Those of a low rank have the length of the step, the same on all ranks.
@@ -88,7 +88,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .puts_back = true,
      .complete_on_commit = true,
      .accepts =
-         [](const Compressor& c) { return !chooses_alone(c.spec()) || c.spec().error_feedback; },
+         [](const Compressor& c) { return !chooses_alone(c.spec()) || c.spec().feedback.on; },
      .make = make_two_shot_exchange,
      .on_gpu = fills_every_chunk,
      .not_on_gpu = "each slice would travel with room for every entry; expected gather, or a "
@@ -106,7 +106,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .accepts =
          [](const Compressor& c) {
            return chooses_alone(c.spec())
-                      ? c.spec().error_feedback
+                      ? c.spec().feedback.on
                       : is_wide_dense(c.spec(), c.shape().dtype) && has_range_of_float32(c);
          },
      .make = make_gtopk_exchange,
@@ -164,7 +164,7 @@ constexpr std::array<ExchangeRow, 8> kRows{{
      .by_node = true,
      .puts_back = true,
      .complete_on_commit = true,
-     .accepts = [](const Compressor& c) { return !c.spec().ef21 && !is_low_rank(c); },
+     .accepts = [](const Compressor& c) { return !c.spec().feedback.ef21 && !is_low_rank(c); },
      .make = make_hierarchical_exchange,
      .not_on_gpu = kAddsOtherwise},
 }};

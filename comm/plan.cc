@@ -13,14 +13,15 @@ namespace gradwire {
 namespace {
 
 bool narrower_than_16_bits(const CompressorSpec& spec, DType dtype) {
-  return find_compressor(spec.name).selector() || value_bits(spec.values, dtype) < 16;
+  return find_compressor(spec.name).selector() || value_bits(spec.codec.values, dtype) < 16;
 }
 
 // Exempt parameters travel in 16 bits: a 16-bit gradient is then sent as it is.
 // In the steps in which all others are dense, they are too.
 CompressorSpec exempt_spec(const CompressorSpec& asked, DType dtype) {
   CompressorSpec exempt = parse_spec(dtype == DType::kFloat32 ? "bf16" : "none");
-  exempt.start = asked.start_values == ValueCodec::kRaw && exempt.values == ValueCodec::kBFloat16 ? asked.start : 0;
+  const bool starts_raw = asked.choice.start_values == ValueCodec::kRaw;
+  exempt.choice.start = starts_raw && dtype == DType::kFloat32 ? asked.choice.start : 0;
   return exempt;
 }
 
@@ -56,7 +57,7 @@ bool matches(std::string_view pattern, std::string_view text) {
 }
 
 void check_dtype(const CompressorSpec& spec, DType dtype) {
-  check(!spec.ef21 || dtype == DType::kFloat32, "plan: '", to_string(spec), "' of ",
+  check(!spec.feedback.ef21 || dtype == DType::kFloat32, "plan: '", to_string(spec), "' of ",
         to_string(dtype), " gradients, expected float32: the estimate adds up in the gradient");
 }
 
@@ -258,10 +259,12 @@ KeptBytes kept_bytes(const Plan& plan) {
     const int sharing = find_exchange(bucket.exchange).by_node ? plan.ranks_per_node : 1;
     size_t scratch = 0;
     for (const PlanGroup& group : bucket.groups) {
-      size_t& residuals = group.spec.residual == DType::kFloat32 ? kept.residuals : kept.narrow;
-      residuals += group.spec.error_feedback ? 2 * group.numel * size_of(group.spec.residual) : 0;
-      scratch += group.spec.error_feedback ? 2 * group.numel * sizeof(float) : 0;
-      kept.estimates += group.spec.ef21 ? 2 * group.numel * sizeof(float) : 0;
+      size_t& residuals =
+          group.spec.feedback.residual == DType::kFloat32 ? kept.residuals : kept.narrow;
+      residuals +=
+          group.spec.feedback.on ? 2 * group.numel * size_of(group.spec.feedback.residual) : 0;
+      scratch += group.spec.feedback.on ? 2 * group.numel * sizeof(float) : 0;
+      kept.estimates += group.spec.feedback.ef21 ? 2 * group.numel * sizeof(float) : 0;
       size_t most = 0;  // of a node's ranks
       for (int rank = 0; rank < sharing; ++rank) {
         const size_t share = node_share(group.numel, rank, sharing).numel();

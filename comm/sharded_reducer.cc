@@ -74,7 +74,7 @@ struct ShardedReducer::State {
 
   /// What both the slice and the state keep.
   static void write(Slice& slice, const SliceState& state) {
-    if (slice.compressor->spec().error_feedback && !state.residual.empty()) {
+    if (slice.compressor->spec().feedback.on && !state.residual.empty()) {
       slice.memory.set_residual(0, state.residual);
     }
     const std::span<float> velocity = slice.compressor->velocity();
@@ -92,8 +92,9 @@ struct ShardedReducer::State {
     const CompressorSpec& spec = options.spec;
     check(transport.traits().device.type == DeviceType::kCpu,
           "sharded reducer: the transport carries memory of a GPU, expected one of CPU memory");
-    check(!spec.ef21 && !find_compressor(spec.name).low_rank(), "sharded reducer: cannot carry '",
-          to_string(spec), "', expected a spec whose payloads one rank decodes alone");
+    check(!spec.feedback.ef21 && !find_compressor(spec.name).low_rank(),
+          "sharded reducer: cannot carry '", to_string(spec),
+          "', expected a spec whose payloads one rank decodes alone");
     // The largest first, in whose memory the messages of the others have room.
     std::vector<Group*> order;
     for (ShardedGroup& each : of) {
@@ -244,7 +245,7 @@ struct ShardedReducer::State {
                  ? concat("the sum of the ranks' finite gradients of '", name, "' overflows")
                  : concat("rank ", said - told.begin(), "'s gradients of '", name,
                           "' hold NaN or infinity",
-                          options.spec.error_feedback ? ", or overflow with their residuals" : "");
+                          options.spec.feedback.on ? ", or overflow with their residuals" : "");
     }
     return {};
   }
@@ -384,7 +385,7 @@ void ShardedReducer::set_state(size_t g, uint32_t step, std::span<const SliceSta
   auto fresh = state_->make(group, step);
   for (size_t d = 0; d < slices; ++d) {
     State::Slice& slice = fresh->to_rank[d];
-    if (slice.compressor->spec().error_feedback) {
+    if (slice.compressor->spec().feedback.on) {
       check_floats("residual", state[d].residual, group.of.numel);
     }
     if (keeps_velocity(slice.compressor->spec())) {

@@ -39,7 +39,7 @@ Plan plan_in_step(const Plan& plan, uint64_t committed) {
   for (PlanBucket& bucket : now.buckets) {
     bool sends_all = false;
     for (PlanGroup& group : bucket.groups) {
-      sends_all = sends_all || committed < group.spec.start;
+      sends_all = sends_all || committed < group.spec.choice.start;
       group.spec = spec_in_step(group.spec, committed);
     }
     if (sends_all) {

@@ -84,14 +84,14 @@ BucketOption option_of(const PricedSpec& spec, std::string_view exchange, int st
 
 SpecTraffic spec_traffic(const std::string& text, int world_size, DeviceType device) {
   const CompressorSpec spec = parse_spec(text);
-  check(spec.rank == 0, "bucket options: what '", text,
+  check(spec.choice.rank == 0, "bucket options: what '", text,
         "' sends depends on the shapes of parameters, expected a spec that does not");
   const auto compressor =
       make_compressor(lasting_spec(spec), {.numel = kSampleNumel, .world_size = world_size});
   return {.spec = to_string(spec),
           .bytes_per_element =
               static_cast<double>(compressor->capacity_bytes()) / static_cast<double>(kSampleNumel),
-          .density = find_compressor(spec.name).selector() ? spec.density : 1.0,
+          .density = find_compressor(spec.name).selector() ? spec.choice.density : 1.0,
           .exchanges = exchanges_that_carry(*compressor, device)};
 }
 

@@ -176,7 +176,8 @@ std::vector<float> draw_gradient(const Case& c, const gradwire::CompressorSpec& 
     std::generate(gradient.begin(), gradient.end(), draw);
     return gradient;
   }
-  const auto kept = static_cast<size_t>(std::ceil(spec.density * static_cast<double>(c.numel)));
+  const auto kept =
+      static_cast<size_t>(std::ceil(spec.choice.density * static_cast<double>(c.numel)));
   for (const size_t index : draw_support(c, std::max<size_t>(kept, 1), rank)) {
     gradient[index] = draw();
   }
@@ -191,7 +192,7 @@ Sample run_exchange(const Case& c, Transport& transport, Context& context) {
   const auto compressor = gradwire::make_compressor(spec, shape);
   std::vector<float> gradient = draw_gradient(c, spec, transport.rank());
   std::vector<float> before, after;
-  if (spec.error_feedback) {
+  if (spec.feedback.on) {
     before.resize(c.numel);
     after.resize(c.numel);
   }

@@ -332,7 +332,7 @@ double default_outer_rate(const gradwire::OptimizerSpec& outer) {
 // [groups]
 ParameterGroups parameter_groups(const Options& options) {
   ParameterGroups groups{.matrices = {}, .vectors = {.weight_decay = 0.0, .adapt = false}};
-  if (options.method.momentum > 0 || options.method.eta < 1) {
+  if (options.method.feedback.momentum > 0 || options.method.feedback.eta < 1) {
     groups.matrices.momentum = 0.0;
   }
   if (options.optimizer.name == "lars") {

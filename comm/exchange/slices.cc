@@ -21,7 +21,7 @@ bool chooses_among_all(const Compressor& compressor) {
 }
 
 bool rounds_the_mean(const Compressor& c) {
-  const ValueCodec values = c.spec().values;
+  const ValueCodec values = c.spec().codec.values;
   const bool as_gradient = (values == ValueCodec::kFloat16 && c.shape().dtype == DType::kFloat16) ||
                            (values == ValueCodec::kBFloat16 && c.shape().dtype == DType::kBFloat16);
   const CompressorRow& row = find_compressor(c.spec().name);

@@ -121,7 +121,7 @@ void Bucket::exchange(Context& context) {
   }
   sample_union();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].spec.ef21) {
+    if (groups_[g].spec.feedback.ef21) {
       memory_.of_group(g).add_estimate(slots_[g].mean.as<float>(), context.stream);
     }
   }
@@ -134,11 +134,10 @@ bool Bucket::estimates_overflow() const {
 }
 
 std::string Bucket::what_is_not_finite() const {
-  const bool kept = std::ranges::any_of(
-      groups_, [](const PlanGroup& group) { return group.spec.error_feedback; });
-  const bool multiplied = std::ranges::any_of(groups_, [](const PlanGroup& group) {
-    return group.spec.error_feedback && is_low_rank(group);
-  });
+  const bool kept =
+      std::ranges::any_of(groups_, [](const PlanGroup& group) { return group.spec.feedback.on; });
+  const bool multiplied = std::ranges::any_of(
+      groups_, [](const PlanGroup& group) { return group.spec.feedback.on && is_low_rank(group); });
   if (report_.nonfinite_rank >= 0) {
     return concat(
         "rank ", report_.nonfinite_rank, "'s gradient holds NaN or infinity",
@@ -164,7 +163,7 @@ void Bucket::deliver(Delivery delivery, std::span<const PlanGroup> planned) {
   check(!row_.by_node || delivery == Delivery::kMean, "deliver: ", label_,
         " adds up by node, payloads cannot be handed on");
   const bool estimates =
-      std::ranges::any_of(planned, [](const PlanGroup& group) { return group.spec.ef21; });
+      std::ranges::any_of(planned, [](const PlanGroup& group) { return group.spec.feedback.ef21; });
   check(!estimates || delivery == Delivery::kMean, "deliver: ", label_,
         " has a group with ef21, whose payloads are no gradient, expected to hand on the mean");
   check(

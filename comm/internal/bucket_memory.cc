@@ -110,7 +110,7 @@ void BucketMemory::write_velocity(size_t g, size_t begin, ConstResidual values) 
 
 void BucketMemory::set_velocity(size_t offset, ConstResidual values) {
   const size_t g = group_at(offset), begin = offset - groups_[g].offset;
-  if (values.empty() || !keeps_velocity(groups_[g].spec) || groups_[g].spec.ef21) {
+  if (values.empty() || !keeps_velocity(groups_[g].spec) || groups_[g].spec.feedback.ef21) {
     return;
   }
   const Region share = shares_[g];
@@ -216,7 +216,8 @@ void BucketMemory::forget_waiting(uint32_t committed_steps) {
 void BucketMemory::add_waiting(size_t g, Gradient gradient, Stream& stream) const {
   feedback_[g].add_waiting(gradient, stream);
   if (!velocity_elsewhere_[g].empty()) {
-    add_floats(velocity_elsewhere_[g], static_cast<float>(groups_[g].spec.momentum), gradient);
+    add_floats(velocity_elsewhere_[g], static_cast<float>(groups_[g].spec.feedback.momentum),
+               gradient);
   }
 }
 

@@ -42,7 +42,7 @@ BucketLoad load_of(const PlanBucket& bucket, DType dtype, const LinkCosts& link,
     made.load.payload_bytes += compressor.first_bytes() + compressor.capacity_bytes();
     made.load.rounds = std::max(made.load.rounds, compressor.rounds());
     const bool selects = find_compressor(group.spec.name).selector();
-    const double density = selects ? group.spec.density : 1.0;
+    const double density = selects ? group.spec.choice.density : 1.0;
     entries += static_cast<double>(group.numel) * density;
     for (const Segment& segment : group.segments) {
       const double seen = selects ? union_of(segment.parameter) : 1.0;

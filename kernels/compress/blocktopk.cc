@@ -18,7 +18,7 @@ std::vector<BlockSegment> segments_of(const CompressorSpec& spec, const Compress
   BlockSegment all{0, 0};
   for (const Segment& segment : shape.segments) {
     all.end += segment.numel;
-    all.blocks_end += (segment.numel + spec.width - 1) / spec.width;
+    all.blocks_end += (segment.numel + spec.choice.width - 1) / spec.choice.width;
     segments.push_back(all);
   }
   return segments;
@@ -31,7 +31,7 @@ class BlockTopK final : public SelectingFormat {
 
  protected:
   size_t most_entries(Scope scope) const override {
-    return std::min(most_blocks(scope.region) * spec().width, scope.region.numel());
+    return std::min(most_blocks(scope.region) * spec().choice.width, scope.region.numel());
   }
   /// A block that lies in two chunks has an index in each.
   size_t most_indices(Scope scope) const override {
@@ -40,7 +40,7 @@ class BlockTopK final : public SelectingFormat {
   }
   cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
                         ThreadPool& pool) const override {
-    input.k = kept_elements(spec().density, blocks_in(scope.region));
+    input.k = kept_elements(spec().choice.density, blocks_in(scope.region));
     return cpu::select_blocks(input, blocks(), scope.region.begin, frame, pool);
   }
 
@@ -51,7 +51,7 @@ class BlockTopK final : public SelectingFormat {
   }
   /// A slice may hold all that the group sends.
   size_t most_blocks(Region region) const {
-    return std::min(kept_elements(spec().density, blocks_in(whole())), blocks_in(region));
+    return std::min(kept_elements(spec().choice.density, blocks_in(whole())), blocks_in(region));
   }
 };
 

@@ -32,13 +32,12 @@ struct CompressorRow {
   std::string_view summary;  ///< one line for tables
   std::string_view example;  ///< a spec string that uses it
   Selection select = Selection::kAll;
-  ValueCodec default_values;
-  bool default_error_feedback = false;
-  bool takes_rounding = false;             ///< "nearest" or "stochastic"
-  Rounding rounding = Rounding::kNearest;  ///< the default, and the only one unless takes_rounding
+  Codec codec = {};  ///< what a spec leaves out
+  FeedbackRule feedback = {};
+  bool takes_rounding = false;  ///< "nearest" or "stochastic"; without it the codec's alone
   bool takes_levels = false;               ///< ":S"
   /// At most, of |x|^2, without feedback, where the payload's encoding is not that of
-  /// default_values. 0: it is, and the codec's rounding says what is lost.
+  /// codec.values. 0: it is, and the codec's rounding says what is lost.
   double most_lost = 0;
   std::string_view source;  ///< paper or definition
   /// Its payloads on the CPU, for make_compressor().
@@ -72,7 +71,7 @@ struct CompressorRow {
   constexpr bool low_rank() const { return select == Selection::kFactors; }
   /// "block=N"
   constexpr bool takes_block() const {
-    return select == Selection::kAll && has_scales(default_values);
+    return select == Selection::kAll && has_scales(codec.values);
   }
 };
 

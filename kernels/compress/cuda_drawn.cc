@@ -12,16 +12,16 @@ class CudaDrawn final : public CudaFormat {
  public:
   CudaDrawn(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
       : CudaFormat(std::move(on_cpu), std::move(shape)),
-        format_{sparse_values(spec().values),
-                static_cast<uint32_t>(kept_elements(spec().density, kChunk)),
-                static_cast<int>(spec().levels)},
+        format_{sparse_values(spec().codec.values),
+                static_cast<uint32_t>(kept_elements(spec().choice.density, kChunk)),
+                static_cast<int>(spec().codec.levels)},
         group_(drawn_group(this->shape())),
         segments_(upload_segments()) {}
 
  protected:
   void encode(const Encoding& what, Context& context) override {
     const cuda::RoundingSource rounding = rounding_source(segments_, what.rank_stage);
-    const bool by_chance = spec().rounding == Rounding::kStochastic;
+    const bool by_chance = spec().codec.rounding == Rounding::kStochastic;
     cuda::encode_drawn({.g = what.x,
                         .e = what.e,
                         .format = format_,
@@ -31,7 +31,7 @@ class CudaDrawn final : public CudaFormat {
                         .drawn_as = what.parts,
                         .stochastic = by_chance ? &rounding : nullptr,
                         .scale = what.scale,
-                        .scale_up = !spec().error_feedback && !what.merging},
+                        .scale_up = !spec().feedback.on && !what.merging},
                        {.records = what.body,
                         .e_next = what.e_next,
                         .put_back = what.put_back,

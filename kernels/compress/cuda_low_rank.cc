@@ -49,12 +49,13 @@ class CudaLowRank final : public CudaFormat {
  public:
   CudaLowRank(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape of)
       : CudaFormat(std::move(on_cpu), std::move(of)),
-        layout_(shape().segments, spec().rank, spec().rounds),
+        layout_(shape().segments, spec().choice.rank, spec().choice.rounds),
         either_(std::max(layout_.factors(FactorSide::kLeft), layout_.factors(FactorSide::kRight))),
         matrices_(table_of(layout_.matrices())),
         runs_(table_of(layout_.plain_runs())),
         rows_(table_of<cuda::RowTask>(row_tasks(layout_))),
-        drawn_{spec().rounds == 2 ? Buffer() : drawn(FactorSide::kLeft), drawn(FactorSide::kRight)},
+        drawn_{spec().choice.rounds == 2 ? Buffer() : drawn(FactorSide::kLeft),
+               drawn(FactorSide::kRight)},
         factors_{Buffer(either_ * sizeof(float), shape().device),
                  Buffer(either_ * sizeof(float), shape().device)},
         tags_(table_of<cuda::FactorTag>(std::vector<cuda::FactorTag>(2))),
@@ -64,7 +65,7 @@ class CudaLowRank final : public CudaFormat {
                    : Buffer()),
         made_at_(read_words()) {
     std::vector<uint64_t> begins;
-    tiles_ = table_of<cuda::TileTask>(tile_tasks(layout_, spec().rank, begins));
+    tiles_ = table_of<cuda::TileTask>(tile_tasks(layout_, spec().choice.rank, begins));
     tile_sums_ = table_of<uint64_t>(begins);
     sums_ = begins.back();
   }
@@ -92,9 +93,9 @@ class CudaLowRank final : public CudaFormat {
   }
   Buffer drawn(FactorSide side) const {
     std::vector<float> factors(layout_.factors(side));
-    draw_factors(layout_, spec().rank, side, shape().seed, factors);
+    draw_factors(layout_, spec().choice.rank, side, shape().seed, factors);
     ThreadPool one(1);
-    cpu::orthonormalise(layout_.matrices(), spec().rank, side, factors.data(), one);
+    cpu::orthonormalise(layout_.matrices(), spec().choice.rank, side, factors.data(), one);
     return table_of<float>(factors);
   }
   /// The factors of the next step become what teach(on_cpu) makes of the CPU's format that has them.
@@ -109,11 +110,11 @@ class CudaLowRank final : public CudaFormat {
   bool two_rounds() const { return traits().rounds() == 2; }
   /// Of factors that the step before has left.
   FactorSide side_learned(uint32_t step) const {
-    return spec().rounds == 1 ? side_of_step(step - 1) : FactorSide::kRight;
+    return spec().choice.rounds == 1 ? side_of_step(step - 1) : FactorSide::kRight;
   }
   /// Of which side what a call writes or decodes is, where the step does not say it.
   std::optional<FactorSide> side_of_round(bool second) const {
-    if (spec().rounds == 1) {
+    if (spec().choice.rounds == 1) {
       return std::nullopt;
     }
     return two_rounds() && !second ? FactorSide::kLeft : FactorSide::kRight;
@@ -124,7 +125,7 @@ class CudaLowRank final : public CudaFormat {
             .rows = rows_.as<const cuda::RowTask>(),
             .tiles = tiles_.as<const cuda::TileTask>(),
             .tile_sums = tile_sums_.as<const uint64_t>(),
-            .rank = spec().rank,
+            .rank = spec().choice.rank,
             .numel = shape().numel,
             .plain = layout_.plain(FactorSide::kRight),
             .left = layout_.factors(FactorSide::kLeft),
@@ -176,7 +177,7 @@ std::vector<uint64_t> CudaLowRank::state() const {
   }
   std::vector<float> factors(either_);
   read_memory(factors_[words.parity].bytes(), std::as_writable_bytes(std::span(factors)));
-  return pack_factors(layout_, spec().rank, side_learned(words.step), factors);
+  return pack_factors(layout_, spec().choice.rank, side_learned(words.step), factors);
 }
 
 // What is right of a state is known there.
@@ -194,12 +195,12 @@ void CudaLowRank::take(const Teach& teach) {
     return;
   }
   const FactorSide side = side_learned(words.step);
-  const std::vector<const uint64_t*> places = find_factors(learned, layout_, spec().rank);
+  const std::vector<const uint64_t*> places = find_factors(learned, layout_, spec().choice.rank);
   std::vector<float> factors(either_);
   for (size_t m = 0; m < places.size(); ++m) {
     const LowRankMatrix& matrix = layout_.matrices()[m];
     std::memcpy(factors.data() + matrix.at(side), places[m],
-                size_t{spec().rank} * matrix.length(side) * sizeof(float));
+                size_t{spec().choice.rank} * matrix.length(side) * sizeof(float));
   }
   write_memory(std::as_bytes(std::span(factors)), factors_[words.parity].bytes());
   given_in_ = words.epoch;

@@ -10,15 +10,15 @@ namespace {
 
 cuda::ReadFormat format_of_records(const CompressorSpec& spec) {
   return {.kind = cuda::BodyKind::kRecords,
-          .format = {.values = sparse_values(spec.values)},
-          .block = spec.block};
+          .format = {.values = sparse_values(spec.codec.values)},
+          .block = spec.codec.block};
 }
 
 class CudaQuantized final : public CudaFormat {
  public:
   CudaQuantized(std::unique_ptr<ChunkedFormat> on_cpu, CompressorShape shape)
       : CudaFormat(std::move(on_cpu), std::move(shape)),
-        bits_(value_bits(spec().values, this->shape().dtype)),
+        bits_(value_bits(spec().codec.values, this->shape().dtype)),
         segments_(upload_segments()) {}
 
   std::optional<cuda::ReadFormat> read_format() const override { return format_of_records(spec()); }
@@ -30,12 +30,12 @@ class CudaQuantized final : public CudaFormat {
         {.g = what.x,
          .e = what.e,
          .bits = bits_,
-         .block = spec().block,
-         .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
+         .block = spec().codec.block,
+         .stochastic = spec().codec.rounding == Rounding::kStochastic ? &rounding : nullptr,
          .first = what.region.begin,
          .scale = what.scale,
-         .format = code_format(spec().values),
-         .levels = static_cast<int>(spec().levels)},
+         .format = code_format(spec().codec.values),
+         .levels = static_cast<int>(spec().codec.levels)},
         {.records = what.body,
          .e_next = what.e_next,
          .put_back = what.put_back,
@@ -47,12 +47,12 @@ class CudaQuantized final : public CudaFormat {
   void add_up(const Addition& what, Context& context) override {
     cuda::dequantize({.parts = what.parts,
                       .bits = bits_,
-                      .block = spec().block,
+                      .block = spec().codec.block,
                       .first = what.region.begin,
                       .faults = faults_of_parts(),
                       .onto = what.onto,
                       .overflow = what.overflow,
-                      .format = code_format(spec().values)},
+                      .format = code_format(spec().codec.values)},
                      what.scale, what.sum, context.stream);
   }
 
@@ -70,7 +70,7 @@ class CudaSigns final : public CudaFormat {
 
  protected:
   void encode(const Encoding& what, Context& context) override {
-    cuda::encode_signs({.g = what.x, .e = what.e, .block = spec().block, .scale = what.scale},
+    cuda::encode_signs({.g = what.x, .e = what.e, .block = spec().codec.block, .scale = what.scale},
                        {.records = what.body,
                         .e_next = what.e_next,
                         .put_back = what.put_back,
@@ -81,7 +81,7 @@ class CudaSigns final : public CudaFormat {
 
   void add_up(const Addition& what, Context& context) override {
     cuda::sum_signs({.parts = what.parts,
-                     .block = spec().block,
+                     .block = spec().codec.block,
                      .first = what.region.begin,
                      .faults = faults_of_parts(),
                      .onto = what.onto,
@@ -94,7 +94,7 @@ class CudaSigns final : public CudaFormat {
 
 std::unique_ptr<Format> make_cuda_quantized(std::unique_ptr<ChunkedFormat> on_cpu,
                                             CompressorShape shape) {
-  if (on_cpu->spec().values == ValueCodec::kSign) {
+  if (on_cpu->spec().codec.values == ValueCodec::kSign) {
     return std::make_unique<CudaSigns>(std::move(on_cpu), std::move(shape));
   }
   return std::make_unique<CudaQuantized>(std::move(on_cpu), std::move(shape));

@@ -26,11 +26,11 @@ cuda::SparseFormat format_of(const CompressorSpec& spec, const SelectingFormat& 
   while (bitmaps <= on_cpu.last_variant() && on_cpu.index_codec(bitmaps) == IndexCodec::kBitmap) {
     ++bitmaps;
   }
-  return {.values = sparse_values(spec.values),
+  return {.values = sparse_values(spec.codec.values),
           .bitmap = bitmaps > 0,
           .by_variant = bitmaps > 0 && bitmaps <= on_cpu.last_variant(),
           .bitmap_variants = bitmaps,
-          .levels = static_cast<int>(spec.levels),
+          .levels = static_cast<int>(spec.codec.levels),
           .blocks = blocks};
 }
 
@@ -44,7 +44,7 @@ class CudaSelecting final : public CudaFormat {
                     : upload(std::as_bytes(selecting().block_segments()))),
         format_(format_of(spec(), selecting(),
                           {blocks_.as<BlockSegment>().data(), selecting().block_segments().size(),
-                           spec().width})),
+                           spec().choice.width})),
         segments_(upload_segments()) {
     if (choice_ == Selection::kLargestOfParameters) {
       std::vector<uint64_t> ends;
@@ -119,10 +119,11 @@ class CudaSelecting final : public CudaFormat {
     const auto listed_before = frame.take<cuda::EntriesBefore>(listed);
     if (choice_ == Selection::kLargestBlocks) {
       const BlockExtent blocks = blocks_in(what.region);
-      cuda::select_blocks(
-          {.g = what.x, .e = what.e, .k = kept_elements(spec().density, blocks.end - blocks.begin)},
-          {format_.blocks, what.region.begin, blocks, listed_counts, listed_before}, chosen,
-          context.stream);
+      cuda::select_blocks({.g = what.x,
+                           .e = what.e,
+                           .k = kept_elements(spec().choice.density, blocks.end - blocks.begin)},
+                          {format_.blocks, what.region.begin, blocks, listed_counts, listed_before},
+                          chosen, context.stream);
     } else {
       select(what, chosen, context.stream);
     }
@@ -135,7 +136,7 @@ class CudaSelecting final : public CudaFormat {
          .before = chosen.before,
          .scale = what.scale,
          .variant = staged ? stage_.as<uint32_t>().data() : nullptr,
-         .stochastic = spec().rounding == Rounding::kStochastic ? &rounding : nullptr,
+         .stochastic = spec().codec.rounding == Rounding::kStochastic ? &rounding : nullptr,
          .first = what.region.begin,
          .listed = listed_counts,
          .listed_before = listed_before},
@@ -193,14 +194,15 @@ class CudaSelecting final : public CudaFormat {
   }
   void select(const Encoding& what, const cuda::SelectOutput& out, Stream& stream) {
     if (choice_ == Selection::kLargestOfChunks) {
-      cuda::select_in_chunks({.g = what.x, .e = what.e, .k = kept_elements(spec().density, kChunk)},
-                             out, stream);
+      cuda::select_in_chunks(
+          {.g = what.x, .e = what.e, .k = kept_elements(spec().choice.density, kChunk)}, out,
+          stream);
       return;
     }
     if (choice_ == Selection::kLargestOfParameters) {
       cuda::select_in_segments({.g = what.x, .e = what.e},
                                {.ends = ends_.as<const uint64_t>(),
-                                .density = spec().density,
+                                .density = spec().choice.density,
                                 .first = what.region.begin},
                                out, stream);
       return;
@@ -210,7 +212,7 @@ class CudaSelecting final : public CudaFormat {
       return;
     }
     const cuda::SelectInput input{
-        .g = what.x, .e = what.e, .k = kept_elements(spec().density, what.region.numel())};
+        .g = what.x, .e = what.e, .k = kept_elements(spec().choice.density, what.region.numel())};
     if (choice_ == Selection::kAboveThreshold && !what.merging) {
       cuda::select_above(input,
                          {.slots = thresholds_.as<cuda::ThresholdSlot>().data(),
@@ -234,7 +236,7 @@ class CudaSelecting final : public CudaFormat {
     }
     const cuda::SelectStages stages{.k = std::span(kept).first(count),
                                     .last = last,
-                                    .period = std::max(spec().warmup, 1u),
+                                    .period = std::max(spec().choice.warmup, 1u),
                                     .step = &step_words()->step,
                                     .parts = what.parts,
                                     .stage = stage_.as<uint32_t>().data()};

@@ -85,7 +85,7 @@ class Dense final : public FixedFormat {
 }  // namespace
 
 std::unique_ptr<ChunkedFormat> make_dense(const CompressorSpec& spec, CompressorShape shape) {
-  const DType sent = dtype_sent(spec.values, shape.dtype);
+  const DType sent = dtype_sent(spec.codec.values, shape.dtype);
   return std::make_unique<Dense>(spec, std::move(shape), sent);
 }
 

@@ -44,9 +44,9 @@ TensorView view_on(Device device, std::span<float> values) {
 Feedback::Feedback(const CompressorSpec& spec, size_t numel, Place place)
     : place_(std::move(place)),
       numel_(numel),
-      dtype_(spec.residual),
-      keeps_residual_(spec.error_feedback),
-      ef21_(spec.ef21) {
+      dtype_(spec.feedback.residual),
+      keeps_residual_(spec.feedback.on),
+      ef21_(spec.feedback.ef21) {
   const size_t bytes = keeps_residual_ ? numel * size_of(dtype_) : 0;
   if (residual_on_host()) {
     pinned_ = {PinnedBuffer(bytes), PinnedBuffer(bytes)};

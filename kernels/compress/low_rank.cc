@@ -21,14 +21,14 @@
 namespace gradwire {
 
 LowRank::LowRank(const CompressorSpec& spec, CompressorShape shape)
-    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kLowRank, spec.values}),
-      layout_(this->shape().segments, spec.rank, spec.rounds) {}
+    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kLowRank, spec.codec.values}),
+      layout_(this->shape().segments, spec.choice.rank, spec.choice.rounds) {}
 
 // Kept are both buffers of what was learned, the factors of the first round, and those drawn.
 FormatTraits LowRank::traits() const {
   const size_t left = layout_.factors(FactorSide::kLeft);
   const size_t right = layout_.factors(FactorSide::kRight);
-  const size_t learned = spec().rounds == 2 ? right : std::max(left, right);
+  const size_t learned = spec().choice.rounds == 2 ? right : std::max(left, right);
   return {.combine = Combine::kSum,
           .fixed_length = layout_.floats(FactorSide::kLeft) == layout_.floats(FactorSide::kRight),
           .by_chunks = false,
@@ -37,19 +37,19 @@ FormatTraits LowRank::traits() const {
 }
 
 FactorSide LowRank::side_to_write(const Work& work) const {
-  return spec().rounds == 1             ? side_of_step(work.step)
+  return spec().choice.rounds == 1      ? side_of_step(work.step)
          : two_rounds() && !work.second ? FactorSide::kLeft
                                         : FactorSide::kRight;
 }
 
 FactorSide LowRank::side_expected(uint32_t step) const {
-  return spec().rounds == 1                  ? side_of_step(step)
+  return spec().choice.rounds == 1           ? side_of_step(step)
          : two_rounds() && first_in_ != step ? FactorSide::kLeft
                                              : FactorSide::kRight;
 }
 
 FactorSide LowRank::side_learned(uint32_t step) const {
-  return spec().rounds == 1 ? side_of_step(step) : FactorSide::kRight;
+  return spec().choice.rounds == 1 ? side_of_step(step) : FactorSide::kRight;
 }
 
 void LowRank::keep_learned() {
@@ -69,7 +69,8 @@ void LowRank::forget_learned() {
 }
 
 std::vector<uint64_t> LowRank::state() const {
-  return held_ ? pack_factors(layout_, spec().rank, *held_, factors_) : std::vector<uint64_t>{};
+  return held_ ? pack_factors(layout_, spec().choice.rank, *held_, factors_)
+               : std::vector<uint64_t>{};
 }
 
 void LowRank::set_state(std::span<const uint64_t> state) { take_factors(state, !state.empty()); }
@@ -78,15 +79,15 @@ std::span<const float> LowRank::drawn(FactorSide side) {
   const auto s = static_cast<size_t>(side);
   std::call_once(made_[s], [&] {
     drawn_[s].resize(layout_.factors(side));
-    draw_factors(layout_, spec().rank, side, shape().seed, drawn_[s]);
+    draw_factors(layout_, spec().choice.rank, side, shape().seed, drawn_[s]);
     ThreadPool one(1);
-    cpu::orthonormalise(layout_.matrices(), spec().rank, side, drawn_[s].data(), one);
+    cpu::orthonormalise(layout_.matrices(), spec().choice.rank, side, drawn_[s].data(), one);
   });
   return drawn_[s];
 }
 
 const float* LowRank::basis(FactorSide side) {
-  if (spec().rounds == 2 && side == FactorSide::kLeft) {
+  if (spec().choice.rounds == 2 && side == FactorSide::kLeft) {
     return first_.data();
   }
   return held_ == side ? factors_.data() : drawn(side).data();
@@ -95,13 +96,13 @@ const float* LowRank::basis(FactorSide side) {
 // Nothing is written before everything is checked.
 void LowRank::take_factors(std::span<const uint64_t> state, bool all) {
   const FactorSide side = step() == 0 ? FactorSide::kRight : side_learned(step() - 1);
-  if (!holds_factors(state, spec().rank, side)) {
+  if (!holds_factors(state, spec().choice.rank, side)) {
     check(!all, spec().name, ": its state of ", state.size(), " words holds no ",
-          side == FactorSide::kLeft ? "left" : "right", " factors of rank ", spec().rank,
+          side == FactorSide::kLeft ? "left" : "right", " factors of rank ", spec().choice.rank,
           ", as step ", step(), " expects");
     return;
   }
-  const std::vector<const uint64_t*> places = find_factors(state, layout_, spec().rank);
+  const std::vector<const uint64_t*> places = find_factors(state, layout_, spec().choice.rank);
   const auto missing = static_cast<size_t>(std::ranges::count(places, nullptr));
   check(!all || missing == 0, spec().name, ": its state of ", state.size(),
         " words has factors of ", places.size() - missing, " of its matrices, expected all ",
@@ -115,7 +116,7 @@ void LowRank::take_factors(std::span<const uint64_t> state, bool all) {
     const LowRankMatrix& matrix = layout_.matrices()[m];
     if (places[m] != nullptr) {
       std::memcpy(factors_.data() + matrix.at(side), places[m],
-                  size_t{spec().rank} * matrix.length(side) * sizeof(float));
+                  size_t{spec().choice.rank} * matrix.length(side) * sizeof(float));
     }
   }
 }
@@ -180,7 +181,7 @@ void LowRank::finish(bool finite, std::span<const float> factors, Payload out,
 void LowRank::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                     const Work& work) {
   const FactorSide side = side_to_write(work);
-  const cpu::LowRankInput input{g, e, layout_.matrices(), spec().rank};
+  const cpu::LowRankInput input{g, e, layout_.matrices(), spec().choice.rank};
   Workspace::Frame frame(work.workspace);
   const auto factors = frame.take<float>(layout_.factors(side));
   if (begin_round(work)) {
@@ -197,7 +198,7 @@ void LowRank::write(ConstGradient g, ConstResidual e, Residual e_next, Payload o
 void LowRank::write_accumulated(Residual x, Payload out, const Work& work) {
   const FactorSide side = side_to_write(work);
   const cpu::LowRankInput input{
-      view_of(std::span<const float>(x)), {}, layout_.matrices(), spec().rank};
+      view_of(std::span<const float>(x)), {}, layout_.matrices(), spec().choice.rank};
   Workspace::Frame frame(work.workspace);
   const auto factors = frame.take<float>(layout_.factors(side));
   if (begin_round(work)) {

@@ -108,7 +108,7 @@ void LowRank::add_part(const Part& part, Residual x, const Work& work) {
   Workspace::Frame frame(work.workspace);
   const auto factors = frame.take<float>(layout_.factors(side));
   load_floats(part.body.data() + layout_.plain(side) * sizeof(float), factors);
-  cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
+  cpu::write_product(layout_.matrices(), spec().choice.rank, pair(side, factors.data()),
                      {view_of(x), true}, work.pool);
 }
 
@@ -172,7 +172,8 @@ void LowRank::write_first(std::span<const Part> parts, float scale, const Work& 
   first_in_.reset();
   first_.resize(layout_.factors(FactorSide::kLeft));
   sum_floats(parts, scale, first_, work.pool);
-  cpu::orthonormalise(layout_.matrices(), spec().rank, FactorSide::kLeft, first_.data(), work.pool);
+  cpu::orthonormalise(layout_.matrices(), spec().choice.rank, FactorSide::kLeft, first_.data(),
+                      work.pool);
   first_in_ = work.step;
 }
 
@@ -190,12 +191,12 @@ bool LowRank::write_group(std::span<const Part> parts, const Sum& what, const Wo
                                 what.sum.subview(run.offset, run.numel), cpu::Caching::kNormal) &&
              finite;
   }
-  finite = cpu::write_product(layout_.matrices(), spec().rank, pair(side, factors.data()),
+  finite = cpu::write_product(layout_.matrices(), spec().choice.rank, pair(side, factors.data()),
                               {what.sum}, work.pool) &&
            finite;
   if (side == side_learned(work.step) && cover_all(parts)) {
     learned_.assign(factors.begin(), factors.end());
-    cpu::orthonormalise(layout_.matrices(), spec().rank, side, learned_.data(), work.pool);
+    cpu::orthonormalise(layout_.matrices(), spec().choice.rank, side, learned_.data(), work.pool);
     learned_in_ = work.step;
   }
   return finite;

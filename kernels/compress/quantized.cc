@@ -15,10 +15,10 @@ constexpr size_t kMaxScales = kChunk / 8;  // the smallest block has 8 elements
 class BlockQuantized final : public FixedFormat {
  public:
   BlockQuantized(const CompressorSpec& spec, CompressorShape shape)
-      : FixedFormat(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
-        bits_(value_bits(spec.values, DType::kFloat32)),
-        format_(code_format(spec.values)),
-        block_(spec.block),
+      : FixedFormat(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.codec.values}),
+        bits_(value_bits(spec.codec.values, DType::kFloat32)),
+        format_(code_format(spec.codec.values)),
+        block_(spec.codec.block),
         numbers_(this->shape()) {}
 
  protected:
@@ -44,7 +44,7 @@ class BlockQuantized final : public FixedFormat {
             .block = block_,
             .random = {},
             .format = format_,
-            .levels = static_cast<int>(spec().levels)};
+            .levels = static_cast<int>(spec().codec.levels)};
   }
   size_t scale_count(size_t numel) const { return (numel + block_ - 1) / block_; }
 
@@ -59,7 +59,7 @@ bool BlockQuantized::encode_chunk(const Chunk& chunk, std::byte* record) const {
   alignas(64) uint16_t random[kChunk];
   cpu::Quantizer how = quantizer();
   RoundingNumbers::Run run{};
-  if (spec().rounding == Rounding::kStochastic) {
+  if (spec().codec.rounding == Rounding::kStochastic) {
     run = numbers_.run(region, chunk.draw);
     if (run.count < region.numel()) {  // several parameters share the chunk
       numbers_.fill(region, chunk.draw, {random, region.numel()});
@@ -80,7 +80,7 @@ bool BlockQuantized::encode(std::span<const float> x, Region region, Draw draw, 
   alignas(64) int8_t codes[kChunk];
   alignas(64) uint16_t random[kChunk];
   cpu::Quantizer how = quantizer();
-  if (spec().rounding == Rounding::kStochastic) {
+  if (spec().codec.rounding == Rounding::kStochastic) {
     numbers_.fill(region, draw, {random, x.size()});
     how.random = {random, x.size()};
   }

@@ -34,8 +34,8 @@ struct Room {
 class RandomK final : public ChunkedFormat {
  public:
   RandomK(const CompressorSpec& spec, CompressorShape shape)
-      : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kDrawn, spec.values}),
-        per_chunk_(static_cast<uint32_t>(kept_elements(spec.density, kChunk))),
+      : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kDrawn, spec.codec.values}),
+        per_chunk_(static_cast<uint32_t>(kept_elements(spec.choice.density, kChunk))),
         run_(spec),
         numbers_(this->shape()) {}
 
@@ -110,7 +110,7 @@ bool covers(const Part& part, size_t chunk) {
 }
 
 void RandomK::scale_up(size_t numel, std::span<float> values) const {
-  if (spec().error_feedback) {
+  if (spec().feedback.on) {
     return;
   }
   constexpr float kLargest = std::numeric_limits<float>::max();

@@ -11,8 +11,8 @@ namespace {
 class Signs final : public FixedFormat {
  public:
   Signs(const CompressorSpec& spec, CompressorShape shape)
-      : FixedFormat(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.values}),
-        block_(spec.block) {}
+      : FixedFormat(spec, std::move(shape), {PayloadFormat::kBlockQuantized, spec.codec.values}),
+        block_(spec.codec.block) {}
 
  protected:
   size_t record_bytes(size_t numel) const override {

@@ -6,6 +6,9 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <tuple>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "gradwire/kernels/compress/compressor_registry.h"
@@ -23,7 +26,13 @@ constexpr std::array<std::string_view, 27> kOptions = {
     "rounds=N", "momentum=M", "eta=H",   "clip=NORM", "warmup=STEPS", "start=STEPS"};
 constexpr uint32_t kDefaultWidth = 64;  // divides the rows of most embeddings
 
-double default_momentum(const CompressorRow& row) { return row.keeps_velocity() ? 0.9 : 0; }
+/// What a spec is that says no more than its row.
+CompressorSpec default_spec(const CompressorRow& row) {
+  return {.name = std::string(row.name),
+          .choice = {.width = row.takes_width() ? kDefaultWidth : 0},
+          .codec = row.codec,
+          .feedback = row.feedback};
+}
 
 /// Of those that selectors take.
 std::optional<ValueCodec> find_codec(std::string_view text) {
@@ -108,78 +117,107 @@ enum class Aspect {
 };
 constexpr size_t kAspects = static_cast<size_t>(Aspect::kStart) + 1;
 
+/// An option that is a number: "decay=" in front of it, and where it lies.
+struct NumberOption {
+  std::string_view name;
+  Aspect aspect;
+  std::variant<uint32_t Choice::*, uint32_t Codec::*, double FeedbackRule::*> field;
+};
+constexpr std::array kNumbers = {
+    NumberOption{"rounds", Aspect::kRounds, &Choice::rounds},
+    NumberOption{"block", Aspect::kBlock, &Codec::block},
+    NumberOption{"width", Aspect::kWidth, &Choice::width},
+    NumberOption{"decay", Aspect::kDecay, &FeedbackRule::decay},
+    NumberOption{"eta", Aspect::kEta, &FeedbackRule::eta},
+    NumberOption{"momentum", Aspect::kMomentum, &FeedbackRule::momentum},
+    NumberOption{"clip", Aspect::kClip, &FeedbackRule::clip},
+    NumberOption{"warmup", Aspect::kWarmup, &Choice::warmup}};
+
+template <class Spec, class T>
+auto& in(Spec& spec, T Choice::* field) {
+  return spec.choice.*field;
+}
+template <class Spec, class T>
+auto& in(Spec& spec, T Codec::* field) {
+  return spec.codec.*field;
+}
+template <class Spec, class T>
+auto& in(Spec& spec, T FeedbackRule::* field) {
+  return spec.feedback.*field;
+}
+
+/// ",decay=0.9" where the spec has another number than its row gives it.
+std::string number_text(std::string_view name, const CompressorSpec& spec,
+                        const CompressorSpec& defaults) {
+  const NumberOption& option = *std::ranges::find(kNumbers, name, &NumberOption::name);
+  return std::visit(
+      [&](auto field) {
+        const auto value = in(spec, field);
+        if (value == in(defaults, field)) {
+          return std::string();
+        }
+        if constexpr (std::is_floating_point_v<decltype(in(defaults, field) + 0)>) {
+          return concat(",", name, "=", text_of(value));
+        } else {
+          return concat(",", name, "=", value);
+        }
+      },
+      option.field);
+}
+
 Aspect apply_option(CompressorSpec& spec, std::string_view option) {
+  Codec& codec = spec.codec;
   if (option.starts_with("qsgd:")) {
-    spec.levels = parse_number<uint32_t>(spec.name, "number of levels", option.substr(5));
-    check(spec.levels > 0, spec.name, ": number of levels is 0, must be 1 to 127");
-    spec.values = codec_of_levels(spec.levels);
-    spec.rounding = Rounding::kStochastic;
+    codec.levels = parse_number<uint32_t>(spec.name, "number of levels", option.substr(5));
+    check(codec.levels > 0, spec.name, ": number of levels is 0, must be 1 to 127");
+    codec.values = codec_of_levels(codec.levels);
+    codec.rounding = Rounding::kStochastic;
     return Aspect::kUnbiasedValues;
   }
   if (option == "natural" || option == "ternary") {
-    spec.values = option == "natural" ? ValueCodec::kPowerOfTwo : ValueCodec::kInt2;
-    spec.rounding = Rounding::kStochastic;
+    codec.values = option == "natural" ? ValueCodec::kPowerOfTwo : ValueCodec::kInt2;
+    codec.rounding = Rounding::kStochastic;
     return Aspect::kUnbiasedValues;
   }
-  if (const auto codec = find_codec(option)) {
-    spec.values = *codec;
+  if (const auto values = find_codec(option)) {
+    codec.values = *values;
     return Aspect::kValues;
   }
   if (option == "nearest" || option == "stochastic") {
-    spec.rounding = option == "nearest" ? Rounding::kNearest : Rounding::kStochastic;
+    codec.rounding = option == "nearest" ? Rounding::kNearest : Rounding::kStochastic;
     return Aspect::kRounding;
   }
-  if (option.starts_with("block=")) {
-    spec.block = parse_number<uint32_t>(spec.name, "block", option.substr(6));
-    return Aspect::kBlock;
-  }
-  if (option.starts_with("width=")) {
-    spec.width = parse_number<uint32_t>(spec.name, "width", option.substr(6));
-    return Aspect::kWidth;
-  }
   if (option == "ef" || option == "noef" || option == "ef21") {
-    spec.error_feedback = option != "noef";
-    spec.ef21 = option == "ef21";
+    spec.feedback.on = option != "noef";
+    spec.feedback.ef21 = option == "ef21";
     return Aspect::kFeedback;
   }
-  if (option.starts_with("decay=")) {
-    spec.decay = parse_number<double>(spec.name, "decay", option.substr(6));
-    return Aspect::kDecay;
+  const size_t equals = std::min(option.find('='), option.size());
+  const std::string_view key = option.substr(0, equals);
+  const std::string_view value = option.substr(std::min(equals + 1, option.size()));
+  const auto number = std::ranges::find(kNumbers, key, &NumberOption::name);
+  if (number != kNumbers.end() && equals < option.size()) {
+    std::visit(
+        [&](auto field) {
+          auto& place = in(spec, field);
+          place = parse_number<std::remove_reference_t<decltype(place)>>(spec.name, key, value);
+        },
+        number->field);
+    return number->aspect;
   }
   if (option.starts_with("residual=")) {
-    const std::string_view kept = option.substr(9);
-    check(kept == "fp32" || kept == "bf16", spec.name, ": residual is '", kept,
+    check(value == "fp32" || value == "bf16", spec.name, ": residual is '", value,
           "', must be fp32 or bf16");
-    spec.residual = kept == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+    spec.feedback.residual = value == "bf16" ? DType::kBFloat16 : DType::kFloat32;
     return Aspect::kResidual;
   }
-  if (option.starts_with("rounds=")) {
-    spec.rounds = parse_number<uint32_t>(spec.name, "rounds", option.substr(7));
-    return Aspect::kRounds;
-  }
-  if (option.starts_with("momentum=")) {
-    spec.momentum = parse_number<double>(spec.name, "momentum", option.substr(9));
-    return Aspect::kMomentum;
-  }
-  if (option.starts_with("eta=")) {
-    spec.eta = parse_number<double>(spec.name, "eta", option.substr(4));
-    return Aspect::kEta;
-  }
-  if (option.starts_with("clip=")) {
-    spec.clip = parse_number<double>(spec.name, "clip", option.substr(5));
-    return Aspect::kClip;
-  }
-  if (option.starts_with("warmup=")) {
-    spec.warmup = parse_number<uint32_t>(spec.name, "warmup", option.substr(7));
-    return Aspect::kWarmup;
-  }
   if (option.starts_with("start=")) {
-    const std::string_view steps = option.substr(6, option.find(':') - 6);
-    spec.start = parse_number<uint32_t>(spec.name, "start", steps);
-    if (const std::string_view sent = option.substr(6 + steps.size()); !sent.empty()) {
+    const std::string_view steps = value.substr(0, value.find(':'));
+    spec.choice.start = parse_number<uint32_t>(spec.name, "start", steps);
+    if (const std::string_view sent = value.substr(steps.size()); !sent.empty()) {
       check(sent == ":bf16", spec.name, ": option is '", option, "', must be start=", steps,
             " or start=", steps, ":bf16");
-      spec.start_values = ValueCodec::kBFloat16;
+      spec.choice.start_values = ValueCodec::kBFloat16;
     }
     return Aspect::kStart;
   }
@@ -212,23 +250,18 @@ CompressorSpec parse_parts(std::string_view text) {
   const size_t colon = head.find(':');
   const CompressorRow& row = find_compressor(head.substr(0, colon));
 
-  CompressorSpec spec;
-  spec.name = row.name;
-  spec.values = row.default_values;
-  spec.rounding = row.rounding;
-  spec.error_feedback = row.default_error_feedback;
-  spec.momentum = default_momentum(row);
-  spec.width = row.takes_width() ? kDefaultWidth : 0;
+  CompressorSpec spec = default_spec(row);
   if (row.takes_levels) {
     check(colon != std::string_view::npos, row.name, ": number of levels is missing, expected for "
           "example ", row.example);
-    spec.levels = parse_number<uint32_t>(row.name, "number of levels", head.substr(colon + 1));
-    spec.values = codec_of_levels(spec.levels);
+    spec.codec.levels =
+        parse_number<uint32_t>(row.name, "number of levels", head.substr(colon + 1));
+    spec.codec.values = codec_of_levels(spec.codec.levels);
   }
   if (row.low_rank()) {
     check(colon != std::string_view::npos, row.name, ": rank is missing, expected for example ",
           row.example);
-    spec.rank = parse_number<uint32_t>(row.name, "rank", head.substr(colon + 1));
+    spec.choice.rank = parse_number<uint32_t>(row.name, "rank", head.substr(colon + 1));
   }
   check(row.selector() || row.takes_levels || row.low_rank() || colon == std::string_view::npos,
         row.name, ": density is '",
@@ -237,9 +270,10 @@ CompressorSpec parse_parts(std::string_view text) {
   check(!row.selector() || colon != std::string_view::npos, row.name,
         ": density is missing, expected for example ", row.example);
   if (row.selector()) {
-    spec.density = parse_density(row.name, head.substr(colon + 1));
-    if (row.per_chunk() && spec.density > 0 && spec.density <= 1) {
-      spec.density = chunk_density(spec.density);
+    double& density = spec.choice.density;
+    density = parse_density(row.name, head.substr(colon + 1));
+    if (row.per_chunk() && density > 0 && density <= 1) {
+      density = chunk_density(density);
     }
   }
 
@@ -296,59 +330,41 @@ CompressorSpec parse_spec(std::string_view text) {
 
 std::string to_string(const CompressorSpec& spec) {
   const CompressorRow& row = find_compressor(spec.name);
-  const CompressorSpec defaults;
+  const CompressorSpec defaults = default_spec(row);
+  const auto number = [&](std::string_view name) { return number_text(name, spec, defaults); };
+  const auto& [choice, codec, feedback] = std::tie(spec.choice, spec.codec, spec.feedback);
   std::string text = spec.name;
   if (row.selector()) {
-    text.append(":").append(row.per_chunk() ? print_chunk_density(spec.density)
-                                          : print_density(spec.density));
+    text.append(":").append(row.per_chunk() ? print_chunk_density(choice.density)
+                                            : print_density(choice.density));
   }
-  if (spec.levels > 0) {
-    text.append(row.takes_levels ? ":" : ",qsgd:").append(std::to_string(spec.levels));
-  } else if (spec.values != row.default_values) {
-    text.append(",").append(to_string(spec.values));
+  if (codec.levels > 0) {
+    text.append(row.takes_levels ? ":" : ",qsgd:").append(std::to_string(codec.levels));
+  } else if (codec.values != row.codec.values) {
+    text.append(",").append(to_string(codec.values));
   }
   if (row.low_rank()) {
-    text.append(":").append(std::to_string(spec.rank));
+    text.append(":").append(std::to_string(choice.rank));
   }
-  if (spec.rounds != defaults.rounds) {
-    text.append(",rounds=").append(std::to_string(spec.rounds));
+  text += number("rounds");
+  const bool has_one = codec.levels > 0 || codec.values == ValueCodec::kPowerOfTwo;
+  if (codec.rounding != row.codec.rounding && !has_one) {
+    text += codec.rounding == Rounding::kStochastic ? ",stochastic" : ",nearest";
   }
-  const bool has_one = spec.levels > 0 || spec.values == ValueCodec::kPowerOfTwo;
-  if (spec.rounding != row.rounding && !has_one) {
-    text += spec.rounding == Rounding::kStochastic ? ",stochastic" : ",nearest";
-  }
-  if (spec.block != defaults.block) {
-    text.append(",block=").append(std::to_string(spec.block));
-  }
-  if (row.takes_width() && spec.width != kDefaultWidth) {
-    text.append(",width=").append(std::to_string(spec.width));
-  }
-  if (spec.ef21) {
+  text += number("block") + number("width");
+  if (feedback.ef21) {
     text += ",ef21";
-  } else if (spec.error_feedback != row.default_error_feedback) {
-    text += spec.error_feedback ? ",ef" : ",noef";
+  } else if (feedback.on != row.feedback.on) {
+    text += feedback.on ? ",ef" : ",noef";
   }
-  if (spec.decay != defaults.decay) {
-    text.append(",decay=").append(text_of(spec.decay));
+  text += number("decay");
+  text += feedback.residual == DType::kBFloat16 ? ",residual=bf16" : "";
+  for (const std::string_view name : {"eta", "momentum", "clip", "warmup"}) {
+    text += number(name);
   }
-  if (spec.residual != defaults.residual) {
-    text += ",residual=bf16";
-  }
-  if (spec.eta != defaults.eta) {
-    text.append(",eta=").append(text_of(spec.eta));
-  }
-  if (spec.momentum != default_momentum(row)) {
-    text.append(",momentum=").append(text_of(spec.momentum));
-  }
-  if (spec.clip != defaults.clip) {
-    text.append(",clip=").append(text_of(spec.clip));
-  }
-  if (spec.warmup != defaults.warmup) {
-    text.append(",warmup=").append(std::to_string(spec.warmup));
-  }
-  if (spec.start != defaults.start) {
-    text.append(",start=").append(std::to_string(spec.start));
-    text.append(spec.start_values == ValueCodec::kBFloat16 ? ":bf16" : "");
+  if (choice.start > 0) {
+    text.append(",start=").append(std::to_string(choice.start));
+    text.append(choice.start_values == ValueCodec::kBFloat16 ? ":bf16" : "");
   }
   return text;
 }

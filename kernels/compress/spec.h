@@ -63,36 +63,57 @@ enum class Rounding : uint8_t { kNearest = 0, kStochastic = 1 };
 /// Nearest-even bits per value on the wire, scales not counted (kRaw: those of `dtype`).
 int value_bits(ValueCodec codec, DType dtype);
 
-/// A validated request. Build it with parse_spec(), which takes what its text leaves out from the
-/// row, or fill all of it, fields being as here whatever the row (no error feedback, no velocity),
-/// and call validate().
-struct CompressorSpec {
-  std::string name = "none";  ///< a row of the registry
-  double density = 1.0;       ///< kept / all elements, in (0, 1]; 1 unless the row is a selector;
-                              ///< chunktopk, randomk: a multiple of 1/4096
-  ValueCodec values = ValueCodec::kRaw;
-  Rounding rounding = Rounding::kNearest;
-  uint32_t block = 256;         ///< elements sharing one scale (where the row takes one)
-  uint32_t width = 0;           ///< elements of a block that blocktopk sends whole, from 1 to 4096;
-                                ///< 0 of all others
-  uint32_t levels = 0;          ///< S of qsgd, also as a value codec, from 1 to 127; else 0
-  uint32_t rank = 0;            ///< R of powersgd, from 1 to 128; 0 of all others
-  uint32_t rounds = 1;          ///< of powersgd: 2 sends both factors in every step; 1 of all others
-  bool error_feedback = false;  ///< keeps a residual per element
-  /// What whoever owns the residuals keeps them in between steps, float32 or bfloat16: compressors
-  /// are handed float32 either way.
-  DType residual = DType::kFloat32;
-  double decay = 1;             ///< B of g + B e == D + e_next; 1 where there is no residual
-  bool ef21 = false;            ///< the residual is -s, s the sum of all D: g + e is g - s
-  double eta = 1;               ///< of v = (1 - eta) v + eta g; 1 without ef21: no such velocity
-  double momentum = 0;          ///< M of u = M u + g; 0: no velocity, but in dgc
-  double clip = 0;      ///< of dgc; all others have 0. 0: none
+/// What of a group is sent, and in which steps.
+struct Choice {
+  double density = 1.0;  ///< kept / all elements, in (0, 1]; 1 unless the row is a selector;
+                         ///< chunktopk, randomk: a multiple of 1/4096
+  uint32_t width = 0;    ///< elements of a block that blocktopk sends whole, from 1 to 4096; 0 of
+                         ///< all others
+  uint32_t rank = 0;     ///< R of powersgd, from 1 to 128; 0 of all others
+  uint32_t rounds = 1;   ///< of powersgd: 2 sends both factors in every step; 1 of all others
   /// Of selectors: steps of each stage, behind those of start; 0: no warm-up. With it, but for dgc
   /// without a start, or with a start a spec is another one from step to step (spec_in_step() in
   /// warmup.h), which a Reducer sees to: one compressor is of one of them.
   uint32_t warmup = 0;
   uint32_t start = 0;  ///< steps that send every element; 0: none
   ValueCodec start_values = ValueCodec::kRaw;  ///< in those: kRaw or kBFloat16
+
+  bool operator==(const Choice&) const = default;
+};
+
+/// How what is sent is written.
+struct Codec {
+  ValueCodec values = ValueCodec::kRaw;
+  Rounding rounding = Rounding::kNearest;
+  uint32_t block = 256;  ///< elements sharing one scale (where the row takes one)
+  uint32_t levels = 0;   ///< S of qsgd, also as a value codec, from 1 to 127; else 0
+
+  bool operator==(const Codec&) const = default;
+};
+
+/// What becomes of what is not sent, and of gradients before they are compressed.
+struct FeedbackRule {
+  bool on = false;  ///< error feedback: a residual per element is kept
+  /// What whoever owns the residuals keeps them in between steps, float32 or bfloat16: compressors
+  /// are handed float32 either way.
+  DType residual = DType::kFloat32;
+  double decay = 1;     ///< B of g + B e == D + e_next; 1 where there is no residual
+  bool ef21 = false;    ///< the residual is -s, s the sum of all D: g + e is g - s
+  double eta = 1;       ///< of v = (1 - eta) v + eta g; 1 without ef21: no such velocity
+  double momentum = 0;  ///< M of u = M u + g; 0: no velocity, but in dgc
+  double clip = 0;      ///< of dgc; all others have 0. 0: none
+
+  bool operator==(const FeedbackRule&) const = default;
+};
+
+/// A validated request. Build it with parse_spec(), which takes what its text leaves out from the
+/// row, or fill all of it, fields being as here whatever the row (no error feedback, no velocity),
+/// and call validate().
+struct CompressorSpec {
+  std::string name = "none";  ///< a row of the registry
+  Choice choice = {};
+  Codec codec = {};
+  FeedbackRule feedback = {};
 
   bool operator==(const CompressorSpec&) const = default;
 };

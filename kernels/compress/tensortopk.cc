@@ -15,7 +15,7 @@ namespace {
 size_t kept_of_parameters(const CompressorSpec& spec, const CompressorShape& shape) {
   size_t kept = 0;
   for (const Segment& segment : shape.segments) {
-    kept += kept_elements(spec.density, segment.numel);
+    kept += kept_elements(spec.choice.density, segment.numel);
   }
   return kept;
 }
@@ -29,7 +29,7 @@ class TensorTopK final : public SelectingFormat {
   size_t most_entries(Scope scope) const override {
     size_t most = 0;
     for_each_part(scope.region, [&](Region part, const Segment& segment) {
-      most += std::min(kept_elements(spec().density, segment.numel), part.numel());
+      most += std::min(kept_elements(spec().choice.density, segment.numel), part.numel());
     });
     return most;
   }
@@ -81,7 +81,7 @@ cpu::Selection TensorTopK::choose(cpu::SelectInput input, Scope scope, Workspace
         cpu::select_largest({.g = input.g.subview(begin, part.numel()),
                              .e = of_part(input.e),
                              .e_next = of_part(input.e_next),
-                             .k = kept_elements(spec().density, part.numel())},
+                             .k = kept_elements(spec().choice.density, part.numel())},
                             frame, pool);
     total += chosen.total;
     finite = finite && chosen.finite;

@@ -19,7 +19,7 @@ class Threshold final : public SelectingFormat {
  public:
   Threshold(const CompressorSpec& spec, CompressorShape shape)
       : SelectingFormat(spec, shape, capacity_of(spec, shape.numel)),
-        kept_(kept_elements(spec.density, shape.numel)),
+        kept_(kept_elements(spec.choice.density, shape.numel)),
         capacity_(capacity_of(spec, shape.numel)) {}
 
   std::vector<uint64_t> state() const override {
@@ -45,7 +45,7 @@ class Threshold final : public SelectingFormat {
   /// A merge has no threshold of its own: the k largest, exactly.
   cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
                         ThreadPool& pool) const override {
-    input.k = kept_elements(spec().density, scope.region.numel());
+    input.k = kept_elements(spec().choice.density, scope.region.numel());
     return cpu::select_largest(input, frame, pool);
   }
   cpu::Selection choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
@@ -64,7 +64,7 @@ class Threshold final : public SelectingFormat {
 
  private:
   static size_t capacity_of(const CompressorSpec& spec, size_t numel) {
-    return threshold_capacity(numel, kept_elements(spec.density, numel));
+    return threshold_capacity(numel, kept_elements(spec.choice.density, numel));
   }
 
   const size_t kept_;

@@ -18,8 +18,8 @@ namespace {
 class TopK final : public SelectingFormat {
  public:
   TopK(const CompressorSpec& spec, CompressorShape shape)
-      : SelectingFormat(spec, shape, kept_elements(spec.density, shape.numel)),
-        kept_(kept_elements(spec.density, shape.numel)) {}
+      : SelectingFormat(spec, shape, kept_elements(spec.choice.density, shape.numel)),
+        kept_(kept_elements(spec.choice.density, shape.numel)) {}
 
  protected:
   size_t most_entries(Scope scope) const override {
@@ -27,7 +27,7 @@ class TopK final : public SelectingFormat {
   }
   cpu::Selection choose(cpu::SelectInput input, Scope scope, Workspace::Frame& frame,
                         ThreadPool& pool) const override {
-    input.k = kept_elements(spec().density, scope.region.numel());
+    input.k = kept_elements(spec().choice.density, scope.region.numel());
     return cpu::select_largest(input, frame, pool);
   }
 
@@ -37,7 +37,7 @@ class TopK final : public SelectingFormat {
 
 /// K of a spec whose density is K/4096.
 uint32_t kept_per_chunk(const CompressorSpec& spec) {
-  return static_cast<uint32_t>(kept_elements(spec.density, kChunk));
+  return static_cast<uint32_t>(kept_elements(spec.choice.density, kChunk));
 }
 
 size_t kept_of_all_chunks(uint32_t per_chunk, size_t numel) {

@@ -191,18 +191,19 @@ BucketPlan in_one_bucket(std::span<const ReadyGradient> gradients,
 
 bool is_wide(const std::string& text) {
   const CompressorSpec spec = parse_spec(text);
-  return only_casts(spec) && spec.start == 0;
+  return only_casts(spec) && spec.choice.start == 0;
 }
 
 bool may_lose(const std::string& text) {
   const CompressorSpec spec = parse_spec(text);
   const CompressorRow& row = find_compressor(spec.name);
   // Levels are of the norm of a block, which is several times its largest element.
-  if (row.selector() || row.low_rank() || row.takes_levels || spec.ef21 || keeps_velocity(spec)) {
+  if (row.selector() || row.low_rank() || row.takes_levels || spec.feedback.ef21 ||
+      keeps_velocity(spec)) {
     return true;
   }
-  const int bits = value_bits(spec.values, DType::kFloat32);
-  return bits < 16 && (bits < kLeastBits || !spec.error_feedback || spec.decay < 1);
+  const int bits = value_bits(spec.codec.values, DType::kFloat32);
+  return bits < 16 && (bits < kLeastBits || !spec.feedback.on || spec.feedback.decay < 1);
 }
 
 bool chooses_by_size(const std::string& spec) {
@@ -235,10 +236,10 @@ double waits_of(const PlanOptions& plan, std::span<const ParamInfo> parameters) 
     for (const PlanGroup& group : bucket.groups) {
       for (const Segment& segment : group.segments) {
         const auto numel = static_cast<double>(segment.numel);
-        double density = group.spec.density;
-        if (group.spec.rank != 0 && segment.rows > 1) {
+        double density = group.spec.choice.density;
+        if (group.spec.choice.rank != 0 && segment.rows > 1) {
           const auto rows = static_cast<double>(segment.rows);
-          density = group.spec.rank * (rows + numel / rows) / numel;
+          density = group.spec.choice.rank * (rows + numel / rows) / numel;
         }
         waits += numel * (1 / std::min(1.0, density) - 1);
       }

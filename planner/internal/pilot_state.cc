@@ -16,7 +16,7 @@ constexpr size_t kMostDecisions = 1000;
 /// which may be of very different size.
 bool sides_alternate(const PlanOptions& plan) {
   const auto alternates = [](const CompressorSpec& spec) {
-    return spec.rank != 0 && spec.rounds == 1;
+    return spec.choice.rank != 0 && spec.choice.rounds == 1;
   };
   return alternates(plan.spec) || std::ranges::any_of(plan.rules, [&](const SpecRule& rule) {
            return alternates(rule.spec);

@@ -58,7 +58,8 @@ bool Pilot::State::gains_clearly(const PilotPlan& plan, double dense) const {
 /// Whether the job has not run for as many steps as gradients wait by the plan, with an optimizer
 /// that makes as much of those that come late as of those that come in time.
 bool Pilot::State::is_young_for(const PilotPlan& plan) const {
-  const double density = parse_spec(plan.spec).density;  // a plan may send some elements plainly
+  const double density =
+      parse_spec(plan.spec).choice.density;  // a plan may send some elements plainly
   const double waits = std::max(late_steps(plan), 1 / density - 1);
   return options.updates == Updates::kScaled &&
          static_cast<double>(job_age()) < options.waiting * waits;

@@ -39,9 +39,10 @@ class TimedCodec {
  public:
   TimedCodec(const CompressorSpec& spec, size_t numel, size_t rows = 0)
       : compressor_(make_compressor(
-            lasting_spec(spec), {.numel = numel, .segments = {{.parameter = 0, .numel = numel, .rows = rows}}})),
+            lasting_spec(spec),
+            {.numel = numel, .segments = {{.parameter = 0, .numel = numel, .rows = rows}}})),
         payload_(std::max(compressor_->capacity_bytes(), compressor_->first_bytes())),
-        residual_(spec.error_feedback ? numel : 0),
+        residual_(spec.feedback.on ? numel : 0),
         next_(residual_.size()),
         decoded_(numel) {}
 
@@ -97,11 +98,11 @@ struct CodecTimes {
 /// depends on the rank, hardly on the shape.
 std::span<const float> usable(const CompressorSpec& spec, std::span<const float> gradient) {
   const size_t rows = rows_of(gradient.size());
-  return spec.rank == 0 ? gradient : gradient.first(rows * rows);
+  return spec.choice.rank == 0 ? gradient : gradient.first(rows * rows);
 }
 
 CodecTimes times_of(const CompressorSpec& spec, std::span<const float> gradient, Context& context) {
-  if (spec.rank == 0) {
+  if (spec.choice.rank == 0) {
     TimedCodec codec(spec, gradient.size());
     return {fastest_of([&] { codec.compress(gradient, context); }),
             fastest_of([&] { codec.decompress(context); })};
@@ -227,13 +228,13 @@ PilotCosts agreed_costs(const PilotCosts& mine, Transport& transport, Context& c
 
 void NormMeter::before(ParamId p, std::span<const float> gradient, ConstResidual residual,
                        const CompressorSpec& spec) {
-  if (keeps_velocity(spec) || spec.ef21 || (spec.rank != 0 && !spec.error_feedback)) {
+  if (keeps_velocity(spec) || spec.feedback.ef21 || (spec.choice.rank != 0 && !spec.feedback.on)) {
     return;  // what is compressed is not g + e, or cannot be encoded once more by itself
   }
   std::vector<float>& a = kept_[p];
   a.assign(gradient.begin(), gradient.end());
   gradient2_[p] = squared(gradient);
-  const auto decay = static_cast<float>(spec.decay);
+  const auto decay = static_cast<float>(spec.feedback.decay);
   for (size_t i = 0; i < residual.size(); ++i) {
     a[i] += decay * residual[i];
   }

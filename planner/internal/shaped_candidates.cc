@@ -44,7 +44,7 @@ CompressorShape shape_of(const PlanGroup& group, int world_size) {
 GroupBytes bytes_of(const PlanGroup& group, const Compressor* compressor, int world_size) {
   const auto floats = [&](bool transposed) {  // of one side's factors, which two rounds send alone
     CompressorSpec both = group.spec;
-    both.rounds = 2;
+    both.choice.rounds = 2;
     CompressorShape shape = shape_of(group, world_size);
     for (Segment& segment : shape.segments) {
       segment.rows = transposed && segment.rows > 0 ? segment.numel / segment.rows : segment.rows;
@@ -53,7 +53,7 @@ GroupBytes bytes_of(const PlanGroup& group, const Compressor* compressor, int wo
     return bytes == 0 ? 0.0 : static_cast<double>(bytes - sizeof(PayloadHeader));
   };
   GroupBytes bytes{.mean = static_cast<double>(compressor->capacity_bytes())};
-  if (group.spec.rank == 0) {
+  if (group.spec.choice.rank == 0) {
     return bytes;
   }
   const double left = floats(false), right = floats(true);
@@ -88,7 +88,7 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
   double encode_s = 0, decode_s = 0, decode_each_s = 0;
   const PlanGroup& largest = *std::ranges::max_element(bucket.groups, {}, &PlanGroup::numel);
   if (find_compressor(largest.spec.name).selector()) {
-    load.density = largest.spec.density;
+    load.density = largest.spec.choice.density;
   }
   for (const PlanGroup& group : bucket.groups) {
     for (const Segment& segment : group.segments) {
@@ -111,7 +111,8 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
     if (codec != job.costs.codecs.end()) {
       const double dense_bytes = sizeof(float) * static_cast<double>(group.numel);
       encode_s += codec->second.encode_s(dense_bytes);
-      (group.spec.rank != 0 ? decode_s : decode_each_s) += codec->second.decode_s(dense_bytes);
+      (group.spec.choice.rank != 0 ? decode_s : decode_each_s) +=
+          codec->second.decode_s(dense_bytes);
     }
   }
   if (!exchange.empty()) {
@@ -132,7 +133,7 @@ ShapedBucket priced(const PlanBucket& bucket, const PredictedJob& job, const std
 
 }  // namespace
 
-bool depends_on_shapes(const std::string& spec) { return parse_spec(spec).rank != 0; }
+bool depends_on_shapes(const std::string& spec) { return parse_spec(spec).choice.rank != 0; }
 
 double exchange_end_s(const PredictedJob& job, const Plan& plan) {
   Moment moment;

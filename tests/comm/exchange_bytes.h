@@ -12,10 +12,10 @@
 namespace gradwire::test {
 
 inline DType dtype_sent(const CompressorSpec& spec, DType gradient) {
-  return spec.values == ValueCodec::kFloat32    ? DType::kFloat32
-         : spec.values == ValueCodec::kFloat16  ? DType::kFloat16
-         : spec.values == ValueCodec::kBFloat16 ? DType::kBFloat16
-                                                : gradient;
+  return spec.codec.values == ValueCodec::kFloat32    ? DType::kFloat32
+         : spec.codec.values == ValueCodec::kFloat16  ? DType::kFloat16
+         : spec.codec.values == ValueCodec::kBFloat16 ? DType::kBFloat16
+                                                      : gradient;
 }
 
 /// Elements rank r owns when whole chunks of 4096 are dealt out, the first ranks getting one more.
@@ -43,12 +43,12 @@ inline bool chooses_alone(const CompressorSpec& spec) {
 
 /// A run of `count` values of a selector.
 inline size_t run_bytes(const CompressorSpec& spec, size_t count) {
-  return (count * static_cast<size_t>(value_bits(spec.values, DType::kFloat32)) + 7) / 8;
+  return (count * static_cast<size_t>(value_bits(spec.codec.values, DType::kFloat32)) + 7) / 8;
 }
 
 /// Of `length` elements, those of a density.
 inline size_t share_of(const CompressorSpec& spec, size_t length) {
-  const double share = std::ceil(spec.density * static_cast<double>(length));
+  const double share = std::ceil(spec.choice.density * static_cast<double>(length));
   return std::max<size_t>(1, static_cast<size_t>(share));
 }
 
@@ -59,16 +59,16 @@ inline size_t payload_bytes(const CompressorSpec& spec, DType dtype, size_t nume
   if (row.most_lost > 0) {
     return make_compressor(spec, {.numel = numel, .dtype = dtype})->capacity_bytes();
   }
-  const auto bits = static_cast<size_t>(value_bits(spec.values, dtype));
+  const auto bits = static_cast<size_t>(value_bits(spec.codec.values, dtype));
   if (bits >= 16 && !row.selector()) {
     return 32 + size_of(dtype_sent(spec, dtype)) * numel;
   }
   size_t bytes = 32;
   for (size_t begin = 0; begin < numel; begin += 4096) {
     const size_t length = std::min<size_t>(4096, numel - begin);
-    bytes += row.shared_choice()
-                 ? (bits < 16 ? 2 : 0) + run_bytes(spec, share_of(spec, length))
-                 : 4 * ((length + spec.block - 1) / spec.block) + (length * bits + 7) / 8;
+    bytes += row.shared_choice() ? (bits < 16 ? 2 : 0) + run_bytes(spec, share_of(spec, length))
+                                 : 4 * ((length + spec.codec.block - 1) / spec.codec.block) +
+                                       (length * bits + 7) / 8;
   }
   return bytes;
 }
@@ -94,7 +94,7 @@ inline size_t sparse_payload_bytes(const CompressorSpec& spec, size_t numel,
   const size_t chunks = (sent.size() + 4095) / 4096;
   const bool bitmap = most_entries(spec, numel) > numel / 12;
   size_t indices = 0, values = 0;
-  const size_t width = spec.width;
+  const size_t width = spec.choice.width;
   for (size_t chunk = 0; chunk < chunks; ++chunk) {
     const auto of_chunk =
         sent.subspan(chunk * 4096, std::min<size_t>(4096, sent.size() - chunk * 4096));
@@ -113,7 +113,7 @@ inline size_t sparse_payload_bytes(const CompressorSpec& spec, size_t numel,
                                     : 3 * (listed / 2) + 2 * (listed % 2);
     values += run_bytes(spec, count);
   }
-  const size_t scales = value_bits(spec.values, DType::kFloat32) < 16 ? pad4(2 * chunks) : 0;
+  const size_t scales = value_bits(spec.codec.values, DType::kFloat32) < 16 ? pad4(2 * chunks) : 0;
   return 32 + pad4(2 * chunks) * (width > 0 ? 2 : 1) + scales + pad4(indices) + values;
 }
 

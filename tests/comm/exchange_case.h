@@ -97,7 +97,7 @@ inline std::vector<std::byte> as_bytes(const std::vector<float>& values, DType d
 inline std::vector<float> decode(const CompressorSpec& spec, DType dtype, const GroupResult& group,
                                  ConstPayload payload, Context& context) {
   std::vector<float> decoded(group.gradient.size());
-  if (spec.values == ValueCodec::kRaw) {  // the elements as they are, behind the header
+  if (spec.codec.values == ValueCodec::kRaw) {  // the elements as they are, behind the header
     dispatch(dtype, [&]<class T>() {
       for (size_t i = 0; i < decoded.size(); ++i) {
         T value;
@@ -140,7 +140,7 @@ inline GroupMemory make_group(const ExchangeCase& c, size_t g, int rank, GroupRe
     }
   });
   result.before.assign(shape.numel, 0.0f);
-  if (c.specs[g].error_feedback) {
+  if (c.specs[g].feedback.on) {
     result.before = random_values(shape.numel, seed + 500);
     memory.before = result.before;
     memory.after.assign(shape.numel, 0.0f);
@@ -233,7 +233,7 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
     std::vector<CompressorSpec> variants{parse_spec(row.example)};
     if (row.shared_choice()) {  // those that add up, and those with a scale
       variants.push_back(variants[0]);
-      variants.back().values = ValueCodec::kInt8;
+      variants.back().codec.values = ValueCodec::kInt8;
     } else if (row.selector() && !row.keeps_velocity() && row.name != "tensortopk" &&
                !row.takes_width()) {
       // else its payloads are those of topk
@@ -241,16 +241,16 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
                                      ValueCodec::kBFloat16, ValueCodec::kInt8, ValueCodec::kInt4,
                                      ValueCodec::kInt2, ValueCodec::kSign}) {
         variants.push_back(variants[0]);
-        variants.back().values = codec;
+        variants.back().codec.values = codec;
       }
       variants.push_back(variants.back());  // ternary
-      variants.back().values = ValueCodec::kInt2;
-      variants.back().rounding = Rounding::kStochastic;
+      variants.back().codec.values = ValueCodec::kInt2;
+      variants.back().codec.rounding = Rounding::kStochastic;
       variants.erase(variants.begin());
     }
     for (CompressorSpec spec : variants) {
       for (const bool feedback : {false, true}) {
-        spec.error_feedback = feedback;
+        spec.feedback.on = feedback;
         if (accepts(exchange, spec, dtype)) {
           specs.push_back(spec);
         }
@@ -264,13 +264,13 @@ inline std::vector<CompressorSpec> accepted_specs(const ExchangeRow& exchange, D
 /// two codes beside the largest mean of its block, for signs twice that mean. The bf16 scale of a chunk
 /// of a selector may be rounded up by 2^-7. In an encoding of its own all that its row lets a chunk lose.
 inline double quantum(const CompressorSpec& spec, std::span<const double> means, size_t i) {
-  const int bits = value_bits(spec.values, DType::kFloat32);
+  const int bits = value_bits(spec.codec.values, DType::kFloat32);
   const double most_lost = find_compressor(spec.name).most_lost;
   if (bits >= 16 && most_lost == 0) {
     return 0;
   }
   const bool selects = find_compressor(spec.name).selector();
-  const size_t block = selects || most_lost > 0 ? kChunk : spec.block;
+  const size_t block = selects || most_lost > 0 ? kChunk : spec.codec.block;
   const size_t begin = i / block * block;
   double largest = 0, squares = 0;
   for (size_t j = begin; j < std::min(begin + block, means.size()); ++j) {
@@ -280,14 +280,14 @@ inline double quantum(const CompressorSpec& spec, std::span<const double> means,
   if (most_lost > 0) {
     return 1.001 * std::sqrt(most_lost * squares);
   }
-  if (spec.levels > 0) {
-    return 1.001 * std::sqrt(squares) / spec.levels;
+  if (spec.codec.levels > 0) {
+    return 1.001 * std::sqrt(squares) / spec.codec.levels;
   }
-  const double codes = spec.values == ValueCodec::kE4M3         ? 14.0  // of the largest's binade
-                       : spec.values == ValueCodec::kE5M2       ? 7.0
-                       : spec.values == ValueCodec::kPowerOfTwo ? 1.0
-                       : bits == 1                              ? 0.5
-                                                                : (1 << (bits - 1)) - 1;
+  const double codes = spec.codec.values == ValueCodec::kE4M3   ? 14.0  // of the largest's binade
+                       : spec.codec.values == ValueCodec::kE5M2 ? 7.0
+                       : spec.codec.values == ValueCodec::kPowerOfTwo ? 1.0
+                       : bits == 1                                    ? 0.5
+                                                                      : (1 << (bits - 1)) - 1;
   return (selects ? 1.01 : 1.001) * largest / codes;
 }
 

@@ -49,7 +49,7 @@ void expect_length_as_stated(const CompressorSpec& spec, DType dtype, const Grou
   if (group.format == 1 || group.format == 2 || group.format == 4 || group.format == 5) {
     EXPECT_TRUE(group.fixed_length);
     EXPECT_EQ(group.payload_bytes, payload_bytes(spec, dtype, group.gradient.size()));
-  } else if (group.format == 3 && spec.values == ValueCodec::kFloat32) {
+  } else if (group.format == 3 && spec.codec.values == ValueCodec::kFloat32) {
     EXPECT_EQ(group.payload_bytes, sparse_payload_bytes(spec, group.sent.size(), group.sent));
   }
 }
@@ -116,7 +116,7 @@ void expect_serial_sum(const ExchangeCase& c, const std::vector<RankResult>& res
 void expect_nothing_lost(const ExchangeCase& c, const std::vector<RankResult>& results, size_t g) {
   const double ranks = c.world_size;
   const DType wire = dtype_sent(c.specs[g], c.dtype);
-  const bool feedback = c.specs[g].error_feedback;
+  const bool feedback = c.specs[g].feedback.on;
   std::vector<double> means(c.numels[g]);
   for (size_t i = 0; i < means.size(); ++i) {
     for (const RankResult& result : results) {

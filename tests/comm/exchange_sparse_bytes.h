@@ -83,7 +83,7 @@ inline std::optional<uint64_t> two_shot_bytes(const ExchangeCase& c,
       continue;
     }
     const bool among_all = spec.name == "topk" || spec.name == "threshold" || spec.name == "dgc";
-    const bool rounds_to_zero = std::ranges::count(kNeverZero, spec.values) == 0;
+    const bool rounds_to_zero = std::ranges::count(kNeverZero, spec.codec.values) == 0;
     if (rounds_to_zero || c.dtype == DType::kFloat16) {
       return std::nullopt;
     }
@@ -148,7 +148,7 @@ inline std::optional<uint64_t> gtopk_bytes(const ExchangeCase& c,
   uint64_t frames = 0, bytes = 0;
   for (size_t g = 0; g < c.specs.size(); ++g) {
     const CompressorSpec& spec = c.specs[g];
-    if ((spec.name != "topk" && spec.name != "dgc") || spec.values != ValueCodec::kFloat32) {
+    if ((spec.name != "topk" && spec.name != "dgc") || spec.codec.values != ValueCodec::kFloat32) {
       return std::nullopt;
     }
     std::vector<std::vector<float>> held;

@@ -59,7 +59,7 @@ Found exchange(const Case& c, Transport& transport) {
             values.begin() + static_cast<ptrdiff_t>(c.place.end), kLarge);
   Found found{.sent = {}, .left = {}, .mean = as_bytes(values, c.dtype), .report = {}};
   const Gradient gradient{found.mean.data(), kNumel, c.dtype, {}};
-  const std::vector<float> e(c.spec.error_feedback ? kNumel : 0);
+  const std::vector<float> e(c.spec.feedback.on ? kNumel : 0);
   found.left.resize(e.size());
   std::vector<std::byte> payload(compressor->capacity_bytes());
   compressor->compress(gradient, e, found.left, payload, context);
@@ -143,7 +143,7 @@ TEST_P(SumsThatOverflow, AreRefusedOnEveryRankAndBlameNone) {
         }
       }
       // float16 saturates, and a clipped gradient is small.
-      EXPECT_EQ(of_spec > 0, spec.values != ValueCodec::kFloat16 && spec.clip == 0)
+      EXPECT_EQ(of_spec > 0, spec.codec.values != ValueCodec::kFloat16 && spec.feedback.clip == 0)
           << to_string(spec) << " " << to_string(dtype) << ": " << of_spec << " sums overflowed";
       overflowed += of_spec;
     }

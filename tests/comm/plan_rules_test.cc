@@ -128,7 +128,7 @@ TEST(PlanRules, WhatCannotBeIsSaid) {
   EXPECT_EQ(refusal(options("none", {rule("fp16", "")})),
             "plan: the name of rule 0 is empty, expected a pattern");
   CompressorSpec bad;
-  bad.density = 0.5;
+  bad.choice.density = 0.5;
   EXPECT_EQ(refusal(options("none", {{.spec = bad}})),
             "none: density is 0.5, must be 1: only selectors take one");
 }

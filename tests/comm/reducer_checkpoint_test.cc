@@ -195,8 +195,8 @@ TEST(ReducerCheckpoint, HasTheBytesThatTheFormatSays) {
   const Plan with_momentum = make_plan(std::vector<ParamInfo>{{"w", {2}}}, options);
   const auto ends = run_ranks(1, [&](Transport& transport) {
     for (const Plan& each : {plan, with_feedback, with_momentum}) {
-      const bool feedback = each.buckets[0].groups[0].spec.error_feedback;
-      const bool momentum = each.buckets[0].groups[0].spec.momentum > 0;
+      const bool feedback = each.buckets[0].groups[0].spec.feedback.on;
+      const bool momentum = each.buckets[0].groups[0].spec.feedback.momentum > 0;
       Reducer reducer(each, transport);
       const auto gradient = reducer.gradient(0).as<float>();
       gradient[0] = 4.0f;

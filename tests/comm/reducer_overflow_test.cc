@@ -127,7 +127,7 @@ std::vector<std::string> specs() {
   for (const CompressorRow& row : compressor_registry()) {
     const CompressorSpec spec = parse_spec(row.example);
     // Clipped gradients are small, and float16 saturates.
-    if (spec.clip == 0 && spec.values != ValueCodec::kFloat16) {
+    if (spec.feedback.clip == 0 && spec.codec.values != ValueCodec::kFloat16) {
       specs.emplace_back(row.selector() && row.shared_choice() ? "randomk:50%" : row.example);
     }
   }

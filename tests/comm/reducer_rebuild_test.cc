@@ -61,7 +61,7 @@ struct Training {
   bool narrow;  ///< residuals are kept in bfloat16
   Training(const Case& c, Transport& transport)
       : reducer(plan_of_case(c), transport, {.streams = c.streams}), rank(transport.rank()),
-        narrow(parse_spec(c.spec).residual == DType::kBFloat16) {}
+        narrow(parse_spec(c.spec).feedback.residual == DType::kBFloat16) {}
 
   void backward(int step) { hand_over(reducer, gradients(rank, step)); }
   void wait() {

@@ -55,7 +55,7 @@ TEST(ReducerBFloat16, KeepsWhatALoopKeepsBitForBit) {
         const Values mean = means(reducer), after = residuals(reducer);
         for (size_t p = 0; p < g.size(); ++p) {
           for (size_t i = 0; i < g[p].size(); ++i) {
-            const float waited = static_cast<float>(spec.decay) * before[p][i];
+            const float waited = static_cast<float>(spec.feedback.decay) * before[p][i];
             const float expected = rounded(g[p][i] + waited - mean[p][i]);
             check(after[p][i] == expected, "step ", step, ", element ", i, " of parameter ", p,
                   " is ", after[p][i], ", expected ", expected);

@@ -92,7 +92,7 @@ struct ByHand {
                                          .world_size = ranks});
       compressor->set_step(step);
     }
-    residual.resize(now.error_feedback ? group.numel : 0);
+    residual.resize(now.feedback.on ? group.numel : 0);
     std::vector<float> next(residual.size()), decoded(group.numel);
     std::vector<std::byte> payload(compressor->capacity_bytes());
     compressor->compress(view_of(slice), residual, next, payload, context);
@@ -102,7 +102,8 @@ struct ByHand {
     compressor->commit();
     residual = next;
     for (float& value : residual) {
-      value = spec.residual == DType::kFloat32 ? value : to_float(from_float<bfloat16>(value));
+      value =
+          spec.feedback.residual == DType::kFloat32 ? value : to_float(from_float<bfloat16>(value));
     }
     return decoded;
   }
@@ -206,7 +207,7 @@ TEST(ShardedReducer, CommitsOnNoRankWhatIsNotFiniteOnOne) {
           } catch (const NonFiniteGradient& error) {
             said = error.what();
           }
-          const bool kept = parse_spec(text).error_feedback;
+          const bool kept = parse_spec(text).feedback.on;
           const std::string expected =
               concat("backward: ",
                      overflows ? "the sum of the ranks' finite gradients of 'layer0' overflows"

@@ -43,7 +43,7 @@ class Rank {
                    .seed = kSeed,
                    .rank = rank,
                    .world_size = kRanks}),
-        feedback_(parse_spec(spec).error_feedback),
+        feedback_(parse_spec(spec).feedback.on),
         e_(feedback_ ? numel : 0),
         next_(feedback_ ? numel : 0) {}
 

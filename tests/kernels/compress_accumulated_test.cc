@@ -180,7 +180,7 @@ TEST(AccumulatedLaws, AccumulatingWithoutFeedbackIsRefused) {
       Rig with(with_feedback(row) + ",momentum=0.5", {.numel = 100});
       EXPECT_TRUE(refuses(with, x));
     }
-    if (row.default_error_feedback) {
+    if (row.feedback.on) {
       Rig with(std::string(row.example), {.numel = 100});
       EXPECT_EQ(refuses(with, x), row.keeps_velocity());
       EXPECT_THROW(with.compress_accumulated(std::span(x).first(99)), InvalidArgument);

@@ -36,16 +36,16 @@ double drawn_variance(double q, double n) {
 
 /// Of n values that share a scale.
 double rounding_bound(const CompressorSpec& spec, double n) {
-  const bool drawn = spec.rounding == Rounding::kStochastic;
+  const bool drawn = spec.codec.rounding == Rounding::kStochastic;
   const double rounded_up = find_compressor(spec.name).selector() ? 1.008 : 1;  // their scales, to bf16
-  const double q = std::pow(2.0, value_bits(spec.values, DType::kFloat32) - 1) - 1;
-  if (spec.levels > 0) {  // Alistarh et al., arXiv:1610.02132, lemma 3.1
-    return std::min(n / std::pow(spec.levels, 2), std::sqrt(n) / spec.levels);
+  const double q = std::pow(2.0, value_bits(spec.codec.values, DType::kFloat32) - 1) - 1;
+  if (spec.codec.levels > 0) {  // Alistarh et al., arXiv:1610.02132, lemma 3.1
+    return std::min(n / std::pow(spec.codec.levels, 2), std::sqrt(n) / spec.codec.levels);
   }
   if (find_compressor(spec.name).most_lost > 0) {
     return find_compressor(spec.name).most_lost;
   }
-  switch (spec.values) {
+  switch (spec.codec.values) {
     case ValueCodec::kRaw:
     case ValueCodec::kFloat32:
       return 0;
@@ -74,13 +74,14 @@ double rounding_bound(const CompressorSpec& spec, double n) {
 double loss_bound(const CompressorSpec& spec, size_t numel, size_t entries) {
   const CompressorRow& row = find_compressor(spec.name);
   if (!row.selector()) {
-    return rounding_bound(spec, spec.block);
+    return rounding_bound(spec, spec.codec.block);
   }
   // Stich et al., arXiv:1809.07599, lemma A.1: 1 - k / n, of the largest as of random ones in the mean.
   // What threshold sends varies; as many of the largest would be the same elements.
   const double n = static_cast<double>(numel);
-  const double kept = row.name == "threshold" ? static_cast<double>(entries) / n : spec.density;
-  const double in_a_chunk = std::min<double>(kChunk, std::ceil(1.25 * spec.density * n));
+  const double kept =
+      row.name == "threshold" ? static_cast<double>(entries) / n : spec.choice.density;
+  const double in_a_chunk = std::min<double>(kChunk, std::ceil(1.25 * spec.choice.density * n));
   // What is left out is lost whole, what is sent by the rounding's share; of a share above 1 most is
   // lost where everything is sent.
   const double share = rounding_bound(spec, in_a_chunk);
@@ -141,7 +142,7 @@ std::vector<std::vector<float>> inputs(const std::string& spec) {
     all.push_back(layered(kNumel, kLawSeed));
   }
   for (const float rest : kRests) {
-    all.push_back(spikes(parse_spec(spec).block, rest));
+    all.push_back(spikes(parse_spec(spec).codec.block, rest));
   }
   return all;
 }

@@ -25,7 +25,7 @@ using Rig = CpuRig;
 
 /// The row's example, with error feedback.
 inline std::string with_feedback(const CompressorRow& row) {
-  return std::string(row.example) + (row.default_error_feedback ? "" : ",ef");
+  return std::string(row.example) + (row.feedback.on ? "" : ",ef");
 }
 
 /// The rows that there are on the device of the tests.
@@ -164,12 +164,12 @@ inline std::vector<float> sum_of(const std::vector<float>& g, const std::vector<
 
 /// Whether g + e == D + e_next bit for bit; else to one rounding of float32.
 inline bool is_exact(const std::string& spec) {
-  return parse_spec(spec).rounding == Rounding::kNearest &&
-         parse_spec(spec).values != ValueCodec::kSign;
+  return parse_spec(spec).codec.rounding == Rounding::kNearest &&
+         parse_spec(spec).codec.values != ValueCodec::kSign;
 }
 
 inline bool is_stochastic(const std::string& spec) {
-  return parse_spec(spec).rounding == Rounding::kStochastic;
+  return parse_spec(spec).codec.rounding == Rounding::kStochastic;
 }
 
 /// Whether the next step depends on what this one compressed, beyond the residual.
@@ -181,15 +181,15 @@ inline bool keeps_velocity(const std::string& spec) {
 inline std::vector<std::string> accumulating_specs() {
   std::vector<std::string> specs = all_specs();
   std::erase_if(specs, [](const std::string& spec) {
-    return keeps_velocity(spec) || parse_spec(spec).decay != 1 || parse_spec(spec).ef21 ||
-           parse_spec(spec).rounds != 1;
+    return keeps_velocity(spec) || parse_spec(spec).feedback.decay != 1 ||
+           parse_spec(spec).feedback.ef21 || parse_spec(spec).choice.rounds != 1;
   });
   return specs;
 }
 
 /// Whether a step sends something else than the one before it, of the same gradient.
 inline bool alternates(const std::string& spec) {
-  return find_compressor(parse_spec(spec).name).low_rank() && parse_spec(spec).rounds == 1;
+  return find_compressor(parse_spec(spec).name).low_rank() && parse_spec(spec).choice.rounds == 1;
 }
 
 /// Whether which elements are sent is drawn, by all ranks alike.

@@ -237,7 +237,7 @@ std::vector<double> naive_ef21(const Quadratic& f, int steps) {
 
 /// The same with a compressor, whose owner keeps the estimate where the spec has ef21.
 std::vector<double> distances_with(const std::string& spec, const Quadratic& f, int steps) {
-  const bool ef21 = parse_spec(spec).ef21, feedback = parse_spec(spec).error_feedback;
+  const bool ef21 = parse_spec(spec).feedback.ef21, feedback = parse_spec(spec).feedback.on;
   std::deque<Rig> rigs;
   for (size_t r = 0; r < f.kRanks; ++r) {
     rigs.emplace_back(spec, CompressorShape{.numel = f.kNumel, .rank = static_cast<int>(r)});

@@ -24,7 +24,7 @@ TEST(SpecInItsFirstSteps, IsDenseAndThenItself) {
     EXPECT_EQ(in_step(spec.c_str(), 9), "none");
     EXPECT_EQ(in_step(spec.c_str(), 10), to_string(parse_spec(text)));
     EXPECT_EQ(in_step(spec.c_str(), uint64_t{1} << 40), to_string(parse_spec(text)));
-    EXPECT_EQ(in_step(narrow.c_str(), 9), parse_spec(text).error_feedback ? "bf16,ef" : "bf16");
+    EXPECT_EQ(in_step(narrow.c_str(), 9), parse_spec(text).feedback.on ? "bf16,ef" : "bf16");
     EXPECT_EQ(to_string(lasting_spec(parse_spec(narrow))), to_string(parse_spec(text)));
   }
 }

@@ -55,7 +55,7 @@ float nearest_bfloat16(float value) {
 TEST(GroupMemory, AResidualChangesWhenItsStepIsConcluded) {
   for (const char* spec : {"int8", "int8,residual=bf16"}) {
     SCOPED_TRACE(spec);
-    const bool narrow = parse_spec(spec).residual == DType::kBFloat16;
+    const bool narrow = parse_spec(spec).feedback.residual == DType::kBFloat16;
     Group group(spec, 1000);
     Floats expected(1000, 0.0f);
     for (uint64_t step = 0; step < 4; ++step) {

@@ -16,7 +16,7 @@ constexpr uint64_t kSeed = kLawSeed;
 
 /// e - D == e_next, bit for bit where g + e == D + what is left is; of a velocity eta g was taken.
 void expect_sent_is_kept(const std::string& spec, const Sample& s) {
-  const double eta = parse_spec(spec).eta;
+  const double eta = parse_spec(spec).feedback.eta;
   for (size_t i = 0; i < s.g.size(); ++i) {
     const double left = std::abs(eta * double{s.g[i]} + double{s.e[i]} - double{s.decoded[i]});
     const double exact = double{s.e[i]} - double{s.decoded[i]};
@@ -29,12 +29,13 @@ void expect_sent_is_kept(const std::string& spec, const Sample& s) {
 }
 
 void expect_nothing_lost(const std::string& spec, const Sample& s) {
-  if (parse_spec(spec).ef21) {
+  if (parse_spec(spec).feedback.ef21) {
     expect_sent_is_kept(spec, s);
     return;
   }
   const bool exact = is_exact(spec);
-  const std::vector<float> sums = sum_of(s.g, s.e, static_cast<float>(parse_spec(spec).decay));
+  const std::vector<float> sums =
+      sum_of(s.g, s.e, static_cast<float>(parse_spec(spec).feedback.decay));
   for (size_t i = 0; i < s.g.size(); ++i) {
     const float x = sums[i];
     const double sum = static_cast<double>(s.decoded[i]) + static_cast<double>(s.e_next[i]);

@@ -123,9 +123,10 @@ TEST(PowerSgdOfTwoRounds, LosesNothingOfMatrices) {
         EXPECT_EQ(payload, rig.compress_second(g, e, e_next)) << "the same call again";
         const std::vector<float> decoded = reader.decompress({payload}).floats();
         rig.decompress({payload});
-        const std::vector<float> x = sum_of(g.floats(), e, static_cast<float>(parsed.decay));
+        const std::vector<float> x =
+            sum_of(g.floats(), e, static_cast<float>(parsed.feedback.decay));
         for (size_t i = 0; i < numel; ++i) {
-          if (parsed.ef21) {
+          if (parsed.feedback.ef21) {
             ASSERT_NEAR(e_next[i], double{e[i]} - decoded[i],
                         0x1p-22 * (std::abs(x[i]) + std::abs(decoded[i]) + std::abs(e[i])));
           } else {

@@ -56,7 +56,7 @@ TEST(Peers, ABlockOfZerosArrivesAsZeros) {
     EXPECT_EQ(flags_of(payload_of(spec, x)), 0);
     const std::vector<float> decoded = round_trip(spec, x);
     const auto zeros = std::span(decoded).subspan(256, 256);
-    if (parse_spec(spec).block <= 256) {  // else the block holds others too
+    if (parse_spec(spec).codec.block <= 256) {  // else the block holds others too
       EXPECT_TRUE(all_equal(zeros, std::vector<float>(256)));
     }
     for (const float value : decoded) {

@@ -109,7 +109,8 @@ TEST(RandomK, WithoutFeedbackTheMeanOfManyChoicesIsTheGradient) {
       }
       rig.commit();
     }
-    const auto k = static_cast<double>(kept_elements(rig.compressor().spec().density, kChunk));
+    const auto k =
+        static_cast<double>(kept_elements(rig.compressor().spec().choice.density, kChunk));
     for (size_t i = 0; i < numel; ++i) {
       const double len = i < kChunk ? 4096.0 : 90.0;
       const double kept = std::ceil(k * len / 4096);

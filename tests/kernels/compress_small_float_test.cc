@@ -94,7 +94,7 @@ TEST(SmallFloats, NearestIsOffByAtMostHalfAUnit) {
                                    std::string("topk:100%,") + f.spec}) {
       SCOPED_TRACE(spec);
       for (const auto& x : {normal(9001, 3), heavy_tailed(9001, 3), layered(9001, 3)}) {
-        const size_t block = spec.starts_with("topk") ? kChunk : parse_spec(spec).block;
+        const size_t block = spec.starts_with("topk") ? kChunk : parse_spec(spec).codec.block;
         const std::vector<float> decoded = round_trip(spec, x);
         for (size_t begin = 0; begin < x.size(); begin += block) {
           const size_t end = std::min(begin + block, x.size());

@@ -22,19 +22,21 @@ std::string parse_error(std::string_view text) {
 
 TEST(Spec, ParsesWhatUsersWrite) {
   EXPECT_EQ(parse_spec("none"), CompressorSpec{});
-  EXPECT_EQ(parse_spec("fp16"), (CompressorSpec{.name = "fp16", .values = ValueCodec::kFloat16}));
+  EXPECT_EQ(parse_spec("fp16"), (CompressorSpec{.name = "fp16", .codec = {.values = ValueCodec::kFloat16}}));
   EXPECT_EQ(parse_spec("topk:1%"), (CompressorSpec{.name = "topk",
-                                                   .density = 0.01,
-                                                   .values = ValueCodec::kFloat32,
-                                                   .error_feedback = true}));
+                                                   .choice = {.density = 0.01},
+                                                   .codec = {.values = ValueCodec::kFloat32},
+                                                   .feedback = {.on = true}}));
   EXPECT_EQ(parse_spec("topk:0.25,int4,noef"),
-            (CompressorSpec{.name = "topk", .density = 0.25, .values = ValueCodec::kInt4}));
+            (CompressorSpec{.name = "topk",
+                            .choice = {.density = 0.25},
+                            .codec = {.values = ValueCodec::kInt4}}));
   EXPECT_EQ(parse_spec("int8,stochastic,block=64"),
             (CompressorSpec{.name = "int8",
-                            .values = ValueCodec::kInt8,
-                            .rounding = Rounding::kStochastic,
-                            .block = 64,
-                            .error_feedback = true}));
+                            .codec = {.values = ValueCodec::kInt8,
+                                      .rounding = Rounding::kStochastic,
+                                      .block = 64},
+                            .feedback = {.on = true}}));
 }
 
 TEST(Spec, PrintsTheCanonicalText) {
@@ -86,7 +88,7 @@ TEST(Spec, RoundTripsThroughText) {
   }
   CompressorSpec odd = parse_spec("topk:1%");
   for (double density = 1e-7; density < 1; density *= 1.0712345) {
-    odd.density = density;
+    odd.choice.density = density;
     EXPECT_EQ(parse_spec(to_string(odd)), odd) << to_string(odd);
   }
 }
@@ -203,52 +205,52 @@ TEST(Spec, WhatEachChunkKeepsIsWholeElements) {
   }
   for (uint32_t k = 1; k <= 4096; ++k) {
     const CompressorSpec spec = parse_spec(concat("chunktopk:", k, "/4096"));
-    EXPECT_EQ(spec.density, k / 4096.0);
+    EXPECT_EQ(spec.choice.density, k / 4096.0);
     EXPECT_EQ(parse_spec(to_string(spec)), spec);
   }
 }
 
 TEST(Spec, FieldsFilledByHandAreValidated) {
   CompressorSpec spec = parse_spec("int8");
-  spec.values = ValueCodec::kInt4;
+  spec.codec.values = ValueCodec::kInt4;
   EXPECT_EQ(message_of([&] { validate(spec); }), "int8: value codec is 4, must be 3");
   spec = parse_spec("topk:1%");
-  spec.values = ValueCodec::kRaw;
+  spec.codec.values = ValueCodec::kRaw;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "topk: value codec is 5, must be fp32, fp16, bf16, int8, int4, 2bit, 1bit, e4m3, e5m2 or "
             "natural");
   spec = parse_spec("topk:1%,natural");
-  spec.rounding = Rounding::kNearest;
+  spec.codec.rounding = Rounding::kNearest;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "topk: rounding is nearest, must be stochastic with values of natural or qsgd");
   spec = parse_spec("chunktopk:1%");
-  spec.density = 0.01;
+  spec.choice.density = 0.01;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "chunktopk: density is 0.01, must be K/4096 with K from 1 to 4096");
   spec = parse_spec("qsgd:7");
-  spec.levels = 8;
+  spec.codec.levels = 8;
   EXPECT_EQ(message_of([&] { validate(spec); }), "qsgd: value codec is 4, must be 3");
   spec = parse_spec("fp16");
-  spec.ef21 = true;
+  spec.feedback.ef21 = true;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "fp16: ef21 is on and error feedback is off, must be on for both or off");
   spec = parse_spec("ternary");
-  spec.rounding = Rounding::kNearest;
+  spec.codec.rounding = Rounding::kNearest;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "ternary: rounding is nearest, must be stochastic");
   spec = parse_spec("int8");
-  spec.levels = 3;
+  spec.codec.levels = 3;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "int8: number of levels is 3, must be 0: only qsgd has levels");
   spec = parse_spec("topk:1%");
-  spec.clip = 3;
+  spec.feedback.clip = 3;
   EXPECT_EQ(message_of([&] { validate(spec); }), "topk: clip is 3, must be 0: only dgc has one");
   spec = parse_spec("int8");
-  spec.warmup = 3;
+  spec.choice.warmup = 3;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "int8: warmup is 3, must be 0: only selectors have a density that could fall");
   spec = parse_spec("none");
-  spec.density = 0.5;
+  spec.choice.density = 0.5;
   EXPECT_EQ(message_of([&] { validate(spec); }),
             "none: density is 0.5, must be 1: only selectors take one");
 }

@@ -39,7 +39,7 @@ TEST(SpecText, SaysThatCommasJoinItsParts) {
             "spec: is 'topk:1%+int4', must be joined by ',', as 'topk:1%,int4" + tail);
   EXPECT_EQ(refusal("int8+stochastic"),
             "spec: is 'int8+stochastic', must be joined by ',', as 'int8,stochastic" + tail);
-  EXPECT_EQ(parse_spec("dgc:1%,clip=1e+2").clip, 100.0);
+  EXPECT_EQ(parse_spec("dgc:1%,clip=1e+2").feedback.clip, 100.0);
 }
 
 TEST(SpecText, IsAnsweredByWhatWasMeant) {

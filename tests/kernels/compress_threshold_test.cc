@@ -88,7 +88,7 @@ Seen expect_as_ruled(const std::string& density, size_t numel, int steps, const 
                      int threads = 1) {
   Seen seen;
   Rig rig("threshold:" + density, {.numel = numel}, threads);
-  NaiveThreshold rule(numel, kept_elements(rig.compressor().spec().density, numel));
+  NaiveThreshold rule(numel, kept_elements(rig.compressor().spec().choice.density, numel));
   std::vector<float> e(numel), e_next(numel), again(numel);
   for (int step = 0; step < steps; ++step) {
     SCOPED_TRACE(step);

@@ -65,7 +65,7 @@ std::vector<std::string> rounding_specs() {
       specs.push_back(name + ",stochastic");
     } else if (row.takes_levels) {  // codes of 2, 4 and 8 bits
       specs.insert(specs.end(), {name + ":1", name + ":5", name + ":100,block=4096"});
-    } else if (row.rounding == Rounding::kStochastic) {
+    } else if (row.codec.rounding == Rounding::kStochastic) {
       specs.push_back(name);
     }
   }

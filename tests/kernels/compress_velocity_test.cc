@@ -73,7 +73,7 @@ TEST(VelocityLaws, MomentumIsAccumulatedAndForgottenWhereItWasSent) {
     for (const std::string& spec : rows_with(options)) {
       SCOPED_TRACE(spec);
       const size_t numel = kChunk + 77;
-      const double decay = parse_spec(spec).decay;
+      const double decay = parse_spec(spec).feedback.decay;
       Rig rig(spec, {.numel = numel, .segments = {{0, 0, 4000, 40}, {1, 0, 173}}, .seed = kSeed});
       std::vector<float> e(numel), e_next(numel);
       std::vector<double> u(numel), left(numel), size(numel);
@@ -112,7 +112,7 @@ TEST(VelocityLaws, AVelocityTakesTheGradientsPlace) {
           std::string(without).empty() ? with_feedback(row) : std::string(row.example);
       const std::string spec = base + with;
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-        if (dtype != DType::kFloat32 && row.default_values == ValueCodec::kRaw) {
+        if (dtype != DType::kFloat32 && row.codec.values == ValueCodec::kRaw) {
           continue;  // which sends the gradient's own type
         }
         SCOPED_TRACE(concat(spec, " ", to_string(dtype)));

@@ -55,7 +55,7 @@ class LowRankRanks {
  public:
   LowRankRanks(const std::string& spec, const std::vector<Segment>& segments, int ranks,
                uint64_t seed, int threads = 1)
-      : feedback_(parse_spec(spec).error_feedback) {
+      : feedback_(parse_spec(spec).feedback.on) {
     for (int r = 0; r < ranks; ++r) {
       rigs_.push_back(std::make_unique<Rig>(spec, shape_of(segments, seed, r), threads));
       residuals_.emplace_back(feedback_ ? numel_of(segments) : 0);

@@ -54,9 +54,9 @@ constexpr uint64_t kSeed = 0x9E3779B97F4A7C15u;
 
 std::unique_ptr<Compressor> cpu_compressor(size_t numel, DType dtype, const Case& c) {
   CompressorSpec spec = parse_spec(c.bits == 8 ? "int8" : c.bits == 4 ? "int4" : "2bit");
-  spec.rounding = c.stochastic ? Rounding::kStochastic : Rounding::kNearest;
-  spec.error_feedback = c.feedback;
-  spec.block = c.block;
+  spec.codec.rounding = c.stochastic ? Rounding::kStochastic : Rounding::kNearest;
+  spec.feedback.on = c.feedback;
+  spec.codec.block = c.block;
   CompressorShape shape{.numel = numel, .dtype = dtype, .seed = kSeed, .rank = 3};
   if (numel > 0) {
     shape.segments = segments_of(numel);

@@ -79,7 +79,7 @@ void expect_sum(Compressor& cpu, size_t parts, const Add& add, Stream& stream) {
   std::vector<std::vector<std::byte>> payloads;
   DeviceArray<cuda::DevicePart> table;
   for (size_t part = 0; part < parts; ++part) {
-    const std::vector<float> e(cpu.spec().error_feedback ? numel : 0);
+    const std::vector<float> e(cpu.spec().feedback.on ? numel : 0);
     payloads.push_back(
         compress_on_cpu(cpu, tensor_of(heavy_tailed(numel, part), dtype), e).payload);
     bodies.emplace_back(std::vector<std::byte>(payloads.back().begin() + 32, payloads.back().end()),

@@ -13,7 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, SignKernels, kOrders);
 
 std::unique_ptr<Compressor> cpu_compressor(size_t numel, DType dtype, uint32_t block) {
   CompressorSpec spec = parse_spec("1bit");
-  spec.block = block;
+  spec.codec.block = block;
   return make_compressor(spec, {.numel = numel, .dtype = dtype});
 }
 

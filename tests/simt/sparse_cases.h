@@ -61,7 +61,9 @@ struct OnCpu {
     out.payload.resize(payload_bytes(out.payload));
     return out;
   }
-  size_t kept() const { return kept_elements(compressor->spec().density, compressor->shape().numel); }
+  size_t kept() const {
+    return kept_elements(compressor->spec().choice.density, compressor->shape().numel);
+  }
   cuda::SparseFormat format(const Codec& codec) const {
     return {.values = codec.values,
             .bitmap = kept() > compressor->shape().numel / 12,

@@ -89,18 +89,19 @@ void check_velocity(const Compressor& compressor, std::string_view what, ConstRe
 
 void check_accumulated(const Compressor& compressor, ConstResidual x) {
   const std::string_view name = compressor.spec().name;
-  check(compressor.spec().error_feedback, name,
+  check(compressor.spec().feedback.on, name,
         ": error feedback is off, must be on where gradients are accumulated into the residual");
   check(!keeps_velocity(compressor.spec()), name,
         ": keeps a velocity, so that gradients cannot be accumulated into the residual");
-  check(compressor.spec().decay == 1, name, ": decay is ", compressor.spec().decay,
+  check(compressor.spec().feedback.decay == 1, name, ": decay is ",
+        compressor.spec().feedback.decay,
         ", must be 1 where gradients are accumulated into the residual, which cannot decay then");
-  check(!compressor.spec().ef21, name,
+  check(!compressor.spec().feedback.ef21, name,
         ": ef21 is on, must be off where gradients are accumulated into the residual");
-  check(compressor.spec().residual == DType::kFloat32, name, ": residual is ",
-        to_string(compressor.spec().residual),
+  check(compressor.spec().feedback.residual == DType::kFloat32, name, ": residual is ",
+        to_string(compressor.spec().feedback.residual),
         ", must be float32 where gradients are accumulated into the residual");
-  check(compressor.spec().rounds == 1, name, ": rounds is ", compressor.spec().rounds,
+  check(compressor.spec().choice.rounds == 1, name, ": rounds is ", compressor.spec().choice.rounds,
         ", must be 1 where gradients are accumulated into the residual");
   check(x.size() == compressor.shape().numel, name, ": residual x has ", x.size(),
         " elements, must have ", compressor.shape().numel);

@@ -101,9 +101,9 @@ void ChunkedFormat::compress(const Pass& pass, Payload out, Context& context) {
     if (pass.velocity != nullptr) {
       const std::span<float> next = pass.velocity->advance(pass.g, work.workspace, work.pool);
       x = view_of(std::span<const float>(next));
-      work.masked = spec().ef21 ? std::span<float>{} : next;
+      work.masked = spec().feedback.ef21 ? std::span<float>{} : next;
     }
-    if (pass.e.empty() || (spec().decay == 1 && !spec().ef21)) {
+    if (pass.e.empty() || (spec().feedback.decay == 1 && !spec().feedback.ef21)) {
       write(x, pass.e, pass.e_next, out, work);
     } else {
       write_apart(x, pass.e, pass.e_next, out, work);
@@ -126,7 +126,7 @@ void ChunkedFormat::check_first(ConstPayload part, Context& context) {
 // The sum goes where the next residual belongs, and the payload is taken from it there.
 void ChunkedFormat::write_apart(ConstGradient g, ConstResidual e, Residual e_next,
                                     Payload out, const Work& work) {
-  const auto decay = static_cast<float>(spec().decay);
+  const auto decay = static_cast<float>(spec().feedback.decay);
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);
     const Residual x = e_next.subspan(region.begin, region.numel());
@@ -134,7 +134,7 @@ void ChunkedFormat::write_apart(ConstGradient g, ConstResidual e, Residual e_nex
     cpu::add_scaled(x, decay, e.subspan(region.begin, region.numel()), x);
   });
   write_accumulated(e_next, out, work);
-  if (!spec().ef21) {
+  if (!spec().feedback.ef21) {
     return;
   }
   // D is what is missing there: x - (x - D).

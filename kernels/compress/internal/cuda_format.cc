@@ -54,8 +54,8 @@ Buffer CudaFormat::upload_segments() const {
     end += segment.numel;
     table.push_back({end, segment.offset_in_parameter, segment.parameter});
   }
-  return spec().rounding == Rounding::kStochastic ? upload(std::as_bytes(std::span(table)))
-                                                  : Buffer();
+  return spec().codec.rounding == Rounding::kStochastic ? upload(std::as_bytes(std::span(table)))
+                                                        : Buffer();
 }
 
 cuda::RoundingSource CudaFormat::rounding_source(const Buffer& segments,
@@ -110,12 +110,13 @@ void CudaFormat::compress(const Pass& pass, Payload out, Context& context) {
   Workspace::Frame frame(context.workspace);
   const bool in_place = velocity != nullptr && !e.empty() && encodes_in_place();
   std::span<float> x;
-  if (velocity != nullptr || (!e.empty() && (spec().decay != 1 || spec().ef21))) {
+  if (velocity != nullptr || (!e.empty() && (spec().feedback.decay != 1 || spec().feedback.ef21))) {
     x = frame.take<float>(in_place ? 0 : shape().numel);
     if (velocity != nullptr) {
       velocity->advance({g, committed, in_place ? next : cuda::ParitySpan(x)}, context);
     } else {
-      cuda::add_decayed({g, committed, static_cast<float>(spec().decay)}, x, context.stream);
+      cuda::add_decayed({g, committed, static_cast<float>(spec().feedback.decay)}, x,
+                        context.stream);
     }
     g = {in_place ? nullptr : x.data(), shape().numel, DType::kFloat32, shape().device};
     committed = {};
@@ -130,13 +131,14 @@ void CudaFormat::compress(const Pass& pass, Payload out, Context& context) {
           .region = whole(),
           .in_place = in_place,
           .second = second,
-          .masked = velocity != nullptr && !spec().ef21 ? velocity->next() : cuda::ParitySpan(),
+          .masked =
+              velocity != nullptr && !spec().feedback.ef21 ? velocity->next() : cuda::ParitySpan(),
           .parts = {},
           .rank_stage = compress_stage(shape().rank),
           .seal = seal,
           .body = out.subspan(sizeof(PayloadHeader))},
          context);
-  if (!e.empty() && spec().ef21 && second == (traits().rounds() == 2)) {
+  if (!e.empty() && spec().feedback.ef21 && second == (traits().rounds() == 2)) {
     cuda::subtract_sent({x, before, next}, seal, context.stream);
   }
 }

@@ -49,7 +49,7 @@ class LowRank final : public ChunkedFormat {
   static size_t bytes_of(size_t floats) { return sizeof(PayloadHeader) + floats * sizeof(float); }
   static FactorSide side_of(const Part& part) { return static_cast<FactorSide>(part.variant); }
   /// A group without a matrix has nothing to send in a first round.
-  bool two_rounds() const { return spec().rounds == 2 && !layout_.matrices().empty(); }
+  bool two_rounds() const { return spec().choice.rounds == 2 && !layout_.matrices().empty(); }
   bool begin_round(const Work& work);
   bool may_be_kept(const Work& work) const;
   /// What a call writes, and what received payloads hold by now.

@@ -20,8 +20,8 @@ struct SelectingFormat::Chosen {
 };
 
 SelectingFormat::SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
-                                         std::span<const size_t> entries)
-    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
+                                 std::span<const size_t> entries)
+    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kSparse, spec.codec.values}),
       numbers_(this->shape()) {
   for (const size_t most : entries) {
     bodies_.emplace_back(ValueRun(spec), sparse_index_codec(most, this->shape().numel));
@@ -29,8 +29,8 @@ SelectingFormat::SelectingFormat(const CompressorSpec& spec, CompressorShape sha
 }
 
 SelectingFormat::SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
-                                         std::vector<BlockSegment> segments)
-    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kSparse, spec.values}),
+                                 std::vector<BlockSegment> segments)
+    : ChunkedFormat(spec, std::move(shape), {PayloadFormat::kSparse, spec.codec.values}),
       segments_(std::move(segments)),
       numbers_(this->shape()) {
   bodies_.emplace_back(ValueRun(spec), IndexCodec::kBlocks, blocks());
@@ -128,7 +128,7 @@ void SelectingFormat::write(ConstGradient g, ConstResidual e, Residual e_next, P
   const cpu::Selection selection = choose_and_mask({.g = g, .e = e, .e_next = e_next}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
   // e_next holds zeros at what was chosen: right where values travel as they are.
-  const bool exact = e_next.empty() || spec().values == ValueCodec::kFloat32;
+  const bool exact = e_next.empty() || spec().codec.values == ValueCodec::kFloat32;
   emit({whole(), 1.0f, flags, variant_in(work.step), {work.step, compress_stage(shape().rank)}},
        selection, out, frame, work.pool, [&](size_t chunk, const Chosen& chosen) {
          if (exact) {
@@ -147,7 +147,7 @@ void SelectingFormat::write_accumulated(Residual x, Payload out, const Work& wor
   const cpu::Selection selection =
       choose_and_mask({.g = view_of(std::span<const float>(x)), .e_next = x}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
-  const bool exact = spec().values == ValueCodec::kFloat32;
+  const bool exact = spec().codec.values == ValueCodec::kFloat32;
   const Emission what{whole(),
                       1.0f,
                       flags,

@@ -17,7 +17,7 @@ class SelectingFormat : public ChunkedFormat {
   IndexCodec index_codec(uint32_t variant) const { return bodies_[variant].indices(); }
   /// The blocks that indices say, if they say blocks.
   std::span<const BlockSegment> block_segments() const { return segments_; }
-  BlockGrid blocks() const { return {segments_.data(), segments_.size(), spec().width}; }
+  BlockGrid blocks() const { return {segments_.data(), segments_.size(), spec().choice.width}; }
 
   size_t capacity_for(Region region) const final;
   size_t capacity_for_entries(Region region, size_t most_entries) const final;
@@ -29,7 +29,7 @@ class SelectingFormat : public ChunkedFormat {
                       std::span<const size_t> entries);
   SelectingFormat(const CompressorSpec& spec, CompressorShape shape, size_t entries)
       : SelectingFormat(spec, std::move(shape), std::span(&entries, 1)) {}
-  /// Sends the blocks of spec.width elements that it chooses, whole.
+  /// Sends the blocks of spec.choice.width elements that it chooses, whole.
   SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
                       std::vector<BlockSegment> segments);
 

@@ -15,11 +15,11 @@
 namespace gradwire {
 
 ValueRun::ValueRun(const CompressorSpec& spec)
-    : codec_(spec.values),
-      bits_(value_bits(spec.values, DType::kFloat32)),
-      draws_(spec.rounding == Rounding::kStochastic),
-      levels_(static_cast<int>(spec.levels)),
-      format_(code_format(spec.values)) {}
+    : codec_(spec.codec.values),
+      bits_(value_bits(spec.codec.values, DType::kFloat32)),
+      draws_(spec.codec.rounding == Rounding::kStochastic),
+      levels_(static_cast<int>(spec.codec.levels)),
+      format_(code_format(spec.codec.values)) {}
 
 size_t ValueRun::most_bytes(size_t count, size_t runs) const {
   if (bits_ >= 8) {

@@ -15,10 +15,13 @@ namespace gradwire {
 
 Velocity::Velocity(const CompressorSpec& spec, const CompressorShape& shape)
     : numel_(shape.numel),
-      kept_(static_cast<float>(spec.ef21 ? 1 - spec.eta : spec.momentum)),
-      taken_(spec.ef21 ? static_cast<float>(spec.eta) : 1.0f),
-      limit_(spec.clip > 0 ? spec.clip / std::sqrt(static_cast<double>(shape.world_size)) : 0.0),
-      decay_(static_cast<float>(spec.decay)),
+      kept_(
+          static_cast<float>(spec.feedback.ef21 ? 1 - spec.feedback.eta : spec.feedback.momentum)),
+      taken_(spec.feedback.ef21 ? static_cast<float>(spec.feedback.eta) : 1.0f),
+      limit_(spec.feedback.clip > 0
+                 ? spec.feedback.clip / std::sqrt(static_cast<double>(shape.world_size))
+                 : 0.0),
+      decay_(static_cast<float>(spec.feedback.decay)),
       words_(shape.state == nullptr ? nullptr : shape.state->words()) {
   if (on_gpu()) {
     make_room(shape.device);

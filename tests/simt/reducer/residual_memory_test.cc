@@ -17,8 +17,8 @@ size_t residual_bytes(const Plan& plan) {
   size_t bytes = 0;
   for (const PlanBucket& bucket : plan.buckets) {
     for (const PlanGroup& group : bucket.groups) {
-      const size_t each = group.spec.residual == DType::kFloat32 ? 4 : 2;
-      bytes += group.spec.error_feedback ? 2 * group.numel * each : 0;
+      const size_t each = group.spec.feedback.residual == DType::kFloat32 ? 4 : 2;
+      bytes += group.spec.feedback.on ? 2 * group.numel * each : 0;
     }
   }
   return bytes;
@@ -28,7 +28,7 @@ size_t groups_with_feedback(const Plan& plan) {
   size_t count = 0;
   for (const PlanBucket& bucket : plan.buckets) {
     for (const PlanGroup& group : bucket.groups) {
-      count += group.spec.error_feedback ? 1 : 0;
+      count += group.spec.feedback.on ? 1 : 0;
     }
   }
   return count;
