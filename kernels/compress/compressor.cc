@@ -180,9 +180,9 @@ void Compressor::merge(const MergeInput& input, Residual e_next, Payload out, Co
           input.most_entries, ", must be 0: it does not choose among all elements");
   }
   check_parts(*this, input.slices, input.scale, context);
-  check_room(*this, out, input.most_entries == 0
-                             ? slice_capacity_bytes(input.region)
-                             : capacity_for_entries(input.region, input.most_entries));
+  check_room(*this, out,
+             input.most_entries == 0 ? slice_capacity_bytes(input.region)
+                                     : capacity_for_entries(input.region, input.most_entries));
   check_residual(*this, "residual e_next", e_next);
   if (on_gpu(*this) && !input.e.empty()) {
     check_residuals(*this, input.e, e_next);
@@ -194,8 +194,9 @@ uint32_t Compressor::step() const { return format_->step(); }
 
 void Compressor::commit() {
   if (on_gpu(*this)) {
-    throw DeviceError(concat(spec().name, ": commit() is of CPU compressors, on a GPU "
-                                          "DeviceState::commit() commits on a stream"));
+    throw DeviceError(concat(spec().name,
+                             ": commit() is of CPU compressors, on a GPU "
+                             "DeviceState::commit() commits on a stream"));
   }
   format_->commit();
   if (velocity_ != nullptr) {
@@ -205,8 +206,9 @@ void Compressor::commit() {
 
 void Compressor::set_step(uint32_t step) {
   if (on_gpu(*this)) {
-    throw DeviceError(concat(spec().name, ": set_step() is of CPU compressors, on a GPU "
-                                          "DeviceState::set_step() sets it on a stream"));
+    throw DeviceError(concat(spec().name,
+                             ": set_step() is of CPU compressors, on a GPU "
+                             "DeviceState::set_step() sets it on a stream"));
   }
   format_->set_step(step);
   if (velocity_ != nullptr) {

@@ -178,9 +178,7 @@ class CudaSelecting final : public CudaFormat {
   }
 
  private:
-  const SelectingFormat& selecting() const {
-    return static_cast<const SelectingFormat&>(on_cpu());
-  }
+  const SelectingFormat& selecting() const { return static_cast<const SelectingFormat&>(on_cpu()); }
   BlockExtent blocks_in(Region region) const {
     return blocks_between(selecting().blocks(), region.begin, region.end);
   }

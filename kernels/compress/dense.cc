@@ -19,8 +19,7 @@ static_assert(static_cast<int>(ValueCodec::kFloat16) == static_cast<int>(DType::
 class Dense final : public FixedFormat {
  public:
   Dense(const CompressorSpec& spec, CompressorShape shape, DType sent)
-      : FixedFormat(spec, std::move(shape),
-                        {PayloadFormat::kDense, static_cast<ValueCodec>(sent)}),
+      : FixedFormat(spec, std::move(shape), {PayloadFormat::kDense, static_cast<ValueCodec>(sent)}),
         sent_(sent) {}
 
  protected:

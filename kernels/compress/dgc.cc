@@ -26,8 +26,7 @@ class DeepGradientCompression final : public SelectingFormat {
  public:
   DeepGradientCompression(const CompressorSpec& spec, CompressorShape shape,
                           std::span<const size_t> kept)
-      : SelectingFormat(spec, std::move(shape), kept),
-        kept_(kept.begin(), kept.end()) {}
+      : SelectingFormat(spec, std::move(shape), kept), kept_(kept.begin(), kept.end()) {}
 
  protected:
   size_t most_entries(Scope scope) const override {

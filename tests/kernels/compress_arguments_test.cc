@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <type_traits>
+
 #include "gradwire/kernels/compress/compressor.h"
 #include "gradwire/kernels/compress/internal/cuda_format.h"
 #include "tests/kernels/compress_cases.h"
@@ -98,6 +100,39 @@ TEST(Arguments, AreCheckedAtTheCall) {
               name + ": scale is 0, must be positive and finite");
     EXPECT_EQ(message_of([&] { c.merge({{}, {0, 5000}}, std::span(e).first(3), out, context); }),
               name + ": residual e_next has 3 elements, must have 5000 or none");
+  }
+}
+
+/// What some compressors alone do is refused by the others, before anything is enqueued.
+TEST(Arguments, VerbsOfOtherCompressorsAreRefusedByName) {
+  static_assert(std::is_final_v<Compressor> && !std::is_polymorphic_v<Compressor>);
+  std::vector<float> e_next(5000), counts(2);
+  std::vector<std::byte> out(40000);
+  const ConstPayload payload = out;
+  bool finite = true;
+  for (const std::string spec : {"int8", "chunktopk:64/4096", "randomk:1%", "powersgd:4"}) {
+    SCOPED_TRACE(spec);
+    Rig rig(spec, {.numel = 5000});
+    Compressor& c = rig.compressor();
+    Context context = rig.context();
+    const std::string is =
+        concat(": the compressor is '", to_string(c.spec()), "', in CPU memory, expected one ");
+    EXPECT_EQ(message_of([&] { c.slice_at_most({payload, {0, 5000}, 9}, e_next, out, context); }),
+              "slice_at_most" + is + "that chooses among all elements");
+    EXPECT_EQ(
+        message_of([&] { c.merge({{}, {0, 5000}, 1.0f, {}, 9}, e_next, out, context); }),
+        c.spec().name + ": most_entries is 9, must be 0: it does not choose among all elements");
+    EXPECT_EQ(message_of([&] { c.take_first({}, 1.0f, context); }),
+              concat("take_first: the compressor is '", to_string(c.spec()),
+                     "' with one round, expected one with two"));
+    if (spec != "chunktopk:64/4096") {
+      EXPECT_EQ(message_of([&] { c.count_entries(payload, counts, context); }),
+                "count_entries" + is + "that sends entries");
+    }
+    if (spec == "powersgd:4") {
+      EXPECT_EQ(message_of([&] { c.check_sum({}, 1.0f, finite, context); }),
+                "check_sum" + is + "whose chunks decode alone");
+    }
   }
 }
 

@@ -37,8 +37,8 @@ void check_context(const Compressor& compressor, const Context& context) {
 void check_region(const Compressor& compressor, Region region) {
   const std::string_view name = compressor.spec().name;
   const size_t numel = compressor.shape().numel;
-  check(region.begin <= region.end && region.end <= numel, name, ": region is [", region.begin, ", ",
-        region.end, "), must lie within [0, ", numel, ")");
+  check(region.begin <= region.end && region.end <= numel, name, ": region is [", region.begin,
+        ", ", region.end, "), must lie within [0, ", numel, ")");
   check(region.begin % kChunk == 0 && (region.end % kChunk == 0 || region.end == numel), name,
         ": region is [", region.begin, ", ", region.end, "), must begin and end on multiples of ",
         kChunk);

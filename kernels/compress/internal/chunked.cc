@@ -24,7 +24,7 @@ Region ChunkedFormat::region_of(size_t chunk) const {
 }
 
 PayloadHeader ChunkedFormat::header_of(Region region, uint8_t flags, size_t bytes,
-                                           uint32_t variant) const {
+                                       uint32_t variant) const {
   return {.format = coding_.format,
           .values = static_cast<uint8_t>(coding_.values),
           .flags = flags,
@@ -36,7 +36,7 @@ PayloadHeader ChunkedFormat::header_of(Region region, uint8_t flags, size_t byte
 }
 
 void ChunkedFormat::write_header(Payload out, Region region, uint8_t flags, size_t bytes,
-                                     uint32_t variant) const {
+                                 uint32_t variant) const {
   const PayloadHeader header = header_of(region, flags, bytes, variant);
   std::memcpy(out.data(), &header, sizeof header);
 }
@@ -48,7 +48,7 @@ void ChunkedFormat::flag_overflow(bool finite, Payload out) {
 }
 
 Part ChunkedFormat::open(ConstPayload payload, PartName name, Workspace::Frame& frame,
-                             ThreadPool& pool) const {
+                         ThreadPool& pool) const {
   PayloadHeader header;
   try {
     header = read_header(payload);
@@ -81,7 +81,7 @@ Part ChunkedFormat::open(ConstPayload payload, PartName name, Workspace::Frame& 
 }
 
 std::span<const Part> ChunkedFormat::open_all(std::span<const ConstPayload> payloads,
-                                                  Workspace::Frame& frame, ThreadPool& pool) const {
+                                              Workspace::Frame& frame, ThreadPool& pool) const {
   const std::span<Part> parts = frame.take<Part>(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i) {
     std::construct_at(&parts[i], open(payloads[i], PartName{i}, frame, pool));
@@ -124,8 +124,8 @@ void ChunkedFormat::check_first(ConstPayload part, Context& context) {
 }
 
 // The sum goes where the next residual belongs, and the payload is taken from it there.
-void ChunkedFormat::write_apart(ConstGradient g, ConstResidual e, Residual e_next,
-                                    Payload out, const Work& work) {
+void ChunkedFormat::write_apart(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
+                                const Work& work) {
   const auto decay = static_cast<float>(spec().feedback.decay);
   cpu::for_each_chunk(work.pool, chunks_of(g.numel), [&](size_t chunk) {
     const Region region = region_of(chunk);

@@ -118,8 +118,8 @@ class ChunkedFormat : public Format {
   virtual void write_slice(const Part& part, Region region, Payload out) const = 0;
   /// Of formats that have entries, and rows that choose among all elements.
   virtual void write_slice_at_most(const Part& /*part*/, const SliceInput& /*input*/,
-                                   Residual /*e_next*/, Payload /*out*/, const Work& /*work*/) const {
-  }
+                                   Residual /*e_next*/, Payload /*out*/,
+                                   const Work& /*work*/) const {}
   virtual void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const = 0;
 

@@ -12,7 +12,7 @@
 namespace gradwire {
 
 void ChunkedFormat::sum_chunk(std::span<const Part> parts, size_t chunk,
-                                  std::span<float> sum) const {
+                              std::span<float> sum) const {
   std::ranges::fill(sum, 0.0f);
   for (const Part& part : parts) {
     if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
@@ -22,7 +22,7 @@ void ChunkedFormat::sum_chunk(std::span<const Part> parts, size_t chunk,
 }
 
 void ChunkedFormat::read_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                 std::span<float> out) const {
+                             std::span<float> out) const {
   sum_chunk(parts, chunk, out);
   if (scale != 1.0f) {
     cpu::multiply(out, scale, out);
@@ -30,7 +30,7 @@ void ChunkedFormat::read_sum(std::span<const Part> parts, size_t chunk, float sc
 }
 
 bool ChunkedFormat::write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                  Gradient out) const {
+                              Gradient out) const {
   alignas(64) float values[kChunk];
   const std::span<float> total(values, out.numel);
   ChunkedFormat::read_sum(parts, chunk, scale, total);
@@ -41,8 +41,7 @@ float ChunkedFormat::most_in(const Part&, size_t) const {
   return std::numeric_limits<float>::infinity();
 }
 
-bool ChunkedFormat::cannot_overflow(std::span<const Part> parts, size_t chunk,
-                                        float scale) const {
+bool ChunkedFormat::cannot_overflow(std::span<const Part> parts, size_t chunk, float scale) const {
   double most = 0;
   for (const Part& part : parts) {
     if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
@@ -62,8 +61,7 @@ void ChunkedFormat::decompress(std::span<const ConstPayload> parts, const Sum& w
   });
 }
 
-void ChunkedFormat::count_entries(ConstPayload payload, std::span<float> counts,
-                                  Context& context) {
+void ChunkedFormat::count_entries(ConstPayload payload, std::span<float> counts, Context& context) {
   with_part(payload, context, [counts](const Part& part, const Work&) {
     for (size_t i = 0; i < part.places.size(); ++i) {
       counts[part.region.begin / kChunk + i] += static_cast<float>(part.places[i].count);

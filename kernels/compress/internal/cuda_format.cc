@@ -272,8 +272,9 @@ void CudaFormat::merge(const MergeInput& input, Residual e_next, Payload out, Co
 std::unique_ptr<Format> make_cuda_format(const CompressorRow& row, const CompressorSpec& spec,
                                          CompressorShape shape) {
   if (row.on_gpu == nullptr) {
-    throw DeviceError(concat(spec.name, ": the shape's device is a GPU, but its row names no form "
-                                        "for GPUs (CompressorRow::on_gpu)"));
+    throw DeviceError(concat(spec.name,
+                             ": the shape's device is a GPU, but its row names no form "
+                             "for GPUs (CompressorRow::on_gpu)"));
   }
   const int count = cuda::device_count();
   if (count == 0) {

@@ -26,8 +26,7 @@ size_t FixedFormat::capacity_for(Region region) const {
 
 void FixedFormat::check_record(const std::byte*, size_t, PartName) const {}
 
-void FixedFormat::check_scales(const std::byte* scales, size_t count, size_t chunk,
-                                   PartName name) {
+void FixedFormat::check_scales(const std::byte* scales, size_t count, size_t chunk, PartName name) {
   for (size_t i = 0; i < count; ++i) {
     float scale;
     std::memcpy(&scale, scales + i * sizeof scale, sizeof scale);
@@ -36,8 +35,7 @@ void FixedFormat::check_scales(const std::byte* scales, size_t count, size_t chu
   }
 }
 
-void FixedFormat::open_body(Part& part, PartName name, Workspace::Frame&,
-                                ThreadPool& pool) const {
+void FixedFormat::open_body(Part& part, PartName name, Workspace::Frame&, ThreadPool& pool) const {
   const size_t expected = body_bytes(part.region.numel());
   check(part.body.size() == expected, name, ": body is ", part.body.size(), " bytes, must be ",
         expected);
@@ -59,7 +57,7 @@ void FixedFormat::add_chunk(const Part& part, size_t chunk, std::span<float> sum
 }
 
 bool FixedFormat::sum_records(std::span<const std::byte* const> records, float scale, bool,
-                                  std::span<float> out) const {
+                              std::span<float> out) const {
   std::ranges::fill(out, 0.0f);
   for (const std::byte* const record : records) {
     decode(record, out);
@@ -79,7 +77,7 @@ float FixedFormat::largest_scale(const std::byte* scales, size_t count) {
 }
 
 bool FixedFormat::records_stay_finite(std::span<const std::byte* const> records, float scale,
-                                          size_t numel) const {
+                                      size_t numel) const {
   double most = 0;
   for (const std::byte* const record : records) {
     most += double{most_in_record(record, numel)};
@@ -88,7 +86,7 @@ bool FixedFormat::records_stay_finite(std::span<const std::byte* const> records,
 }
 
 size_t FixedFormat::records_of(std::span<const Part> parts, size_t chunk,
-                                   std::span<const std::byte*, kMostParts> records) const {
+                               std::span<const std::byte*, kMostParts> records) const {
   size_t count = 0;
   for (const Part& part : parts) {
     if (chunk * kChunk >= part.region.begin && chunk * kChunk < part.region.end) {
@@ -99,7 +97,7 @@ size_t FixedFormat::records_of(std::span<const Part> parts, size_t chunk,
 }
 
 void FixedFormat::read_sum(std::span<const Part> parts, size_t chunk, float scale,
-                               std::span<float> out) const {
+                           std::span<float> out) const {
   if (parts.size() > kMostParts) {
     ChunkedFormat::read_sum(parts, chunk, scale, out);
     return;
@@ -109,7 +107,7 @@ void FixedFormat::read_sum(std::span<const Part> parts, size_t chunk, float scal
 }
 
 bool FixedFormat::write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                Gradient out) const {
+                            Gradient out) const {
   if (parts.size() > kMostParts) {
     return ChunkedFormat::write_sum(parts, chunk, scale, out);
   }
@@ -154,7 +152,7 @@ bool FixedFormat::encode_chunk(const Chunk& chunk, std::byte* record) const {
 }
 
 void FixedFormat::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                            const Work& work) {
+                        const Work& work) {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t stride = record_bytes(kChunk);
   std::atomic<bool> finite{true};
@@ -205,7 +203,7 @@ void FixedFormat::write_slice(const Part& part, Region region, Payload out) cons
 }
 
 void FixedFormat::write_merged(std::span<const Part> parts, const MergeInput& input,
-                                   Residual e_next, Payload out, const Work& work) const {
+                               Residual e_next, Payload out, const Work& work) const {
   std::byte* const body = out.data() + sizeof(PayloadHeader);
   const size_t first = input.region.begin / kChunk;
   uint8_t flags = 0;

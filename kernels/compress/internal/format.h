@@ -16,7 +16,7 @@ class Velocity;
 struct Pass {
   ConstGradient g;
   ConstResidual e;
-  Residual e_next;               ///< alone, without e: what g views, accumulated gradient and residual
+  Residual e_next;  ///< alone, without e: what g views, accumulated gradient and residual
   Velocity* velocity = nullptr;  ///< takes the gradient's place first
   bool second = false;           ///< of compress_second()
 

@@ -52,7 +52,7 @@ uint32_t SelectingFormat::merged_variant(std::span<const Part> parts, const Work
 }
 
 void SelectingFormat::open_body(Part& part, PartName name, Workspace::Frame& frame,
-                                    ThreadPool& pool) const {
+                                ThreadPool& pool) const {
   const auto places = frame.take<ChunkPlace>(chunks_of(part.region.numel()));
   body_of(part).open(part, name, places, pool);
   part.places = places;
@@ -63,12 +63,12 @@ void SelectingFormat::add_chunk(const Part& part, size_t chunk, std::span<float>
 }
 
 cpu::Selection SelectingFormat::choose_in_step(cpu::SelectInput input, Workspace::Frame& frame,
-                                                   const Work& work) {
+                                               const Work& work) {
   return choose(input, {whole(), variant_in(work.step)}, frame, work.pool);
 }
 
-cpu::Selection SelectingFormat::choose_and_mask(cpu::SelectInput input,
-                                                    Workspace::Frame& frame, const Work& work) {
+cpu::Selection SelectingFormat::choose_and_mask(cpu::SelectInput input, Workspace::Frame& frame,
+                                                const Work& work) {
   const cpu::Selection chosen = choose_in_step(input, frame, work);
   if (!work.masked.empty()) {
     cpu::for_each_chunk(work.pool, chosen.chunks.size(), [&](size_t chunk) {
@@ -84,7 +84,7 @@ cpu::Selection SelectingFormat::choose_and_mask(cpu::SelectInput input,
 /// Writes header and body; then keep(chunk, chosen) for each chunk of the region.
 template <class Keep>
 void SelectingFormat::emit(const Emission& what, const cpu::Selection& selection, Payload out,
-                               Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const {
+                           Workspace::Frame& frame, ThreadPool& pool, const Keep& keep) const {
   const SparseBody& format = bodies_[what.variant];
   const auto places = frame.take<ChunkPlace>(selection.chunks.size());
   for (size_t i = 0; i < places.size(); ++i) {
@@ -123,7 +123,7 @@ void SelectingFormat::emit(const Emission& what, const cpu::Selection& selection
 }
 
 void SelectingFormat::write(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
-                                const Work& work) {
+                            const Work& work) {
   Workspace::Frame frame(work.workspace);
   const cpu::Selection selection = choose_and_mask({.g = g, .e = e, .e_next = e_next}, frame, work);
   const uint8_t flags = selection.finite ? 0 : kFlagNonFinite;
@@ -171,7 +171,7 @@ float SelectingFormat::most_in(const Part& part, size_t chunk) const {
 }
 
 bool SelectingFormat::write_sum(std::span<const Part> parts, size_t chunk, float scale,
-                                    Gradient out) const {
+                                Gradient out) const {
   if (out.dtype != DType::kFloat32 || shape().numel < cpu::kStreamingNumel) {
     return ChunkedFormat::write_sum(parts, chunk, scale, out);
   }
@@ -198,7 +198,7 @@ void SelectingFormat::write_slice(const Part& part, Region region, Payload out) 
 }
 
 void SelectingFormat::write_merged(std::span<const Part> parts, const MergeInput& input,
-                                       Residual e_next, Payload out, const Work& work) const {
+                                   Residual e_next, Payload out, const Work& work) const {
   if (input.most_entries > 0) {
     write_merged_at_most(parts, input, e_next, out, work);
     return;
@@ -248,8 +248,7 @@ struct SelectingFormat::Union {
 };
 
 SelectingFormat::Union SelectingFormat::unite(std::span<const Part> parts, Region region,
-                                                      Workspace::Frame& frame,
-                                                      ThreadPool& pool) const {
+                                              Workspace::Frame& frame, ThreadPool& pool) const {
   const size_t chunks = chunks_of(region.numel());
   const auto first = frame.take<size_t>(chunks + 1);
   size_t total = 0;
@@ -294,9 +293,8 @@ SelectingFormat::Union SelectingFormat::unite(std::span<const Part> parts, Regio
 
 // Works on what there is, not on the region: regions that are balanced by entries may be most of
 // the group.
-void SelectingFormat::write_merged_at_most(std::span<const Part> parts,
-                                               const MergeInput& input, Residual e_next,
-                                               Payload out, const Work& work) const {
+void SelectingFormat::write_merged_at_most(std::span<const Part> parts, const MergeInput& input,
+                                           Residual e_next, Payload out, const Work& work) const {
   Workspace::Frame frame(work.workspace);
   const Region region = input.region;
   const Union all = unite(parts, region, frame, work.pool);

@@ -26,12 +26,12 @@ class SelectingFormat : public ChunkedFormat {
   /// `entries`: the most that a payload of the whole group holds, of each variant of its header:
   /// the index codec follows from it.
   SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
-                      std::span<const size_t> entries);
+                  std::span<const size_t> entries);
   SelectingFormat(const CompressorSpec& spec, CompressorShape shape, size_t entries)
       : SelectingFormat(spec, std::move(shape), std::span(&entries, 1)) {}
   /// Sends the blocks of spec.choice.width elements that it chooses, whole.
   SelectingFormat(const CompressorSpec& spec, CompressorShape shape,
-                      std::vector<BlockSegment> segments);
+                  std::vector<BlockSegment> segments);
 
   /// Some elements of the group, and the variant of the payload that will hold the chosen ones.
   struct Scope {

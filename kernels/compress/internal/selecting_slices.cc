@@ -20,8 +20,7 @@ size_t SelectingFormat::capacity_for_entries(Region region, size_t most_entries)
 }
 
 void SelectingFormat::write_slice_at_most(const Part& part, const SliceInput& input,
-                                              Residual e_next, Payload out,
-                                              const Work& work) const {
+                                          Residual e_next, Payload out, const Work& work) const {
   const Region region = input.region;
   const size_t first = (region.begin - part.region.begin) / kChunk;
   const auto places = part.places.subspan(first, chunks_of(region.numel()));

@@ -52,8 +52,8 @@ class Velocity {
 
   const size_t numel_;
   const float kept_, taken_;
-  const double limit_;  // of |g|; 0: none. With a limit taken_ is 1
-  const float decay_;   // of e
+  const double limit_;                  // of |g|; 0: none. With a limit taken_ is 1
+  const float decay_;                   // of e
   const cuda::StepWords* const words_;  // null on the CPU
   std::array<Buffer, 2> buffers_;       // parity 0: the first is committed
   Buffer slots_, factor_;               // on a GPU
