@@ -19,7 +19,8 @@ void accumulate(BoundReducer& self, ParamId p, py::handle values) {
   const auto [dtype, numel] = self.run([&](Reducer& reducer) {
     return std::pair(reducer.plan().dtype, parameter_of(reducer.plan(), p).numel());
   });
-  const Array array = Array::input(values, {"values", dtype, numel});
+  const Place place{self.device(), self.on_gpu() ? self.stream().native_handle() : nullptr};
+  const Array array = Array::input(values, {"values", dtype, numel}, place);
   self.run([&](Reducer& reducer) { reducer.accumulate(p, array.view()); });
 }
 
@@ -174,7 +175,7 @@ void bind_handing_over(py::module_& module, ReducerClass& type) {
   type.def("accumulate", &accumulate, py::arg("parameter"), py::arg("values"),
            "Adds `values` (as many elements as the parameter, in the plan's dtype) to "
            "gradient(parameter): the first call of a step replaces what is there. grad_ready() "
-           "follows the last. The mean is that of the ranks' sums: scale the loss by 1 / passes "
+           "follows the last. On a GPU values lie there, and stay until the stream has passed. The mean is that of the ranks' sums: scale the loss by 1 / passes "
            "for an average.\n\nRaises:\n    InvalidArgument: another size or dtype, or the "
            "parameter is already ready; nothing was added.")
       .def(
@@ -198,7 +199,7 @@ void bind_handing_over(py::module_& module, ReducerClass& type) {
           },
           py::arg("parameter"),
           "Whether no rank reached the parameter in the last step that wait() concluded, so that "
-          "an optimizer may leave it alone.\n\nRaises:\n    InvalidArgument: the reducer was not "
+          "an optimizer may leave it alone. On a GPU it waits.\n\nRaises:\n    InvalidArgument: the reducer was not "
           "made with unused='zero', or there is no such parameter.")
       .def("bucket_ready", &bucket_ready, py::arg("bucket"), py::arg("gradient"),
            "Hands over a whole bucket at once: an array of the plan's dtype laid out as "

@@ -621,7 +621,7 @@ class Reducer:
         """
     def accumulate(self, parameter: typing.SupportsInt | typing.SupportsIndex, values: typing.Any) -> None:
         """
-        Adds `values` (as many elements as the parameter, in the plan's dtype) to gradient(parameter): the first call of a step replaces what is there. grad_ready() follows the last. The mean is that of the ranks' sums: scale the loss by 1 / passes for an average.
+        Adds `values` (as many elements as the parameter, in the plan's dtype) to gradient(parameter): the first call of a step replaces what is there. grad_ready() follows the last. On a GPU values lie there, and stay until the stream has passed. The mean is that of the ranks' sums: scale the loss by 1 / passes for an average.
         
         Raises:
             InvalidArgument: another size or dtype, or the parameter is already ready; nothing was added.
@@ -765,7 +765,7 @@ class Reducer:
         """
     def unused_everywhere(self, parameter: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Whether no rank reached the parameter in the last step that wait() concluded, so that an optimizer may leave it alone.
+        Whether no rank reached the parameter in the last step that wait() concluded, so that an optimizer may leave it alone. On a GPU it waits.
         
         Raises:
             InvalidArgument: the reducer was not made with unused='zero', or there is no such parameter.

@@ -9,7 +9,7 @@ import uuid
 import ml_dtypes
 import numpy as np
 import pytest
-from gpu_arrays import EMULATED
+from gpu_arrays import EMULATED, GpuArray
 
 import gradwire
 
@@ -224,6 +224,36 @@ def test_checkpoints_go_from_one_to_the_other(spec):
         reducer.load(lambda of: wanted[of][0] if of < RANKS else None)
         return [steps(reducer, rank, 2, 2), steps(reducer, rank, 2, 4)]
 
+    assert run_ranks(on_gpu) == wanted
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_passes_add_up_and_unused_parameters_are_zero_as_on_the_cpu(marks):
+    cpu, gpu = groups()
+    plan = gradwire.make_plan(SHAPES, "topk:5%", exchange="gather", seed=3)
+
+    def steps(reducer, rank, to_array):
+        seen, kept = [], []
+        for step in range(3):
+            for part in (2 * step, 2 * step + 1):
+                arrays = [to_array(array) for array in gradients(rank, part)]
+                for p in (0, 1, 2) if rank == 0 else (0, 2):
+                    reducer.accumulate(p, arrays[p])
+                kept.append(arrays)
+            for p in (2, 0):
+                reducer.grad_ready(p)
+            for p in (3, 1) if marks else ():
+                reducer.mark_unused(p)
+            reducer.wait()
+            seen.append([reducer.unused_everywhere(p) for p in range(4)])
+            seen.append(take(reducer, "float32"))
+        return seen
+
+    def on_gpu(rank):
+        return steps(gradwire.Reducer(plan, gpu(rank), stream=STREAM, unused="zero"), rank, GpuArray)
+
+    wanted = run_ranks(lambda r: steps(gradwire.Reducer(plan, cpu[r], unused="zero"), r, np.asarray))
+    assert wanted[0][0] == [False, False, False, True]
     assert run_ranks(on_gpu) == wanted
 
 
