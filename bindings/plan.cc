@@ -88,6 +88,18 @@ PlanOptions options_of(const PlanWords& words) {
   return options;
 }
 
+py::typing::Dict<py::str, py::int_> fields_of(const PlanMemory& memory) {
+  py::typing::Dict<py::str, py::int_> fields;
+  fields["gradients"] = memory.gradients;
+  fields["residuals"] = memory.residuals + memory.narrow;
+  fields["estimates"] = memory.estimates;
+  fields["compressors"] = memory.compressors;
+  fields["scratch"] = memory.scratch;
+  fields["payloads"] = memory.payloads;
+  fields["messages"] = memory.messages;
+  return fields;
+}
+
 namespace {
 
 using Fields = py::typing::Dict<py::str, py::object>;
@@ -224,6 +236,14 @@ void bind_plan(py::module_& module) {
                              "FNV-1a over describe(), but for where residuals lie.")
       .def("describe", &Plan::describe,
            "A table of the buckets, their groups, capacities and parameters.")
+      .def(
+          "memory", [](const Plan& plan, int world_size) { return fields_of(memory_of(plan, world_size)); },
+          py::arg("world_size"),
+          "Bytes that each of so many ranks holds, in memory of the CPU, behind the first steps of start= "
+          "and warmup=: 'gradients' (untouched where the caller hands over its own), 'residuals' and "
+          "'estimates' (both buffers), 'compressors' (velocities, and what low rank has learned), "
+          "'scratch' (for residuals that are kept narrow), 'payloads' (of all buckets) and 'messages' "
+          "(of the largest).")
       .def("__str__", &Plan::describe)
       .def("__repr__", [](const Plan& plan) {
         return concat("<gradwire.Plan of ", plan.parameters.size(), " parameters in ",

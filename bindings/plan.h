@@ -11,6 +11,7 @@
 
 #include "gradwire/bindings/python_text.h"
 #include "gradwire/comm/plan.h"
+#include "gradwire/comm/plan_memory.h"
 
 namespace gradwire::bindings {
 
@@ -46,6 +47,9 @@ struct PlanWords {
   uint64_t seed = 0;
   int ranks_per_node = 1;
 };
+
+/// Bytes, by what they are for.
+pybind11::typing::Dict<pybind11::str, pybind11::int_> fields_of(const PlanMemory& memory);
 
 /// @throws InvalidArgument for a spec or a name that is none.
 PlanOptions options_of(const PlanWords& words);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/bindings/plan.h"
 #include "gradwire/bindings/planner.h"
 #include "gradwire/planner/bucket_options.h"
 #include "gradwire/planner/cost_file.h"
@@ -37,6 +38,7 @@ struct NamedPlan {
   BucketPlan plan;
   std::vector<BucketOption> options;
   std::vector<ReadyGradient> gradients;
+  int world_size = 1;
 };
 
 void bind_units(py::module_& module) {
@@ -145,7 +147,10 @@ using CodecTuple = std::tuple<double, double, double, double>;
 
 NamedPlan plan_of(std::vector<ReadyGradient> gradients, const Costs& costs,
                   const planner::BucketOptionRequest& request, double tolerance, size_t beam) {
-  NamedPlan named{.plan = {}, .options = {}, .gradients = std::move(gradients)};
+  NamedPlan named{.plan = {},
+                  .options = {},
+                  .gradients = std::move(gradients),
+                  .world_size = request.world_size};
   named.options = planner::make_bucket_options(request, costs);
   named.plan =
       planner::plan_buckets(named.gradients, named.options, {.beam = beam, .tolerance = tolerance});
@@ -193,7 +198,9 @@ Rows candidates_of(const NamedPlan& named) {
     row["end_s"] = candidate.end_s;
     row["behind_s"] = candidate.behind_s;
     row["loss"] = candidate.loss;
-    row["buckets"] = candidate.buckets;
+    row["buckets"] = candidate.buckets.size();
+    row["memory"] = fields_of(
+        planner::memory_of(named.gradients, named.options, candidate.buckets, named.world_size));
     rows.append(row);
   }
   return rows;
@@ -222,7 +229,7 @@ void bind_bucket_plans(py::module_& module) {
                              "exchange, streams, ready_s, start_s, end_s.")
       .def_property_readonly("candidates", &candidates_of,
                              "A dict per plan that was considered, earliest first: name, end_s, "
-                             "behind_s, loss, buckets.")
+                             "behind_s, loss, buckets, and memory, as Plan.memory() of the buckets.")
       .def(
           "explain", [](const NamedPlan& named) { return named.plan.explain(); },
           "What was chosen, and which candidates lost by how much: a line each.");

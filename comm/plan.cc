@@ -6,6 +6,7 @@
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/fingerprint.h"
+#include "gradwire/comm/plan_memory.h"
 #include "gradwire/kernels/compress/segments.h"
 #include "gradwire/kernels/compress/warmup.h"
 
@@ -242,44 +243,6 @@ void check_exchanges(const Plan& plan, const PlanOptions& options) {
   }
 }
 
-/// What a rank keeps between steps, in bytes, the same on all ranks.
-struct KeptBytes {
-  size_t gradients = 0;
-  size_t residuals = 0;    // in float32, both buffers
-  size_t narrow = 0;       // and in bfloat16
-  size_t estimates = 0;    // of ef21, both buffers
-  size_t compressors = 0;  // such as velocities
-  size_t scratch = 0;      // of float32, in place of the residuals of the largest bucket
-};
-
-KeptBytes kept_bytes(const Plan& plan) {
-  KeptBytes kept;
-  for (const PlanBucket& bucket : plan.buckets) {
-    kept.gradients += bucket.numel * size_of(plan.dtype);
-    const int sharing = find_exchange(bucket.exchange).by_node ? plan.ranks_per_node : 1;
-    size_t scratch = 0;
-    for (const PlanGroup& group : bucket.groups) {
-      size_t& residuals =
-          group.spec.feedback.residual == DType::kFloat32 ? kept.residuals : kept.narrow;
-      residuals +=
-          group.spec.feedback.on ? 2 * group.numel * size_of(group.spec.feedback.residual) : 0;
-      scratch += group.spec.feedback.on ? 2 * group.numel * sizeof(float) : 0;
-      kept.estimates += group.spec.feedback.ef21 ? 2 * group.numel * sizeof(float) : 0;
-      size_t most = 0;  // of a node's ranks
-      for (int rank = 0; rank < sharing; ++rank) {
-        const size_t share = node_share(group.numel, rank, sharing).numel();
-        const auto compressor = make_compressor(
-            lasting_spec(group.spec),
-            sharing == 1 ? shape_of(plan, group) : CompressorShape{.numel = share});
-        most = std::max(most, compressor->kept_bytes());
-      }
-      kept.compressors += most;
-    }
-    kept.scratch = std::max(kept.scratch, scratch);
-  }
-  return kept;
-}
-
 void describe_group(const Plan& plan, const PlanGroup& group, size_t index, std::ostream& out) {
   const auto compressor = make_compressor(lasting_spec(group.spec), shape_of(plan, group));
   out << "  group " << index << ": " << to_string(group.spec) << ", " << group.numel
@@ -320,7 +283,7 @@ std::string description_of(const Plan& plan, ResidualMemory residual_memory) {
     }
   }
   const bool on_host = residual_memory == ResidualMemory::kHost;
-  const KeptBytes kept = kept_bytes(plan);
+  const PlanMemory kept = kept_between_steps(plan);
   out << "kept on each rank: gradients " << kept.gradients << " bytes, residuals (two buffers"
       << (on_host ? " in memory of the host" : "") << ") " << kept.residuals
       << " bytes of float32 and " << kept.narrow << " bytes of bfloat16, estimates "

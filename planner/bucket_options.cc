@@ -1,10 +1,12 @@
 #include "gradwire/planner/bucket_options.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "gradwire/comm/choose.h"
 #include "gradwire/kernels/compress/compressor.h"
+#include "gradwire/kernels/compress/segments.h"
 #include "gradwire/kernels/compress/warmup.h"
 #include "gradwire/kernels/core/error.h"
 
@@ -124,6 +126,20 @@ std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request
     }
   }
   return options;
+}
+
+PlanMemory memory_of(std::span<const ReadyGradient> gradients, std::span<const BucketOption> options,
+                     std::span<const PlannedBucket> buckets, int world_size) {
+  Plan plan;
+  for (const PlannedBucket& planned : buckets) {
+    const BucketOption& option = options[planned.option];
+    PlanGroup group{.spec = parse_spec(option.compressor), .numel = planned.numel, .segments = {}};
+    for (size_t g = planned.begin; g < planned.end; ++g) {
+      group.segments.push_back(whole_parameter(static_cast<ParamId>(g), std::array{gradients[g].numel}));
+    }
+    plan.buckets.push_back({.numel = planned.numel, .exchange = option.exchange, .groups = {group}});
+  }
+  return gradwire::memory_of(plan, world_size);
 }
 
 std::vector<ReadyGradient> ready_gradients(const Profile& profile) {

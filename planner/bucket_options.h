@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/comm/plan_memory.h"
 #include "gradwire/planner/bucket_plan.h"
 #include "gradwire/planner/cost.h"
 #include "gradwire/planner/profile.h"
@@ -43,6 +44,10 @@ struct BucketOptionRequest {
 /// none of the specs, fewer than one rank or stream.
 std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request,
                                               const Costs& costs);
+
+/// What a rank holds where these buckets travel so, for gradients of float32.
+PlanMemory memory_of(std::span<const ReadyGradient> gradients, std::span<const BucketOption> options,
+                     std::span<const PlannedBucket> buckets, int world_size);
 
 /// The gradients of a profile in the order backward makes them, ready when what precedes them in
 /// backward has run. @throws InvalidArgument as validate(), and for a profile without gradients.

@@ -231,12 +231,16 @@ BucketPlan plan_buckets(std::span<const ReadyGradient> gradients,
       plan.chosen = c;
     }
     plan.candidates.push_back({candidate.name, candidate.end_s, candidate.end_s - earliest,
-                               candidate.loss, candidate.choices.size()});
+                               candidate.loss});
+    for (const Choice& bucket : candidate.choices) {
+      plan.candidates.back().buckets.push_back({.begin = bucket.begin,
+                                                .end = bucket.end,
+                                                .numel = prices.numel(bucket.begin, bucket.end),
+                                                .option = bucket.option});
+    }
   }
   const Candidate& chosen = candidates[plan.chosen];
-  for (const Choice& bucket : chosen.choices) {
-    plan.buckets.push_back({.begin = bucket.begin, .end = bucket.end, .option = bucket.option});
-  }
+  plan.buckets = plan.candidates[plan.chosen].buckets;
   plan.end_s = price_buckets(gradients, options, plan.buckets);
   plan.backward_end_s = gradients.back().ready_s;
   plan.encode_s = moment_of(chosen.choices, prices).shift_s;
@@ -253,7 +257,7 @@ std::string BucketPlan::explain() const {
     const PlanCandidate& candidate = candidates[c];
     if (c != chosen) {
       const double behind_s = candidate.end_s - end_s;
-      out += concat(candidate.name, ": ", candidate.buckets, " buckets, ",
+      out += concat(candidate.name, ": ", candidate.buckets.size(), " buckets, ",
                     seconds_text(std::fabs(behind_s)), behind_s < 0 ? " earlier" : " later",
                     behind_s < 0 ? ", but it loses more" : "", "\n");
     }

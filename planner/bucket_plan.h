@@ -62,7 +62,7 @@ struct PlanCandidate {
   double end_s = 0;     ///< predicted end of communication
   double behind_s = 0;  ///< of the earliest
   double loss = 0;      ///< mean over elements
-  size_t buckets = 0;
+  std::vector<PlannedBucket> buckets = {};  ///< in the order they leave, without times
 };
 
 struct BucketPlan {

@@ -56,7 +56,7 @@ class HierarchicalExchange final : public StreamExchange {
       largest += share_numel(g, 0) * sizeof(float);  // no share is larger than the first
     }
     share_memory_ = message_memory(own * sizeof(float), {}, made_from.memory);
-    shares_ = share_memory_->as<float>().first(own);
+    shares_ = {share_memory_->as<float>().data(), own};  // of MessageMemory::Kind::kCounted: nothing
     size_t begin = 0;
     for (size_t g = 0; g < sums_.size(); ++g) {
       sums_[g].share = shares_.subspan(begin, share_numel(g, node_.rank()));

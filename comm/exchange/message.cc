@@ -11,11 +11,12 @@ std::shared_ptr<const Buffer> MessageMemory::take(size_t bytes, Device device) {
   if (next_ == blocks_.size()) {
     blocks_.emplace_back();
   }
-  std::shared_ptr<const Buffer>& block = blocks_[next_++];
-  if (block == nullptr || block->size_bytes() < bytes) {
-    block = std::make_shared<const Buffer>(bytes, device);
+  Block& block = blocks_[next_++];
+  if (block.memory == nullptr || block.bytes < bytes) {
+    block = {std::make_shared<const Buffer>(kind_ == Kind::kReal ? bytes : 0, device), bytes};
+    bytes_ += bytes;
   }
-  return block;
+  return block.memory;
 }
 
 std::shared_ptr<const Buffer> message_memory(size_t bytes, Device device, MessageMemory* shared) {

@@ -21,15 +21,27 @@ namespace gradwire {
 /// nobody reads behind the run.
 class MessageMemory {
  public:
+  /// kCounted: no memory at all, for exchanges that are made to be asked what they would take.
+  enum class Kind : uint8_t { kReal, kCounted };
+  explicit MessageMemory(Kind kind = Kind::kReal) : kind_(kind) {}
+
   /// The exchange made from now on is another bucket's. The largest bucket comes first: a larger one
   /// takes new memory.
   void begin_bucket() { next_ = 0; }
   /// At least `bytes`.
   std::shared_ptr<const Buffer> take(size_t bytes, Device device);
+  /// Of all that was taken.
+  size_t size_bytes() const { return bytes_; }
 
  private:
-  std::vector<std::shared_ptr<const Buffer>> blocks_;
+  struct Block {
+    std::shared_ptr<const Buffer> memory;
+    size_t bytes = 0;
+  };
+  Kind kind_;
+  std::vector<Block> blocks_;
   size_t next_ = 0;  // of the bucket's messages
+  size_t bytes_ = 0;
 };
 
 /// Of `shared`, or where that is null memory of its own.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire import planner
+from gradwire import cli, planner
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -169,6 +169,50 @@ def test_the_command_plan_prints_a_table_and_json(profile):
     names = [candidate["name"] for candidate in document["candidates"]]
     assert any(name.startswith("none,") for name in names)
     assert any(name.startswith("bf16,") for name in names)
+
+
+def test_the_command_plan_says_what_a_rank_will_hold(profile, monkeypatch, capsys):
+    codec = (1e-5, 1e9, 1e-5, 1e9)
+    monkeypatch.setattr("gradwire.codec_cache.needed_codecs",
+                        lambda specs, threads: dict.fromkeys(specs, codec))  # fmt: skip
+    file = profile.with_name("plan.json")
+    assert cli.main(["plan", "--profile", str(profile), "--workers", "2",
+                     "--specs", "int8;int8+residual=bf16", "--json", str(file)]) == 0  # fmt: skip
+    document = json.loads(file.read_text())
+    copy = document["gradient_bytes"]
+    assert copy == 4 * 6 * 400_000
+    memory = {c["name"].split(" for all")[0]: c["memory"] for c in document["candidates"]}
+    assert memory["int8, gather"]["residuals"] == 2 * copy
+    assert memory["int8,residual=bf16, gather"]["residuals"] == copy
+    assert memory["int8,residual=bf16, gather"]["scratch"] > 0 == memory["int8, gather"]["scratch"]
+    # The sum lies where the gradients do.
+    dense = memory["none, dense"]
+    assert dense["residuals"] == dense["payloads"] == dense["messages"] == 0 and dense["gradients"] == copy
+    chosen = document["candidates"][document["chosen"]]
+    held = sum(bytes for part, bytes in chosen["memory"].items() if part != "gradients")
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    head = next(i for i, line in enumerate(lines) if "MB of a rank" in line)
+    assert lines[head + 1].split()[-1] == f"{held / copy:.2f}"
+    assert f"a copy is {copy / 1e6:.1f} MB" in said
+
+
+def test_a_plan_says_what_a_rank_will_hold():
+    named = [("body", (1000, 64)), ("head", (640, 100))]
+
+    def memory(spec, workers=2, **options):
+        return gradwire.make_plan(named, spec, **options).memory(workers)
+
+    assert memory("int8,ef21")["estimates"] == memory("int8,ef21")["residuals"] == 8 * 128_000
+    assert memory("topk:10%,momentum=0.9")["compressors"] == 8 * 128_000  # both buffers
+    # Of one bucket in turn, from each rank.
+    two, four = (memory("fp16", workers, exchange="gather", bucket_bytes=256_000)["messages"]
+                 for workers in (2, 4))
+    assert 2 * 128_000 < two < 2 * 129_000 and four == 2 * two
+    with pytest.raises(gradwire.InvalidArgument, match="memory of 0 ranks"):
+        memory("none", 0)
+    with pytest.raises(gradwire.InvalidArgument, match="must divide the world size, 3"):
+        memory("int8", 3, exchange="hierarchical", ranks_per_node=2)
 
 
 def test_the_command_plan_reads_other_formats_and_refuses_files_that_are_not_there(profile):

@@ -576,6 +576,10 @@ class Plan:
         """
         A table of the buckets, their groups, capacities and parameters.
         """
+    def memory(self, world_size: typing.SupportsInt | typing.SupportsIndex) -> dict[str, int]:
+        """
+        Bytes that each of so many ranks holds, in memory of the CPU, behind the first steps of start= and warmup=: 'gradients' (untouched where the caller hands over its own), 'residuals' and 'estimates' (both buffers), 'compressors' (velocities, and what low rank has learned), 'scratch' (for residuals that are kept narrow), 'payloads' (of all buckets) and 'messages' (of the largest).
+        """
     @property
     def buckets(self) -> int:
         """
@@ -1297,7 +1301,7 @@ class BucketPlan:
     @property
     def candidates(self) -> list[dict[str, typing.Any]]:
         """
-        A dict per plan that was considered, earliest first: name, end_s, behind_s, loss, buckets.
+        A dict per plan that was considered, earliest first: name, end_s, behind_s, loss, buckets, and memory, as Plan.memory() of the buckets.
         """
     @property
     def chosen(self) -> int:

@@ -15,15 +15,19 @@ from .simulating import aligned
 __all__ = ["add_plan", "add_recommend"]
 
 _SPECS = "topk:1%,int4;int8"
+# Of Plan.memory(), in the order of the table. What the Reducer has room for besides, a gradient's own
+# memory, register() never writes to: gradients travel where DDP has them.
+_HELD = ("residuals", "estimates", "compressors", "scratch", "payloads", "messages")
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Options of `gradwire plan`."""
     parser.description = (
         "Says how the gradients of a step should travel, of a profiled one or of a model by name: "
-        "buckets, compressor, exchange and streams of each, and how much every other plan that was "
-        "considered loses. Compressors are timed on this machine for some seconds "
-        "when they are first asked for (kept in ~/.cache/gradwire/codecs.json), links are as given.")
+        "buckets, compressor, exchange and streams of each, how much every other plan that was "
+        "considered loses, and what each has a rank hold in memory. Compressors are timed on this "
+        "machine for some seconds when they are first asked for (kept in "
+        "~/.cache/gradwire/codecs.json), links are as given.")
     effects.remember_given(parser)
     add_source(parser.add_argument_group("the step"))
     parser.add_argument("--workers", type=int, required=True, help="ranks")
@@ -115,6 +119,17 @@ def _put(args: argparse.Namespace, document: Dict[str, Any], text: str,
     return 0
 
 
+def _memory_table(candidates: Sequence[Dict[str, Any]], chosen: int, copy: int) -> str:
+    """What a rank holds by each plan, the chosen one first, in MB and in copies of the gradients."""
+    rows = [["MB of a rank", *_HELD, "together", "copies"]]
+    for candidate in (candidates[chosen], *candidates[:chosen], *candidates[chosen + 1:]):
+        held = [candidate["memory"][part] for part in _HELD]
+        rows.append([candidate["name"], *(f"{part / 1e6:.1f}" for part in (*held, sum(held))),
+                     f"{sum(held) / copy:.2f}"])
+    return ("\n".join(aligned(rows)) + f"\na copy is {copy / 1e6:.1f} MB, of float32 gradients; a copy of "
+            "them and one of DDP's buckets are DDP's own, and no part of this\n")
+
+
 def _plan(args: argparse.Namespace) -> int:
     json_output.check(args.json)
     if args.plot:
@@ -138,13 +153,15 @@ def _plan(args: argparse.Namespace) -> int:
         [str(i), str(len(b["gradients"])), str(b["numel"]), b["spec"], b["exchange"], str(b["streams"]),
          planner.seconds_text(b["start_s"]), planner.seconds_text(b["end_s"])]
         for i, b in enumerate(plan.buckets)]
+    copy = 4 * sum(numel for _, numel, _ in gradients)
     head = ["bucket", "gradients", "elements", "spec", "exchange", "streams", "starts", "ends"]
     text = "\n".join(aligned([head, *rows]))
     document = {
         "link": link.name, "workers": args.workers, "end_s": plan.end_s,
         "backward_end_s": plan.backward_end_s, "encode_s": plan.encode_s, "exact": plan.exact,
         "buckets": plan.buckets, "candidates": plan.candidates, "chosen": plan.chosen,
-        "codecs": codecs, "notes": [*assumed(args), *effects.notes_of_first_steps(specs)]}
+        "gradient_bytes": copy, "codecs": codecs,
+        "notes": [*assumed(args), *effects.notes_of_first_steps(specs)]}
     full = link.effective_bytes_per_s(1) >= link.effective_bytes_per_s(max(streams))
     document["without_effect"] = effects.without_effect(args, [
         *effects.of_all(("--link", "--alpha", "--stream-bandwidth", "--streams"), args.workers == 1,
@@ -154,7 +171,9 @@ def _plan(args: argparse.Namespace) -> int:
         *rules_of_source(args),
     ])
     notes = "".join(f"\n{note}" for note in document["notes"])
-    return _put(args, document, f"{text}\n\n{plan.explain().rstrip()}{notes}", planner_plots.plot_plan)
+    memory = _memory_table(plan.candidates, plan.chosen, copy)
+    return _put(args, document, f"{text}\n\n{memory}\n{plan.explain().rstrip()}{notes}",
+                planner_plots.plot_plan)
 
 
 def _stream_rules(link: planner.PlannedLink) -> List[effects.Rule]:
