@@ -98,7 +98,8 @@ void Compressor::compress_accumulated(Residual x, Payload out, Context& context)
   check_context(*this, context);
   check_accumulated(*this, x);
   check_room(*this, out, capacity_bytes());
-  format_->compress({.g = {}, .e = {}, .e_next = x}, out, context);
+  const ConstGradient g{x.data(), x.size(), DType::kFloat32, shape().device};
+  format_->compress({.g = g, .e = {}, .e_next = x}, out, context);
 }
 
 void Compressor::restore(ConstPayload payload, Residual x, Context& context) {
