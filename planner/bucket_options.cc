@@ -32,7 +32,7 @@ CodecCost codec_of(const CompressorSpec& spec, const Costs& costs) {
   for (const auto& [name, cost] : costs.codecs) {
     known.push_back(name);
   }
-  if (text != "none") {
+  if (!asks_for_nothing(text)) {
     throw_unknown_name("costs of codec", text, known);
   }
   return {};
@@ -64,7 +64,7 @@ BucketOption option_of(const PricedSpec& spec, std::string_view exchange, int st
   option.compressor = traffic.spec;
   option.exchange = exchange;
   option.streams = streams;
-  option.loss = traffic.spec == "none" ? 0 : std::max(0.0, 1 - traffic.bytes_per_element / 4);
+  option.loss = asks_for_nothing(traffic.spec) ? 0 : std::max(0.0, 1 - traffic.bytes_per_element / 4);
   option.encode_s = [codec = spec.codec, dense](size_t m) { return codec.encode_s(dense(m)); };
   option.decode_s = [codec = spec.codec, dense, payloads](size_t m) {
     return codec.decode_s(dense(m), payloads);
@@ -103,7 +103,7 @@ std::vector<BucketOption> make_bucket_options(const BucketOptionRequest& request
   check(request.world_size >= 1, "bucket options: world_size is ", request.world_size,
         ", must be at least 1");
   check(!request.streams.empty(), "bucket options: 0 numbers of streams, expected at least 1");
-  std::vector<std::string> specs{"none", "bf16"};
+  std::vector<std::string> specs(kAlwaysConsidered.begin(), kAlwaysConsidered.end());
   for (const std::string& text : request.specs) {
     const std::string spec = to_string(parse_spec(text));
     if (std::ranges::find(specs, spec) == specs.end()) {

@@ -1,8 +1,11 @@
 #pragma once
 // The ways to send a bucket on a machine whose costs are known: specs x exchanges x streams.
 
+#include <algorithm>
+#include <array>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/comm/plan_memory.h"
@@ -24,10 +27,15 @@ struct SpecTraffic {
 SpecTraffic spec_traffic(const std::string& spec, int world_size,
                          DeviceType device = DeviceType::kCpu);
 
+/// Every search considers them: the planner must be able to answer "off".
+inline constexpr std::array<std::string_view, 2> kAlwaysConsidered = {"none", "bf16"};
+inline bool is_always_considered(std::string_view spec) {
+  return std::ranges::find(kAlwaysConsidered, spec) != kAlwaysConsidered.end();
+}
+
 struct BucketOptionRequest {
   int world_size = 1;
-  /// Compressors to choose from. "none" and "bf16" are added where they are missing: the planner
-  /// must be able to answer "off".
+  /// Compressors to choose from, beside kAlwaysConsidered.
   std::vector<std::string> specs = {};
   std::vector<std::string> exchanges = {};  ///< rows to choose from; empty: all that carry the spec
   std::vector<int> streams = {1};

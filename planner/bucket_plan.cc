@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "gradwire/kernels/compress/spec.h"
 #include "gradwire/kernels/core/error.h"
 #include "gradwire/planner/internal/bucket_prices.h"
 #include "gradwire/planner/units.h"
@@ -150,7 +151,7 @@ std::vector<size_t> options_in_order(const BucketPrices& prices) {
   std::vector<size_t> order(prices.options());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(
-      order, {}, [&](size_t option) { return prices.option(option).compressor != "none"; });
+      order, {}, [&](size_t option) { return !asks_for_nothing(prices.option(option).compressor); });
   return order;
 }
 

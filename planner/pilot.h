@@ -91,7 +91,7 @@ struct PilotPlan {
   /// what sends something of every element in every step 0.
   double waits = 0;
   double predicted_s = 0;  ///< a step; 0: not predicted
-  bool off() const { return spec == "none"; }
+  bool off() const { return asks_for_nothing(spec); }
 };
 
 /// What has been measured of the machine, the same on all ranks: the caller takes the largest of

@@ -316,6 +316,8 @@ bool is_spec(std::string_view text) {
 
 CompressorSpec no_compression() { return {}; }
 
+bool asks_for_nothing(std::string_view text) { return text == CompressorSpec().name; }
+
 CompressorSpec parse_spec(std::string_view text) {
   refuse_joined_by_plus(text);
   try {

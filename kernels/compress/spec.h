@@ -128,6 +128,9 @@ CompressorSpec no_compression();
 /// the known ones.
 CompressorSpec parse_spec(std::string_view text);
 
+/// Whether a canonical text asks for nothing: gradients travel as they are.
+bool asks_for_nothing(std::string_view text);
+
 /// Whether compress() takes a velocity in the place of the gradient, one float per element more.
 bool keeps_velocity(const CompressorSpec& spec);
 

@@ -305,7 +305,7 @@ std::vector<PilotPlan> predict_candidates(const PredictedJob& job) {
       if (plan) {
         plans.push_back(*std::move(plan));
       }
-    } else if (spec != "none" && spec != "bf16") {
+    } else if (!is_always_considered(spec)) {
       const std::string mixed[] = {"none", "bf16", spec};
       consider(options_with(mixed), spec, false);
     }

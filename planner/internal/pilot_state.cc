@@ -46,7 +46,7 @@ Pilot::State::State(std::vector<ParamInfo> of, int ranks, PilotOptions with)
   specs = {"bf16"};
   for (const std::string& text : options.specs) {
     const std::string spec = to_string(parse_spec(text));
-    if (spec != "none" && std::ranges::find(specs, spec) == specs.end()) {
+    if (!asks_for_nothing(spec) && std::ranges::find(specs, spec) == specs.end()) {
       specs.push_back(spec);
     }
   }

@@ -138,7 +138,7 @@ bool Pilot::State::predict(const PilotCosts& costs) {
   const PilotPlan& young = *std::ranges::min_element(
       tried, {}, [&](const PilotPlan& plan) { return effective_s(plan, plan.predicted_s); });
   const auto always = [&](const PilotPlan& plan) {
-    return plan.off() || plan.spec == "bf16" ||
+    return is_always_considered(plan.spec) ||
            (options.candidates > 2 && &plan == &young && &plan != tried.data());
   };
   const auto hopeless = [&](const PilotPlan& plan) {
