@@ -108,6 +108,7 @@ PlanMemory memory_of(const Plan& plan, int world_size) {
     const Compressors compressors = make_compressors(lasting, b, shares, whole, {});
     ExchangeContext made_from{.compressors = {},
                               .transport = &whole,
+                              .tag = {},
                               .groups = &groups,
                               .memory = &messages,
                               .ranks_per_node = plan.ranks_per_node};

@@ -66,7 +66,7 @@ bool Reducer::unused_everywhere(ParamId p) const {
   check(s.options.unused == UnusedParameters::kZero,
         "unused_everywhere: unused parameters are an error here, expected UnusedParameters::kZero");
   (void)s.epoch.gradient("unused_everywhere", p);
-  check(s.reached.has_value(),
+  check(s.reached->is_concluded(),
         "unused_everywhere: no step has been concluded yet, expected wait() before it");
   return !s.reached->by_any(p, s.options.stream);
 }
@@ -94,9 +94,10 @@ void Reducer::deliver(BucketId bucket, Delivery delivery) {
 
 std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {
   State& s = *state_;
-  const std::span<const GroupPayloads> payloads = s.bucket_of("take_payloads", bucket).payloads();
+  Bucket& of = s.bucket_of("take_payloads", bucket);
   check(!s.pipeline.may_have_left(bucket), "take_payloads: bucket ", bucket, " has left in step ",
         s.step, ", expected a call between wait() and that");
+  const std::span<const GroupPayloads> payloads = of.payloads();
   check(!payloads.empty(), "take_payloads: bucket ", bucket, " has no payloads, expected ",
         "deliver() before a step that was committed");
   return payloads;

@@ -127,7 +127,7 @@ struct ShardedReducer::State {
       to_rank.push_back({std::move(compressor), Feedback(now, of.numel, {.state = commits})});
     }
     if (std::exchange(messages_behind, step) != step) {
-      message_memory = {};  // groups go on to another spec together
+      message_memory = MessageMemory();  // groups go on to another spec together
     }
     message_memory.begin_bucket();
     Compressor& mine = *to_rank[own].compressor;

@@ -74,7 +74,9 @@ void BucketPipeline::leave(BucketId b, Gradient gradient, int64_t now_us) {
   own.gradient = gradient;
   own.trace.ready_us = now_us;
   if (links_.rounds != nullptr) {
-    first_told_us_ = left_++ == 0 ? now_us : first_told_us_;
+    if (left_++ == 0) {  // read by the rounds' thread from here on
+      first_told_us_ = now_us;
+    }
     links_.rounds->tell(b);
     return;
   }

@@ -53,7 +53,7 @@ class BucketPipeline {
   void leave(BucketId b, Gradient gradient, int64_t now_us);
   /// Whether bucket `b` may be on its way in this step; any bucket.
   bool may_have_left(BucketId b) const;
-  /// `work` is done in the first lane behind all buckets.
+  /// `work` is done in the first lane behind its buckets; those of other lanes may still travel.
   void behind_buckets(std::function<void(Lane&)> work);
   /// Blocks until nothing is on its way. On a GPU: enqueues the end of the step.
   void end_step();

@@ -15,7 +15,6 @@ void ReachedBits::exchange(std::span<const uint8_t> reached, Lane& lane) {
   for (size_t p = 0; p < parameters_; ++p) {
     mine_[p / 8] |= std::byte(reached[p] << p % 8);
   }
-  on_host_.clear();
   Context& context = lane.worker->context;
   copy_bytes(messages_.room(own_), device_, mine_, {}, context.stream);
   messages_.length(own_) = mine_.size();
@@ -31,19 +30,32 @@ void ReachedBits::exchange(std::span<const uint8_t> reached, Lane& lane) {
   }
 }
 
+void ReachedBits::conclude() {
+  on_gpu_alone_ = device_.type == DeviceType::kCuda;
+  if (on_gpu_alone_) {
+    any_.resize(messages_.stride());
+  } else {
+    add_up(messages_.parts().bytes);
+  }
+}
+
+void ReachedBits::add_up(std::span<const std::byte> all) {
+  any_.assign(messages_.stride(), std::byte{0});
+  for (size_t i = 0; i < all.size(); ++i) {
+    any_[i % any_.size()] |= all[i];
+  }
+}
+
 bool ReachedBits::by_any(ParamId p, Stream* stream) {
-  std::span<const std::byte> all = messages_.parts().bytes;
-  if (stream != nullptr && on_host_.empty()) {
-    on_host_.resize(all.size());
-    copy_bytes(on_host_, {}, all, device_, *stream);
+  if (on_gpu_alone_) {
+    const std::span<const std::byte> all = messages_.parts().bytes;
+    std::vector<std::byte> on_host(all.size());
+    copy_bytes(on_host, {}, all, device_, *stream);
     stream->wait();
+    add_up(on_host);
+    on_gpu_alone_ = false;
   }
-  all = stream == nullptr ? all : on_host_;
-  bool reached = false;
-  for (size_t r = 0; r < messages_.ranks(); ++r) {
-    reached |= (all[r * messages_.stride() + p / 8] >> p % 8 & std::byte{1}) != std::byte{0};
-  }
-  return reached;
+  return (any_[p / 8] >> p % 8 & std::byte{1}) != std::byte{0};
 }
 
 }  // namespace gradwire

@@ -16,6 +16,14 @@ Reducer::State::State(Plan plan, Transport& transport, ReducerOptions the_option
   agree_on(plan, options, transport, pipeline.context());
   pipeline.move_to(transport, pipeline.open(transport));
   adopt(make_epoch(plan, pipeline.lanes(), {.stream = options.stream}));
+  make_reached_bits();
+}
+
+void Reducer::State::make_reached_bits() {
+  reached.reset();
+  if (options.unused == UnusedParameters::kZero) {
+    reached.emplace(pipeline.transport(), epoch.plan.parameters.size());
+  }
 }
 
 // Also of a step of which nothing is on its way yet: better they hear of it now than at their deadline.
@@ -112,9 +120,6 @@ void Reducer::State::complete_gradients() {
       set_unused(p);
     }
   }
-  if (!reached) {
-    reached.emplace(pipeline.transport(), epoch.plan.parameters.size());
-  }
   pipeline.behind_buckets([this](Lane& lane) { reached->exchange(gradients.reached(), lane); });
 }
 
@@ -127,6 +132,9 @@ StepOutcome Reducer::State::wait() {
   times.first_ready_us = gradients.first_ready_us();
   times.wait_begin_us = pipeline.now_us();
   pipeline.end_step();
+  if (reached) {
+    reached->conclude();
+  }
   times.wait_end_us = pipeline.now_us();
   const Bucket* const bad = on_gpu() ? nullptr : epoch.first_nonfinite();
   times.committed = bad == nullptr && !on_gpu();  // there nobody knows yet
@@ -247,10 +255,10 @@ Reducer::Rebuilt Reducer::State::rebuild(Transport& survivors) {
   Recovery found = recover(epoch, pipeline, {words.step, words.skipped, has_parameters}, survivors);
   has_parameters = !found.rebuilt.behind;
   step = found.concluded;
-  reached.reset();  // made for as many ranks
   epoch = std::move(found.epoch);
   pipeline.move_to(survivors, std::move(found.links));
   begin_plan();
+  make_reached_bits();
   return found.rebuilt;
 }
 

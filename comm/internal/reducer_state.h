@@ -52,6 +52,7 @@ struct Reducer::State {
  private:
   void adopt(Epoch next);
   void begin_plan();
+  void make_reached_bits();
   void begin_step();
   /// Unused are those never ready; ranks compare them behind all buckets.
   void complete_gradients();
@@ -71,7 +72,7 @@ struct Reducer::State {
   Buffer widened;                // what residual() returned last, where it is kept in fewer bits
   StepGradients gradients;
   Measurements measured;
-  std::optional<ReachedBits> reached;  // where ranks have compared them
+  std::optional<ReachedBits> reached;  // where ranks compare them
   GradientWriter writer;
   Epoch epoch;
   std::deque<Bucket> retired;  // of the stage before, as long as their payloads may be read

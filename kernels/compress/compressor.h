@@ -44,19 +44,19 @@ class Compressor final {
   void compress_second(ConstGradient g, ConstResidual e, Residual e_next, Payload out,
                        Context& context);
   /// compress() for gradients that were accumulated straight into the residual: `x` holds g + e and
-  /// becomes e_next. NOT transactional: the committed residual is gone, and restore() gives g + e back.
-  /// Of a flagged payload x stays as it was, as far as restore() is exact. Refused without error
-  /// feedback and where gradient and residual must be known apart: velocity, decay, ef21, two rounds.
+  /// becomes e_next. NOT transactional: the committed residual is gone, and restore() gives g + e
+  /// back. Of a flagged payload x stays as it was, as far as restore() is exact. Refused without
+  /// feedback, with residual=bf16, velocity, decay, ef21 and two rounds.
   void compress_accumulated(Residual x, Payload out, Context& context);
   /// x += D, of a payload or its slice: undoes compress_accumulated() after an exchange that failed, as
   /// exactly as the law holds. A flagged payload gives nothing.
   void restore(ConstPayload payload, Residual x, Context& context);
 
   /// sum = scale * (parts added in the order given, in float32), rounded to sum's dtype. Parts are
-  /// slices that together tile the group, or whole payloads of several ranks; elements no part covers
-  /// become 0. Each part is checked before any of its bytes is used; first payloads are refused, and
-  /// second ones before take_first(). Where a sum of finite gradients overflows, `finite`, unless null,
-  /// becomes false on the CPU; on a GPU it is a fault of shape().state.
+  /// slices that together tile the group, or whole payloads of several ranks; elements no part
+  /// covers become 0. Each part is checked before any of its bytes is used; first payloads are
+  /// refused, and second ones before take_first() (from wait(), on a GPU at the call). Where a sum
+  /// of finite gradients overflows, `finite` becomes false, on a GPU it is a fault of shape().state.
   void decompress(std::span<const ConstPayload> parts, float scale, Gradient sum, Context& context,
                   bool* finite = nullptr);
   /// `finite` becomes false when decompress() to float32 would write NaN or infinity, and else stays;

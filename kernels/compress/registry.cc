@@ -202,6 +202,11 @@ constexpr std::array kRows = {
         .on_gpu = make_cuda_low_rank},
 };
 
+// A spec's text says these alone where they are not what all rows begin with.
+static_assert(std::ranges::all_of(kRows, [](const CompressorRow& row) {
+  return !row.feedback.ef21 && row.feedback.residual == DType::kFloat32 && row.codec.levels == 0;
+}));
+
 void check_shape(const CompressorShape& shape) {
   check(shape.numel <= kMostNumel, "compressor shape: numel is ", shape.numel, ", must be at most ",
         kMostNumel);

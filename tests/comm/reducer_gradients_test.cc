@@ -208,5 +208,23 @@ TEST(ReducerGradients, WhoWasUnusedIsOnlyKnownWhenAskedFor) {
   EXPECT_EQ(first_message(ends), "");
 }
 
+TEST(ReducerGradients, AStepThatFailedSaysNothingOfWhoWasUnused) {
+  const auto ends = run_ranks(2, [](Transport& transport) {
+    Reducer reducer(plan_of("none"), transport, {.unused = UnusedParameters::kZero});
+    const std::string failure = message_of<TransportError>([&] {
+      if (transport.rank() == 1) {
+        transport.abort("the operator pulled the plug");
+      }
+      hand_over(reducer, gradients(transport.rank(), 0));
+      reducer.wait();
+    });
+    check(!failure.empty(), "the step did not fail");
+    const std::string said =
+        message_of<InvalidArgument>([&] { static_cast<void>(reducer.unused_everywhere(0)); });
+    check(contains(said, "no step has been concluded yet"), said);
+  });
+  EXPECT_EQ(first_message(ends), "");
+}
+
 }  // namespace
 }  // namespace gradwire::test

@@ -27,7 +27,9 @@ void check_context(const Compressor& compressor, const Context& context) {
   const std::string_view name = compressor.spec().name;
   const Device expected = compressor.shape().device;
   const auto check_device = [&](std::string_view what, Device device) {
-    check(device == expected, name, ": the ", what, " is of ", name_of(device), ", must be of ",
+    const bool same =
+        device.type == expected.type && (expected.type == DeviceType::kCpu || device == expected);
+    check(same, name, ": the ", what, " is of ", name_of(device), ", must be of ",
           name_of(expected));
   };
   check_device("stream", context.stream.device());

@@ -98,8 +98,7 @@ class ChunkedFormat : public Format {
   /// Whether the parts' values are so small that no sum of them overflows in `chunk`.
   bool cannot_overflow(std::span<const Part> parts, size_t chunk, float scale) const;
   /// The body of take_first(), of those that have two rounds.
-  virtual void write_first(std::span<const Part> /*parts*/, float /*scale*/, const Work& /*work*/) {
-  }
+  virtual void write_first(std::span<const Part> parts, float scale, const Work& work);
   /// What it throws for one of them, whatever the others cover.
   virtual void check_first_part(const Part& /*part*/, uint32_t /*step*/) const {}
   /// Whether the part shows how large at most the rest is: where something is sent of every place
@@ -117,9 +116,8 @@ class ChunkedFormat : public Format {
   virtual void write_accumulated(Residual x, Payload out, const Work& work) = 0;
   virtual void write_slice(const Part& part, Region region, Payload out) const = 0;
   /// Of formats that have entries, and rows that choose among all elements.
-  virtual void write_slice_at_most(const Part& /*part*/, const SliceInput& /*input*/,
-                                   Residual /*e_next*/, Payload /*out*/,
-                                   const Work& /*work*/) const {}
+  virtual void write_slice_at_most(const Part& part, const SliceInput& input, Residual e_next,
+                                   Payload out, const Work& work) const;
   virtual void write_merged(std::span<const Part> parts, const MergeInput& input, Residual e_next,
                             Payload out, const Work& work) const = 0;
 

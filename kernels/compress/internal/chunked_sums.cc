@@ -61,8 +61,20 @@ void ChunkedFormat::decompress(std::span<const ConstPayload> parts, const Sum& w
   });
 }
 
+void ChunkedFormat::write_first(std::span<const Part>, float, const Work&) {
+  throw InvalidArgument(concat(text_, ": has two rounds, and no way to take the first payloads"));
+}
+
+void ChunkedFormat::write_slice_at_most(const Part&, const SliceInput& input, Residual, Payload,
+                                        const Work&) const {
+  throw InvalidArgument(concat(text_, ": most_entries is ", input.most_entries,
+                               ", must not be given: its payloads have no entries"));
+}
+
 void ChunkedFormat::count_entries(ConstPayload payload, std::span<float> counts, Context& context) {
-  with_part(payload, context, [counts](const Part& part, const Work&) {
+  with_part(payload, context, [this, counts](const Part& part, const Work&) {
+    check(part.places.size() == chunks_of(part.region.numel()), text_,
+          ": entries cannot be counted: its payloads have none");
     for (size_t i = 0; i < part.places.size(); ++i) {
       counts[part.region.begin / kChunk + i] += static_cast<float>(part.places[i].count);
     }

@@ -66,6 +66,11 @@ cuda::RoundingSource CudaFormat::rounding_source(const Buffer& segments,
           .rank_stage = rank_stage};
 }
 
+void CudaFormat::take_first(std::span<const ConstPayload>, float, Context&) {
+  throw InvalidArgument(concat(to_string(spec()),
+                               ": has two rounds, and no way to take the first payloads on a GPU"));
+}
+
 size_t CudaFormat::record_bytes() const {
   const Region first{0, std::min(shape().numel, kChunk)};
   return std::max<size_t>(on_cpu_->capacity_for(first) - sizeof(PayloadHeader), 1);

@@ -24,7 +24,7 @@ class CudaFormat : public Format {
   size_t capacity_for(Region region) const final { return on_cpu_->capacity_for(region); }
 
   void compress(const Pass& pass, Payload out, Context& context) final;
-  void take_first(std::span<const ConstPayload>, float, Context&) override {}
+  void take_first(std::span<const ConstPayload> parts, float scale, Context& context) override;
   void decompress(std::span<const ConstPayload> parts, const Sum& what, Context& context) final;
   void restore(ConstPayload payload, Residual x, Context& context) final;
   void slice(const SliceInput& input, Residual e_next, Payload out, Context& context) final;

@@ -40,13 +40,13 @@ void Velocity::make_room(Device device) {
 
 std::span<float> Velocity::advance(ConstGradient g, Workspace& workspace, ThreadPool& pool) {
   make_room({});
-  pending_ = true;
   const size_t chunks = (numel_ + kChunk - 1) / kChunk;
   float taken = taken_;
   if (limit_ > 0) {
     Workspace::Frame frame(workspace);
     taken *= cpu::clip_factor(g, limit_, frame.take<double>(chunks), pool);
   }
+  pending_ = true;  // behind what can fail
   const std::span<float> committed = kept(parity_), next = kept(1 - parity_);
   cpu::for_each_chunk(pool, chunks, [&](size_t chunk) {
     const size_t begin = chunk * kChunk, numel = std::min(kChunk, numel_ - begin);
