@@ -16,7 +16,6 @@ less. Exit code 1 when a row is slower, or was not there in both.
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,8 @@ import tempfile
 from pathlib import Path
 
 from text_table import print_table
+
+from gradwire.bench.intervals import median_interval
 
 ENDS_BELOW, HOLDS_AT_MOST = 1.05, 1.02
 # What tells the rows of exchange.py apart.
@@ -46,18 +47,6 @@ def times_of(document):
     for name, value in pairs:
         times.setdefault(name, []).append(value)
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-def interval_of_median(values):
-    """The narrowest pair of order statistics between which the median lies with 95%; all of them where
-    there are too few."""
-    ordered, n = sorted(values), len(values)
-    below = 0  # how many are left out at each end
-    outside = 2 * 0.5**n
-    while outside + 2 * math.comb(n, below + 1) * 0.5**n <= 0.05 and 2 * (below + 1) < n:
-        below += 1
-        outside += 2 * math.comb(n, below) * 0.5**n
-    return ordered[below], ordered[n - 1 - below]
 
 
 def is_no_slower(low, high):
@@ -113,7 +102,7 @@ def main(argv=None):
               file=sys.stderr, flush=True)
     rows = []
     for name, values in ratios.items():
-        low, high = interval_of_median(values)
+        low, high = median_interval(values) or (min(values), max(values))
         rows.append({"row": name, "median": statistics.median(values), "low": low, "high": high,
                      "no_slower": is_no_slower(low, high)})
     slower = sum(not row["no_slower"] for row in rows)

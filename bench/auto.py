@@ -18,7 +18,6 @@ force at the end, a seed each; and whether none was the fastest of all by hand. 
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -26,24 +25,10 @@ from pathlib import Path
 
 from text_table import print_table
 
-from gradwire.bench.intervals import mean_interval
+from gradwire.bench.intervals import mean_interval, median_interval
 
 HEADER = ["link", "runs", "auto / faster of none, fp16", "interval", "to target / best by hand",
           "interval", "points minus none", "in force at the end", "fastest by hand"]  # fmt: skip
-COVERED = 0.95
-
-
-def median_interval(values):
-    """(low, high): the narrowest pair of order statistics k and n + 1 - k that covers the median with
-    COVERED; None where even the least and the greatest do not."""
-    ordered, n = sorted(values), len(values)
-    found, below = None, 0.0
-    for k in range(1, n // 2 + 1):
-        below += math.comb(n, k - 1) / 2**n  # fewer than k of n lie below the median
-        if 1 - 2 * below < COVERED:
-            break
-        found = ordered[k - 1], ordered[n - k]
-    return found
 
 
 def ratios(rows, name, link, rivals):

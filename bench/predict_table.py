@@ -1,29 +1,14 @@
 """How well predictions meet measurements: intervals, errors, the order of plans; as a table."""
 
 import itertools
-import math
 import statistics
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from text_table import print_table
 
+from gradwire.bench.intervals import median_interval
+
 Interval = Tuple[float, float]
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Two of the values between which the median of their distribution lies, whatever that is.
-
-    The largest k with P(fewer than k of n fall on one side) small enough, by the binomial
-    distribution of how many lie below the median. With fewer than six values no pair is that sure:
-    the least and the largest.
-    """
-    ordered, n = sorted(values), len(values)
-    below, k = 0.0, 0
-    while 2 * (below + math.comb(n, k) / 2**n) <= 1 - confidence:
-        below += math.comb(n, k) / 2**n
-        k += 1
-    k = max(k, 1)
-    return ordered[k - 1], ordered[n - k]
 
 
 def kendall_tau(
@@ -72,7 +57,7 @@ def row_of(case: dict, predicted_s: float, steps_s: Sequence[float], seen: Tuple
     measured = statistics.median(steps_s)
     return {
         **case, "predicted_s": predicted_s, "measured_s": measured,
-        "interval_s": median_interval(steps_s), "steps": len(steps_s),
+        "interval_s": median_interval(steps_s) or (min(steps_s), max(steps_s)), "steps": len(steps_s),
         "error": predicted_s / measured - 1, "profiled": seen[0], "probed": seen[1],
     }
 

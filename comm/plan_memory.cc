@@ -1,8 +1,6 @@
 #include "gradwire/comm/plan_memory.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 #include "gradwire/comm/exchange/message.h"
 #include "gradwire/comm/exchange/rows.h"
@@ -94,12 +92,9 @@ PlanMemory memory_of(const Plan& plan, int world_size) {
   check(world_size >= 1, "plan: memory of ", world_size, " ranks, expected at least 1");
   PlanMemory memory = kept_between_steps(plan);
   const Plan lasting = plan_in_step(plan, kNeverChanges);
-  std::vector<BucketId> order(plan.buckets.size());  // the Reducer's: the largest first
-  std::iota(order.begin(), order.end(), BucketId{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](BucketId b) { return plan.buckets[b].numel; });
   MessageMemory messages(MessageMemory::Kind::kCounted);
   bool lends_to_exchanges = false;
-  for (const BucketId b : order) {
+  for (const BucketId b : largest_first(plan)) {
     const PlanBucket& bucket = lasting.buckets[b];
     const ExchangeRow& row = find_exchange(bucket.exchange);
     AbsentGroup whole(world_size, plan.ranks_per_node);

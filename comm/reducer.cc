@@ -65,7 +65,7 @@ bool Reducer::unused_everywhere(ParamId p) const {
   State& s = *state_;
   check(s.options.unused == UnusedParameters::kZero,
         "unused_everywhere: unused parameters are an error here, expected UnusedParameters::kZero");
-  (void)s.epoch.gradient("unused_everywhere", p);
+  (void)s.epoch.place("unused_everywhere", p);
   check(s.reached->is_concluded(),
         "unused_everywhere: no step has been concluded yet, expected wait() before it");
   return !s.reached->by_any(p, s.options.stream);
@@ -105,8 +105,7 @@ std::span<const GroupPayloads> Reducer::take_payloads(BucketId bucket) {
 
 ConstResidual Reducer::residual(ParamId p) const {
   State& s = *state_;
-  (void)s.epoch.gradient("residual", p);
-  const Epoch::Place at = s.epoch.place(p);
+  const Epoch::Place at = s.epoch.place("residual", p);
   const TensorView kept = at.feedback.stored(at.region);
   if (kept.dtype == DType::kFloat32) {
     return kept.as<float>();
@@ -127,8 +126,7 @@ bool Reducer::copy_residual(ParamId p, std::span<float> to) const {
   State& s = *state_;
   check(s.on_gpu(), "copy_residual: gradients are in CPU memory, expected a GPU: residual() is "
                     "there at once");
-  (void)s.epoch.gradient("copy_residual", p);
-  const Epoch::Place at = s.epoch.place(p);
+  const Epoch::Place at = s.epoch.place("copy_residual", p);
   check(to.size() == at.numel, "copy_residual: to has ", to.size(), " elements, must have the ",
         at.numel, " of parameter ", p);
   return at.feedback.copy_residual(at.region, to, *s.options.stream);

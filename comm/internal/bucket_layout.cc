@@ -1,6 +1,8 @@
 #include "gradwire/comm/internal/bucket_layout.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/exchange/message.h"
@@ -74,6 +76,14 @@ Compressors make_compressors(const Plan& plan, BucketId id, std::span<const Regi
     }
   }
   return made;
+}
+
+std::vector<BucketId> largest_first(const Plan& plan) {
+  std::vector<BucketId> order(plan.buckets.size());
+  std::iota(order.begin(), order.end(), BucketId{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](BucketId b) { return plan.buckets[b].numel; });
+  return order;
 }
 
 std::string describe(const PlanBucket& bucket, std::string_view what) {

@@ -22,6 +22,10 @@ std::vector<Region> shares_of(std::span<const PlanGroup> groups, int ranks_per_n
 Compressors make_compressors(const Plan& plan, BucketId id, std::span<const Region> shares,
                              const Transport& transport, const BucketStart& start);
 
+/// The buckets in the order in which their exchanges are made: in the memory of the largest one's
+/// messages those of the others have room.
+std::vector<BucketId> largest_first(const Plan& plan);
+
 /// "bucket 2 (gather, bf16 + topk:1%)", where `what` is "bucket 2".
 std::string describe(const PlanBucket& bucket, std::string_view what);
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "gradwire/comm/exchange/message.h"
+#include "gradwire/comm/internal/bucket_layout.h"
 #include "gradwire/comm/stages.h"
 #include "gradwire/kernels/compress/warmup.h"
 
@@ -12,17 +12,11 @@ namespace gradwire {
 namespace {
 
 std::shared_ptr<DeviceState> make_state(const EpochStart& start) {
-  const Device device = start.stream == nullptr ? Device{} : start.stream->device();
-  auto state = std::make_shared<DeviceState>(device);
-  const cuda::StepWords words{.step = static_cast<uint32_t>(start.committed),
-                              .skipped = static_cast<uint32_t>(start.skipped)};
-  if (start.stream == nullptr) {
-    *state->words() = words;
-    return state;
-  }
-  copy_bytes({reinterpret_cast<std::byte*>(state->words()), sizeof words}, device,
-             std::as_bytes(std::span(&words, 1)), {}, *start.stream);
-  start.stream->wait();
+  auto state =
+      std::make_shared<DeviceState>(start.stream == nullptr ? Device{} : start.stream->device());
+  state->set_words({.step = static_cast<uint32_t>(start.committed),
+                    .skipped = static_cast<uint32_t>(start.skipped)},
+                   start.stream);
   return state;
 }
 
@@ -41,10 +35,14 @@ Epoch::Place Epoch::place(ParamId p) {
   return {buckets[b], offset, numel, feedback, region};
 }
 
-Gradient Epoch::gradient(std::string_view call, ParamId p) {
+Epoch::Place Epoch::place(std::string_view call, ParamId p) {
   check(p < plan.places.size(), call, ": parameter ", p, " is not in the plan of ",
         plan.places.size(), " parameters");
-  const Place at = place(p);
+  return place(p);
+}
+
+Gradient Epoch::gradient(std::string_view call, ParamId p) {
+  const Place at = place(call, p);
   return at.bucket.gradient(at.offset, at.numel);
 }
 
@@ -87,13 +85,8 @@ Epoch make_epoch(const Plan& plan, std::span<const Lane> lanes, const EpochStart
   for (BucketId b = 0; b < plan.buckets.size(); ++b) {
     made.buckets.emplace_back(now, fingerprint, b, *lanes[b % lanes.size()].groups, of_bucket);
   }
-  // The largest first, in whose memory the messages of the others have room.
-  std::vector<BucketId> order(plan.buckets.size());
-  std::iota(order.begin(), order.end(), BucketId{0});
-  std::ranges::stable_sort(order, std::greater<>(),
-                           [&](BucketId b) { return plan.buckets[b].numel; });
   std::vector<MessageMemory> memory(lanes.size());
-  for (const BucketId b : order) {
+  for (const BucketId b : largest_first(plan)) {
     const size_t lane = b % lanes.size();
     memory[lane].begin_bucket();
     made.buckets[b].open_exchange(&memory[lane]);

@@ -18,7 +18,7 @@ struct Epoch {
   std::deque<Bucket> buckets;
   std::shared_ptr<DeviceState> state;  // which buffers are committed, and how many steps
   Stream* stream = nullptr;            // on a GPU: the caller's
-  int ranks = 0;  // whose residuals add up to what is not sent yet
+  int ranks = 0;                       // whose residuals add up to what is not sent yet
   uint64_t changes_at = 0;             // committed steps behind which the plan's specs are others
 
   /// Where a parameter lies, and where it is remembered.
@@ -31,7 +31,9 @@ struct Epoch {
     BucketMemory& memory() const { return bucket.memory(); }
   };
   Place place(ParamId p);
-  /// Where its gradient is written. @throws InvalidArgument, in the name of `call`, for an unknown one.
+  /// The same, and where its gradient is written. @throws InvalidArgument, in the name of `call`,
+  /// for an unknown one.
+  Place place(std::string_view call, ParamId p);
   Gradient gradient(std::string_view call, ParamId p);
 
   /// Steps and faults so far. On a GPU it waits.

@@ -5,21 +5,11 @@
 #include "gradwire/kernels/ops/elementwise_cuda.h"
 
 namespace gradwire {
-namespace {
-
-std::span<std::byte> bytes_of(Gradient gradient) {
-  return {static_cast<std::byte*>(gradient.data), gradient.size_bytes()};
-}
-
-}  // namespace
 
 GradientWriter::GradientWriter(Stream* stream) : stream_(stream) {
   if (stream != nullptr) {
-    const cuda::StepWords failed{.status = cuda::kStatusNonFinite};
     always_ = std::make_unique<DeviceState>(stream->device());
-    copy_bytes({reinterpret_cast<std::byte*>(always_->words()), sizeof failed}, stream->device(),
-               std::as_bytes(std::span(&failed, 1)), {}, *stream);
-    stream->wait();
+    always_->set_words({.status = cuda::kStatusNonFinite}, stream);
     workspace_ = std::make_unique<Workspace>(*stream);
   }
 }
@@ -28,8 +18,9 @@ void GradientWriter::assign(Gradient to, ConstGradient from) {
   if (stream_ == nullptr) {
     std::memcpy(to.data, from.data, to.size_bytes());
   } else {
-    const auto* const data = static_cast<const std::byte*>(from.data);
-    copy_bytes(bytes_of(to), to.device, {data, from.size_bytes()}, from.device, *stream_);
+    copy_bytes({static_cast<std::byte*>(to.data), to.size_bytes()}, to.device,
+               {static_cast<const std::byte*>(from.data), from.size_bytes()}, from.device,
+               *stream_);
   }
 }
 

@@ -24,7 +24,6 @@ class StepGradients {
   /// Of each parameter: whether this rank has a gradient of its own.
   const std::vector<uint8_t>& reached() const { return reached_; }
   bool is_ready(ParamId p) const { return given_[p] == Given::kReady; }
-  bool is_bucket_ready(BucketId b) const { return missing_[b] == 0; }
 
   /// @throws InvalidArgument when `p` is unknown or already ready, or the bucket has ready parameters.
   void check_not_ready(std::string_view call, ParamId p) const;

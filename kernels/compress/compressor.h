@@ -9,7 +9,7 @@ namespace gradwire {
 
 class Velocity;
 
-/// Compresses the gradients of one group, by the law in README.md: g + e == D + e_next, D being what the
+/// Compresses the gradients of one group, by the law in LAW.md: g + e == D + e_next, D being what the
 /// payload decodes to. A method with a context enqueues on its stream and returns; spans, views and what
 /// they point at stay valid until the stream has passed them. Arguments that do not fit throw
 /// InvalidArgument at the call, bytes of received payloads from wait(), on a GPU DeviceState::check().

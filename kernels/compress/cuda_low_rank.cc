@@ -259,7 +259,7 @@ void CudaLowRank::add_up(const Addition& what, Context& context) {
         ": decompress() comes before take_first(), expected after");
   Workspace::Frame frame(context.workspace);
   const auto sums = sum_of(what.parts, what.scale, frame, context);
-  cuda::decode_factors({sums, what.sum, 0, what.onto, what.overflow}, tables(), basis(),
+  cuda::decode_factors({sums, what.sum, what.onto, what.overflow}, tables(), basis(),
                        context.stream);
   if (!what.onto) {
     cuda::learn_factors(sums, covered_.as<uint32_t>().data(), tables(), basis(), context.stream);

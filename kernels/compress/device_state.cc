@@ -43,6 +43,15 @@ void DeviceState::set_step(uint32_t step, Stream& stream) {
   cuda::set_step(words(), step, stream);
 }
 
+void DeviceState::set_words(const cuda::StepWords& words, Stream* stream) {
+  if (stream == nullptr) {
+    *this->words() = words;
+    return;
+  }
+  copy_bytes(words_.bytes(), device(), std::as_bytes(std::span(&words, 1)), {}, *stream);
+  stream->wait();
+}
+
 cuda::StepWords DeviceState::read(Stream& stream) const {
   cuda::StepWords words;
   copy_bytes(std::as_writable_bytes(std::span(&words, 1)), {}, words_.bytes(), device(), stream);

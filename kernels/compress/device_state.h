@@ -19,6 +19,8 @@ class DeviceState {
   Device device() const { return words_.device(); }
   /// In device memory; kernels read and write it.
   cuda::StepWords* words() const;
+  /// Between steps: what steps so far have left, instead of nothing. On a GPU it waits.
+  void set_words(const cuda::StepWords& words, Stream* stream);
   /// Which buffers are committed, between steps. On a GPU it waits for the stream.
   size_t parity(Stream* stream) const;
 

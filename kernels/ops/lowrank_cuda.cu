@@ -150,7 +150,7 @@ void decode_factors(const FactorDecoding& decoding, const FactorTables& tables,
   check(!decoding.onto || decoding.out.dtype == DType::kFloat32, op, ": out is ",
         to_string(decoding.out.dtype), ", must be float32 to be added to");
   const LaunchShape shape{tables.rows.size() + blocks_for(v.plain), kFactorThreads, stream};
-  const FactorRegion region{decoding.begin, decoding.begin + decoding.out.numel};
+  const FactorRegion region{0, decoding.out.numel};
   dispatch(decoding.out.dtype, [&]<class T>() {
     GRADWIRE_LAUNCH((decode_factors_kernel<T>), shape, v, basis, decoding.sums.data(), region,
                     static_cast<std::byte*>(decoding.out.data), decoding.onto, decoding.overflow);

@@ -102,11 +102,10 @@ void open_factors(std::span<DevicePart> table, PartSide side, const FactorTables
 void sum_factors(std::span<const FactorPart> parts, float scale, const FactorTables& tables,
                  const StepWords* step, std::span<float> sums, Stream& stream);
 
-/// Elements [begin, begin + out.numel) of the group = what sums say; `onto`: added, float32 alone.
+/// out, the whole group = what sums say; `onto`: added, float32 alone.
 struct FactorDecoding {
   std::span<const float> sums;
   TensorView out;
-  uint64_t begin = 0;
   bool onto = false;
   SumFaults overflow{};
 };

@@ -1,7 +1,6 @@
 """bench/alternate.py: two trees by turns, and what their times say."""
 
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -60,20 +59,6 @@ def test_the_trees_take_turns_and_a_slower_row_is_told(tmp_path):
 def test_rows_that_are_not_in_both_are_told(tmp_path):
     done, found, _ = run(tmp_path, {"a": [1.0], "gone": [1.0]}, {"a": [1.0]}, rounds=2)
     assert done.returncode == 1 and found["missing"] == ["gone"] and "not in both: gone" in done.stdout
-
-
-@pytest.mark.parametrize("n", [1, 5, 6, 9, 15, 16, 25, 40])
-def test_the_interval_holds_the_median_with_95_percent_and_is_the_narrowest(alternate, n):
-    low, high = alternate.interval_of_median([float(i) for i in range(n)])
-    left_out = int(low)
-    assert high == n - 1 - left_out
-    outside = [2 * sum(math.comb(n, k) for k in range(m + 1)) / 2**n for m in (left_out, left_out + 1)]
-    assert outside[0] <= 0.05 or left_out == 0
-    assert outside[1] > 0.05
-
-
-def test_of_fifteen_the_interval_is_from_the_fourth_to_the_twelfth(alternate):
-    assert alternate.interval_of_median([float(i) for i in range(15)]) == (3.0, 11.0)
 
 
 @pytest.mark.parametrize("document, times", [

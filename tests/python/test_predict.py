@@ -39,8 +39,8 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test(table, n, low, high):
 
 
 def test_few_values_are_their_own_interval(table):
-    assert table.median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
-    assert table.median_interval([3.0]) == (3.0, 3.0)
+    for steps_s, interval_s in (([3.0, 1.0, 2.0], (1.0, 3.0)), ([3.0], (3.0, 3.0))):
+        assert table.row_of({}, 2.0, steps_s, (True, True))["interval_s"] == interval_s
 
 
 def test_kendalls_tau_counts_the_pairs_that_can_be_told_apart(table):

@@ -1,10 +1,10 @@
-"""Means and 95% intervals by Student's t distribution."""
+"""95% intervals: of means by Student's t distribution, of medians by the order of the values."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterable, List, Optional, Sequence
+from typing import Iterable, List, Optional, Sequence, Tuple
 
 # Two-sided 95% quantiles for 1..30 degrees of freedom, then the next listed number below.
 # Source: any table of the t distribution, e.g. NIST/SEMATECH e-Handbook, 1.3.6.7.2.
@@ -58,6 +58,20 @@ def mean_interval(values: Sequence[Optional[float]]) -> Optional[Interval]:
     variance = math.fsum((value - centre) ** 2 for value in known) / (len(known) - 1)
     half_width = t95(len(known) - 1) * math.sqrt(variance / len(known))
     return Interval(centre, half_width, len(known))
+
+
+def median_interval(values: Sequence[float]) -> Optional[Tuple[float, float]]:
+    """The narrowest pair of order statistics k and n + 1 - k between which the median of the values'
+    distribution lies with 95%, whatever that distribution is (a sign test). None where even the least and
+    the greatest are not that sure: of fewer than six."""
+    ordered, n = sorted(values), len(values)
+    found, below = None, 0.0
+    for k in range(1, n // 2 + 1):
+        below += math.comb(n, k - 1) / 2**n  # fewer than k of n lie below the median
+        if 1 - 2 * below < 0.95:
+            break
+        found = ordered[k - 1], ordered[n - k]
+    return found
 
 
 def welch_interval(a: Sequence[Optional[float]], b: Sequence[Optional[float]]) -> Optional[Interval]:
